@@ -1,0 +1,141 @@
+"""The layers of a model, each its own `Attention`, by number and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, overload
+
+from .attention import Attention
+from .tensors import as_tensor
+
+
+class AttentionStack(Sequence[Attention]):
+    """An immutable sequence of `Attention`, whose heads and lengths may differ from layer to layer.
+
+    Args:
+        layers: one `Attention` for each layer.
+        names: a string for each; "layer 0", "layer 1", … where None.
+
+    Raises:
+        TypeError, ValueError: no layers, something else than layers, or names that do not fit them.
+
+    >>> import torch
+    >>> stack = AttentionStack([Attention(*torch.randn(2, 3, 4)) for _ in range(2)], names=["first", "second"])
+    >>> stack["second"] is stack[-1]
+    True
+    """
+
+    layers: tuple[Attention, ...]
+    names: tuple[str, ...]
+
+    def __init__(self, layers: Iterable[Attention], names: Iterable[str] | None = None) -> None:
+        if isinstance(layers, Attention):
+            raise TypeError("layers is one Attention: give a list of them")
+        layers = tuple(layers)
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, Attention):
+                raise TypeError(f"layer {i} is a {type(layer).__name__}: give an Attention for each layer")
+        if not layers:
+            raise ValueError("a stack of no layers has nothing to show: give one Attention or more")
+        names = _check_names(names, len(layers))
+        self.__dict__.update(layers=layers, names=names)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"an AttentionStack does not change, so {name} cannot be set: make a new one")
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @overload
+    def __getitem__(self, where: int | str) -> Attention: ...
+    @overload
+    def __getitem__(self, where: slice) -> AttentionStack: ...
+    def __getitem__(self, where: int | str | slice) -> Attention | AttentionStack:
+        """A layer by number or name, or a stack of some.
+
+        Raises:
+            IndexError: there is no such layer.
+            KeyError: no layer is called that.
+        """
+        if isinstance(where, slice):
+            return AttentionStack(self.layers[where], self.names[where])
+        if isinstance(where, str):
+            return self.layers[self._find(where)]
+        try:
+            return self.layers[where]
+        except IndexError:
+            there = f"layers 0 to {len(self) - 1}" if len(self) > 1 else "layer 0 only"
+            raise IndexError(f"layer {where} is not there: this stack has {there}") from None
+
+    def _find(self, name: str) -> int:
+        if name not in self.names:
+            close = get_close_matches(name, self.names, n=1) or self.names[:1]
+            raise KeyError(f"no layer is called {name!r}: the nearest is {close[0]!r}, and .names has them all")
+        return self.names.index(name)
+
+    def __repr__(self) -> str:
+        lines = [f"  {name}: {layer!r}" for name, layer in zip(self.names, self.layers, strict=True)]
+        if len(lines) > 6:
+            lines[3:-2] = [f"  … {len(lines) - 5} more"]
+        return "\n".join([f"AttentionStack of {len(self)} layer{'s' * (len(self) > 1)}", *lines])
+
+
+def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"layer {i}" for i in range(count))
+    if isinstance(names, str):
+        raise TypeError(f"names is one string {names!r}: give a list with one string per layer")
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"names holds {name!r}: give strings")
+        if names.count(name) > 1:
+            raise ValueError(f"names holds {name!r} twice: give each layer its own")
+    if len(names) != count:
+        raise ValueError(f"names has {len(names)} strings but there are {count} layers: give one for each")
+    return names
+
+
+def stack_layers(
+    q: Any, k: Any, v: Any = None, *, mask: Any = None, names: Iterable[str] | None = None, **keywords: Any
+) -> AttentionStack:
+    """A stack of tensors with layers.
+
+    Args:
+        q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front, or a list of tensors, one a layer.
+        mask: one for all layers, or a list with one for each, None among them.
+        names: as for `AttentionStack`.
+        keywords: as for `Attention`, the same for all layers; dims names the axes after the first.
+
+    Raises:
+        TypeError, ValueError: as `Attention`, with the layer in front.
+
+    >>> import torch
+    >>> len(stack_layers(*torch.randn(2, 6, 1, 12, 20, 32), is_causal=True))
+    6
+    """
+    parts = {"q": _as_layers(q, "q"), "k": _as_layers(k, "k")}
+    parts |= {} if v is None else {"v": _as_layers(v, "v")}
+    parts |= {"mask": list(mask)} if isinstance(mask, list | tuple) else {}
+    count = len(parts["q"])
+    for name, part in parts.items():
+        if len(part) != count:
+            raise ValueError(f"{name} has {len(part)} layers but q has {count}: give one for each")
+    layers = []
+    for i in range(count):
+        own = {name: part[i] for name, part in parts.items()}
+        try:
+            layers.append(Attention(**{"mask": mask, **own, **keywords}))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"layer {i}: {error}") from error
+    return AttentionStack(layers, names)
+
+
+def _as_layers(x: Any, name: str) -> list[Any]:
+    if isinstance(x, list | tuple):
+        return list(x)
+    x = as_tensor(x, name)
+    if x.ndim != 5:
+        raise ValueError(f"{name} has {x.ndim} axes: give 5, layers first, or a list with a tensor for each layer")
+    return list(x.unbind(0))

@@ -1,0 +1,252 @@
+"""The door: whatever a user gives becomes a checked view here, or is refused with the next step.
+
+Nothing is copied or moved. Past this module q, k and v are detached tensors (batch, head, position, feature).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DIMS = {2: "qd", 3: "bqd", 4: "bhqd"}  # how axes are read when nobody says
+LETTERS = {"b": "batch", "h": "head", "q": "position", "d": "head size"}
+
+
+def as_tensor(x: Any, name: str) -> Tensor:
+    """A detached tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+
+    Raises:
+        TypeError: x is none of these, or its numbers cannot be read one by one.
+
+    >>> as_tensor(np.array([[1.0, 2.0]]), "q")
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+    if not isinstance(x, Tensor | np.ndarray) and hasattr(x, "__dlpack__"):
+        try:
+            x = from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError):  # read-only, or a dtype that DLPack lacks
+            if not hasattr(x, "__array__"):
+                raise
+    if not isinstance(x, Tensor) and hasattr(x, "__array__"):
+        x = _from_numpy(np.asanyarray(x), name)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}: give a torch tensor or a numpy array")
+    if hasattr(x, "full_tensor"):
+        raise TypeError(f"{name} is spread over several devices: give {name}.full_tensor()")
+    if x.layout is not torch.strided or x.is_quantized or x.is_meta:
+        kind = "quantized" if x.is_quantized else "without data" if x.is_meta else str(x.layout).removeprefix("torch.")
+        raise TypeError(f"{name} is {kind}: give a dense tensor with its numbers")
+    return x.detach()
+
+
+def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: give {name}.filled(0), and what is masked as mask=")
+    if x.dtype.kind not in "biufc" or x.dtype.itemsize > (16 if x.dtype.kind == "c" else 8):
+        raise TypeError(f"{name} holds {x.dtype}: give float32 or float64")
+    x = np.asarray(x, dtype=x.dtype.newbyteorder("="))  # copies big-endian numbers only
+    if not x.flags.aligned or any(step < 0 or step % x.itemsize for step in x.strides):
+        x = x.copy()  # torch has no such strides
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # we only read
+        return torch.from_numpy(x)
+
+
+def check_floats(x: Tensor, name: str) -> None:
+    """Raise TypeError unless x holds numbers that attention is computed with."""
+    if x.dtype in FLOATS:
+        return
+    dtype = str(x.dtype).removeprefix("torch.")
+    if x.dtype.is_complex:
+        raise TypeError(f"{name} holds {dtype}: attention needs real numbers: give its real part or its modulus")
+    if x.dtype.is_floating_point:
+        raise TypeError(f"{name} holds {dtype} without its scale: multiply it by its scale and convert it to float32")
+    raise TypeError(f"{name} holds {dtype}: attention needs floating point: convert it to float32")
+
+
+def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """q, k and v as views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), checked against one another.
+
+    Raises:
+        TypeError: not tensors, or not of one floating dtype.
+        ValueError: axes, sizes or devices that do not fit.
+
+    >>> q, k, _ = as_heads(torch.zeros(5, 8, 64), torch.zeros(7, 2, 64), None, dims="qhd")
+    >>> q.shape, k.shape
+    (torch.Size([1, 8, 5, 64]), torch.Size([1, 2, 7, 64]))
+    """
+    q = as_tensor(q, "q")
+    others = {name: as_tensor(x, name) for name, x in (("k", k), ("v", v)) if x is not None or name == "k"}
+    for name, x in {"q": q, **others}.items():
+        check_floats(x, name)
+        _check_rank(x, name, dims)
+    for name, x in others.items():
+        if x.ndim != q.ndim:
+            raise ValueError(f"{name} has {x.ndim} axes but q has {q.ndim}: give both the same axes")
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} holds {x.dtype} but q {q.dtype}: convert them to one dtype".replace("torch.", ""))
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} but q is on {q.device}: move them to one device")
+    q, *rest = (_by_name(x, dims or DIMS[x.ndim]) for x in (q, *others.values()))
+    k, v = rest[0], rest[1] if len(rest) > 1 else None
+    _check_fit(q, k, v)
+    return q, k, v
+
+
+def _check_rank(x: Tensor, name: str, dims: str | None) -> None:
+    shape = tuple(x.shape)
+    if x.ndim == 5 and (dims is None or len(dims) == 4):
+        raise ValueError(f"{name} has shape {shape}, 5 axes: select one layer, or make a stack of layers of it")
+    if dims is None and x.ndim not in DIMS:
+        raise ValueError(f"{name} has shape {shape}: give 2 to 4 axes, {', '.join(map(repr, DIMS.values()))}")
+    if dims is not None:
+        _check_dims(dims)
+        if x.ndim != len(dims):
+            raise ValueError(
+                f"{name} has shape {shape} but dims {dims!r} names {len(dims)} axes: give a letter per axis"
+            )
+    for size, letter in zip(shape, dims or DIMS[x.ndim], strict=True):
+        if not size:
+            raise ValueError(
+                f"{name} has shape {shape}, its {LETTERS[letter]} axis is empty: give at least one of each"
+            )
+
+
+def _check_dims(dims: str) -> None:
+    known = ", ".join(f"{letter} ({word})" for letter, word in LETTERS.items())
+    if not isinstance(dims, str):
+        raise TypeError(f"dims is a {type(dims).__name__}: give a string such as 'bhqd'")
+    for letter in dims:
+        if letter not in LETTERS:
+            raise ValueError(f"dims {dims!r} has the letter {letter!r}: use {known}")
+    if len(set(dims)) != len(dims) or not {"q", "d"} <= set(dims):
+        raise ValueError(f"dims {dims!r} must name q and d, and each axis once: use {known}")
+
+
+def _by_name(x: Tensor, dims: str) -> Tensor:
+    x = x.permute([dims.index(letter) for letter in "bhqd" if letter in dims])
+    for axis, letter in enumerate("bhqd"):
+        if letter not in dims:
+            x = x.unsqueeze(axis)
+    return x  # (B, H, Q, D)
+
+
+def _check_fit(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    (B, H, _, D), G = q.shape, k.shape[1]
+    if k.shape[3] != D:
+        raise ValueError(f"k has head size {k.shape[3]} but q has {D}: project them to the same size")
+    if H % G:
+        raise ValueError(f"q has {H} heads but k has {G}: the heads of q must be a multiple of those of k")
+    for name, x in (("k", k), ("v", v)):
+        if x is not None and x.shape[0] != B:
+            raise ValueError(f"{name} has batch size {x.shape[0]} but q has {B}: expand one to the other")
+    if v is not None and v.shape[1] != G:
+        raise ValueError(f"v has {v.shape[1]} heads but k has {G}: give both the same heads")
+    if v is not None and v.shape[2] != k.shape[2]:
+        raise ValueError(f"v has {v.shape[2]} positions but k has {k.shape[2]}: give each key its value")
+
+
+# Words and numbers.
+
+
+def as_choice(value: Any, options: Sequence[str], name: str) -> str:
+    """value, if it is one of the options; else ValueError with the nearest of them."""
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(f"no {name} is called {value!r}: {_nearest(value, options)}give one of {', '.join(options)}")
+
+
+def as_number(value: Any, name: str) -> float:
+    """value as a finite float; else TypeError or ValueError."""
+    try:
+        number = float(value) if not isinstance(value, str | bool) else None
+    except (TypeError, ValueError, RuntimeError):
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is {value!r}: give a number")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}: give a finite number")
+    return number
+
+
+def as_size(value: Any, name: str) -> int:
+    """value as an integer of at least 1; else TypeError or ValueError."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: give an integer") from None
+    if size < 1:
+        raise ValueError(f"{name} is {size}: give 1 or more")
+    return size
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for the first keyword that is not known, with the nearest one that is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise TypeError(f"no keyword is called {name!r}: {_nearest(name, known)}give one of {', '.join(known)}")
+
+
+def _nearest(name: Any, known: Sequence[str]) -> str:
+    close = get_close_matches(str(name), known, n=1)
+    return f"did you mean {close[0]!r}? else " if close else ""
+
+
+def check_tokens(tokens: Any, batches: int, length: int, name: str) -> list[list[str]] | None:
+    """Tokens as one list of strings for each sample; None where there are none.
+
+    Args:
+        tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
+            tuples or arrays.
+        batches, length: how many samples, and positions in each, there are.
+        name: what the user calls them.
+
+    Raises:
+        TypeError: a plain string, or anything in it that is not a string.
+        ValueError: too many or too few.
+
+    >>> check_tokens(["a", "cat"], batches=2, length=2, name="tokens")
+    [['a', 'cat'], ['a', 'cat']]
+    """
+    if tokens is None:
+        return None
+    if isinstance(tokens, str):
+        raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
+    tokens = _as_list(tokens, name)
+    if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
+        return [_check_sample(tokens, length, name)] * batches
+    if len(tokens) != batches:
+        raise ValueError(
+            f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
+        )
+    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]") for i, sample in enumerate(tokens)]
+
+
+def _as_list(tokens: Any, name: str) -> list[Any]:
+    tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(tokens, str | dict) or not isinstance(tokens, Iterable):
+        raise TypeError(f"{name} is or holds {tokens!r:.40}: give a list of strings, or one such list for each sample")
+    return list(tokens)
+
+
+def _check_sample(tokens: list[Any], length: int, name: str) -> list[str]:
+    for i, token in enumerate(tokens):
+        if not isinstance(token, str):
+            kind = type(token).__name__
+            raise TypeError(
+                f"{name}[{i}] is {token!r:.20}, of type {kind}: give strings, the tokenizer's own words for its ids"
+            )
+    if len(tokens) != length:
+        raise ValueError(f"{name} has {len(tokens)} strings but there are {length} positions: give one for each")
+    return [str(token) for token in tokens]
