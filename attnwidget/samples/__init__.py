@@ -1,0 +1,81 @@
+"""Real attention to look at, without a model: q, k, v that came out of one, bundled as data.
+
+A sample is one `.npz` file beside this module, with three arrays:
+
+- `planes` (4, 3, L, B, H, Q, D) uint8: q, k, v as little-endian float32, byte 0 of every number first, then byte 1 and
+  so on. The bytes with sign and exponent, lying together, deflate well; no bit is lost.
+- `tokens` (B, Q) text
+- `mask` (B, K) bool, True = may attend
+
+`examples/make_samples.py` makes the files from the models.
+"""
+
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import IO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Sample", "load_sample"]
+
+_NAMES = ("bank",)
+
+
+class Sample(NamedTuple):
+    """The attention inputs of a model's layers; the field names are the keywords of `AttentionWidget`.
+
+    q, k, v: float32 (L, B, H, Q, D), as after the split into heads and before the scale 1/√D.
+    tokens: one list of strings per text, padding included.
+    mask: bool (B, K), True = may attend; padding is False.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    tokens: list[list[str]]
+    mask: Tensor
+
+
+def load_sample(name: str = "bank") -> Sample:
+    """Load q, k, v, tokens and mask of a real model, bit for bit as the model computed them.
+
+    `"bank"`: all layers and heads of a sentence encoder, for a batch of two texts with both senses of one word; the
+    second text is shorter and padded. L = 6 layers, B = 2 texts, H = 12 heads, Q = K = 20 tokens, D = 32.
+
+    1. She sat on the bank of the river and counted the money the bank had lent her.
+    2. The bank will not lend money to build on the river bank.
+
+    Returns a `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors
+    are fresh at each call: writing into one changes no other.
+
+    Raises ValueError if there is no sample of that name.
+
+    Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), fine-tuned from MiniLM: Wang et al. 2020, "MiniLM: Deep
+    Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers".
+
+    >>> q, k, v, tokens, mask = load_sample("bank")
+    >>> q.shape
+    torch.Size([6, 2, 12, 20, 32])
+    >>> tokens[0][14], tokens[0][16], tokens[0][8]
+    ('bank', 'lent', 'river')
+    >>> scaled = q[5, 0, 7] @ k[5, 0, 7].mT / 32**0.5  # (Q, K); the first text has no padding
+    >>> weights = scaled.softmax(dim=-1)
+    >>> [round(weights[14, key].item(), 4) for key in (16, 8)]
+    [0.2283, 0.2242]
+    """
+    if name not in _NAMES:
+        nearest = get_close_matches(str(name), _NAMES, n=1, cutoff=0)[0]
+        there_are = ", ".join(map(repr, _NAMES))
+        raise ValueError(f"no sample is called {name!r}: there is {there_are}; try load_sample({nearest!r})")
+    with files(__name__).joinpath(f"{name}.npz").open("rb") as file:
+        return _read(file)
+
+
+def _read(file: IO[bytes]) -> Sample:
+    with np.load(file, allow_pickle=False) as data:
+        planes, tokens, mask = data["planes"], data["tokens"], data["mask"]
+    values = np.ascontiguousarray(np.moveaxis(planes, 0, -1)).view("<f4")[..., 0]  # (3, L, B, H, Q, D)
+    q, k, v = (torch.from_numpy(part.astype(np.float32)) for part in values)  # astype copies: no storage is shared
+    return Sample(q, k, v, tokens.tolist(), torch.from_numpy(mask))
