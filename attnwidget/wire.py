@@ -1,0 +1,139 @@
+"""What crosses to the front-end: arrays as envelopes, pictures quantised for the eye, tokens as one buffer.
+
+Exact numbers travel as float32. A picture of more cells than a person reads travels as one byte a cell: codes for
+zero, blocked, NaN and ±∞, and 250 steps between. `docs/architecture.md` has the codes; `js/src/wire.ts` is the mirror.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Envelope = dict[str, Any]
+
+ZERO, BLOCKED, NAN, PLUS_INF, MINUS_INF = 0, 252, 253, 254, 255
+TOP = 250  # the code of the greatest value
+MIDDLE = 125  # the code of zero where values have signs
+OCTAVES = 16  # the log scale reaches from the maximum down to maximum / 65,536
+
+EXACT_CELLS = 256 * 256  # up to here a picture is sent as float32
+BUDGET = 240 * 1024  # bytes of one picture: an interaction moves at most 256 KiB
+WORTH_DEFLATING = 4096  # bytes
+
+
+def encode(array: np.ndarray[Any, Any]) -> Envelope:
+    """One array as an envelope: its bytes (deflated where that saves a tenth), dtype and shape."""
+    raw = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return _envelope(raw, array.dtype.name, array.shape)
+
+
+def encode_bits(cells: np.ndarray[Any, Any]) -> Envelope:
+    """Booleans, eight to a byte, the first in the highest bit."""
+    return _envelope(np.packbits(cells).tobytes(), "bits", cells.shape)
+
+
+def encode_numbers(values: Tensor, blocked: Tensor | None) -> tuple[Envelope, Envelope | None]:
+    """Exact numbers as float32, and which of them are blocked (None where none is)."""
+    return encode(to_numpy(values)), None if blocked is None else encode_bits(blocked.cpu().numpy())
+
+
+def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> tuple[Envelope, Envelope | None]:
+    """A matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond."""
+    if values.numel() <= EXACT_CELLS:
+        return encode_numbers(values, blocked)
+    cells = to_numpy(values)
+    high = float(np.max(np.abs(cells), where=np.isfinite(cells), initial=0.0))
+    codes = _signed_codes(cells, high) if signed else _log_codes(cells, high)
+    codes = _mark(codes, cells, blocked)
+    scale = {"kind": "linear", "high": high} if signed else {"kind": "log", "high": high, "octaves": OCTAVES}
+    envelope = encode(codes)
+    for step in (2, 4):  # noise that does not deflate: fewer steps rather than more bytes
+        if len(envelope["data"]) <= BUDGET:
+            break
+        envelope = encode(_coarser(codes, step, signed=signed))
+    return {**envelope, "scale": scale}, None
+
+
+def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
+    """Small pictures of (values, allowed), one for each head and each on its own range: 0 to 1 in 250 steps."""
+    pictures = []
+    for values, allowed in heads:
+        cells = to_numpy(values)
+        high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
+        with np.errstate(invalid="ignore"):
+            share = np.nan_to_num(cells / high if high > 0 else cells * 0, nan=0.0, posinf=0.0, neginf=0.0)
+        codes = np.rint(share * TOP).astype(np.uint8)
+        pictures.append(_mark(codes, cells, ~allowed))
+    return {**encode(np.stack(pictures)), "scale": {"kind": "unit", "high": 1.0}}
+
+
+def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
+    """Tokens as one buffer of UTF-8 and the byte at which each one ends."""
+    if tokens is None:
+        return None
+    pieces = [token.encode("utf-8", "surrogatepass") for token in tokens]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.uint32)
+    return {"text": b"".join(pieces), "ends": encode(ends)}
+
+
+def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
+    """The envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
+    if envelope is None:
+        return None
+    buffers.append(envelope["data"])
+    return {**envelope, "data": len(buffers) - 1}
+
+
+def to_numpy(values: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor of any device and float type as float32 in main memory."""
+    return values.detach().to("cpu", torch.float32).numpy()
+
+
+def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
+    deflated = False
+    if len(raw) >= WORTH_DEFLATING:
+        smaller = zlib.compress(raw, 1)
+        if len(smaller) < 0.9 * len(raw):
+            raw, deflated = smaller, True
+    return {"data": raw, "dtype": dtype, "shape": list(shape), "deflated": deflated}
+
+
+def _log_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
+    if high == 0:
+        return np.zeros(cells.shape, np.uint8)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.rint(TOP + (TOP - 1) / OCTAVES * np.log2(np.maximum(cells, 0) / np.float32(high)))
+    codes = np.clip(np.nan_to_num(steps, nan=0.0, posinf=TOP, neginf=1), 1, TOP).astype(np.uint8)
+    codes[cells == 0] = ZERO
+    return codes
+
+
+def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = cells / np.float32(high) if high > 0 else np.zeros_like(cells)
+    steps = np.rint(MIDDLE + (MIDDLE - 1) * np.clip(np.nan_to_num(share), -1, 1))
+    return steps.astype(np.uint8)
+
+
+def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
+    is_value = (codes > ZERO) & (codes <= TOP)
+    whole = codes.astype(np.int16)
+    if signed:
+        coarse = MIDDLE + np.rint((whole - MIDDLE) / step).astype(np.int16) * step
+    else:
+        coarse = np.maximum(TOP - (TOP - whole) // step * step, 1)
+    return np.where(is_value, coarse, codes).astype(np.uint8)
+
+
+def _mark(codes: np.ndarray[Any, Any], cells: np.ndarray[Any, Any], blocked: Tensor | None) -> np.ndarray[Any, Any]:
+    codes[np.isnan(cells)] = NAN
+    codes[np.isposinf(cells)] = PLUS_INF
+    codes[np.isneginf(cells)] = MINUS_INF
+    if blocked is not None:
+        codes[blocked.cpu().numpy()] = BLOCKED
+    return codes
