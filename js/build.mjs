@@ -1,0 +1,129 @@
+// Builds ../attnwidget/static: widget.js, widget.css and the licences of what is inside.
+//
+//   node build.mjs           once
+//   node build.mjs --watch   again at each change of a source
+//   node build.mjs --host    only dist/host.js, for the browser tests: src/host.ts as the global `attnwidgetHost`
+
+import { createHash } from "node:crypto";
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { dirname, join, relative, sep } from "node:path";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+import * as esbuild from "esbuild";
+
+const HERE = dirname(fileURLToPath(import.meta.url));
+const STATIC = join(HERE, "..", "attnwidget", "static");
+/** Jupyter sends the bundle with every widget and evaluates it once for each. */
+const MOST_BYTES = 204_800;
+
+const common = {
+  absWorkingDir: HERE,
+  bundle: true,
+  charset: "utf8",
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  legalComments: "none",
+  logLevel: "warning",
+  minify: true,
+  target: "es2022",
+};
+
+/** The same name for the sources as tools/js.py computes: it tells a fresh bundle from a stale one. */
+function digest() {
+  const sources = readdirSync(join(HERE, "src"), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => relative(HERE, join(entry.parentPath, entry.name)).split(sep).join("/"));
+  sources.push("build.mjs", "package-lock.json");
+  const total = createHash("sha256");
+  for (const name of sources.sort()) {
+    total
+      .update(`${name}\0`)
+      .update(readFileSync(join(HERE, name)))
+      .update("\0");
+  }
+  return total.digest("hex").slice(0, 32);
+}
+
+/** The licence texts that the packages inside the bundle ask to be kept with it. */
+function licences(metafile) {
+  const packages = new Set();
+  for (const input of Object.keys(metafile.inputs)) {
+    const found = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
+    if (found) packages.add(found[1]);
+  }
+  const texts = [...packages].sort().map((name) => {
+    const folder = join(HERE, "node_modules", name);
+    const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
+    if (!file) throw new Error(`${name} has no licence file: it cannot be bundled`);
+    const { version } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+    return `${name} ${version}\n\n${readFileSync(join(folder, file), "utf8").trim()}\n`;
+  });
+  return `attnwidget's front-end contains these packages.\n\n${texts.join(`\n${"-".repeat(72)}\n\n`)}`;
+}
+
+function write(path, text) {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(`${path}.new`, text);
+  renameSync(`${path}.new`, path); // a kernel that starts meanwhile reads the old or the new one, never half
+}
+
+const size = (text) => {
+  const bytes = Buffer.byteLength(text);
+  return `${bytes.toLocaleString("en")} bytes, ${gzipSync(text).length.toLocaleString("en")} gzipped`;
+};
+
+/** Takes what esbuild has made, checks its size and puts it into attnwidget/static. */
+const toStatic = {
+  name: "to-static",
+  setup(build) {
+    build.onEnd(({ errors, metafile, outputFiles }) => {
+      if (errors.length) return undefined;
+      const output = (name) => outputFiles.find((file) => file.path.endsWith(name)).text;
+      const script = `/* attnwidget, built from ${digest()} */\n${output("widget.js")}`;
+      const style = output("theme.css");
+      console.log(
+        `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}`,
+      );
+      if (Buffer.byteLength(script) > MOST_BYTES) {
+        const text = `widget.js is larger than ${MOST_BYTES.toLocaleString("en")} bytes, and was not written`;
+        return { errors: [{ text }] };
+      }
+      write(join(STATIC, "THIRD-PARTY.txt"), licences(metafile));
+      write(join(STATIC, "widget.css"), style);
+      write(join(STATIC, "widget.js"), script);
+      return undefined;
+    });
+  },
+};
+
+const widget = {
+  ...common,
+  entryPoints: ["src/widget.ts", "src/theme.css"],
+  format: "esm",
+  metafile: true,
+  outdir: "out", // never written to
+  plugins: [toStatic],
+  write: false,
+};
+
+const host = {
+  ...common,
+  entryPoints: ["src/host.ts"],
+  format: "iife", // so that a page opened from file:// can load it too
+  globalName: "attnwidgetHost",
+  outfile: "dist/host.js",
+};
+
+const flag = process.argv[2];
+try {
+  if (flag === "--watch") {
+    const context = await esbuild.context(widget);
+    await context.watch();
+  } else if (flag === "--host") {
+    if (existsSync(join(HERE, "src", "host.ts"))) await esbuild.build(host);
+  } else {
+    await esbuild.build(widget);
+  }
+} catch {
+  process.exitCode = 1; // esbuild has said why
+}

@@ -1,0 +1,147 @@
+/** Where everything stands: numbers in, numbers out, no DOM. Lengths are CSS pixels. */
+
+export type Mode = "narrow" | "under" | "beside" | "wide";
+
+export const MAX_CELL = 44;
+export const NUMBERS_FROM = 22;
+export const GAPS_FROM = 12;
+const MAX_WIDTH = 720;
+const MAX_HEIGHT = 640;
+const FRAME = 1280;
+const PANEL_GAP = 36;
+const KEY_GUTTER = 96;
+
+export function modeOf(width: number, unit = 1): Mode {
+  const w = width / unit;
+  return w < 520 ? "narrow" : w < 720 ? "under" : w < 1100 ? "beside" : "wide";
+}
+
+export interface Figure {
+  readonly mode: Mode;
+  /** One cell of the display, in CSS pixels; whole device pixels. */
+  readonly cellWidth: number;
+  readonly cellHeight: number;
+  /** Cells of the picture along a side of one display cell: 1 unless the screen has fewer pixels than the picture cells. */
+  readonly fold: number;
+  readonly columns: number;
+  readonly rows: number;
+  /** The picture's canvas. */
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+  /** What slanted key labels need right of the picture. */
+  readonly overhang: number;
+  readonly labelRoom: number;
+  readonly keyRoom: number;
+  readonly panel: number;
+}
+
+/** Room that labels need, in pixels at their full size. */
+export interface LabelRoom {
+  readonly query: number;
+  readonly key: number;
+  readonly keys: (index: number) => number;
+  /** Positions along the top rather than slanted tokens. */
+  readonly keyTicks: boolean;
+}
+
+/** Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. */
+export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1) {
+  const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
+  const tall = MAX_HEIGHT * unit;
+  const fold = Math.max(1, Math.ceil(columns / (wide * dpr)), Math.ceil(rows / (tall * dpr)));
+  const across = Math.ceil(columns / fold);
+  const down = Math.ceil(rows / fold);
+  const whole = (length: number) => Math.max(1, Math.floor(length * dpr)) / dpr;
+  const cell = whole(Math.min(MAX_CELL * unit, wide / across, tall / down));
+  const line = NUMBERS_FROM * unit; // few rows over many keys: tall cells rather than a hairline
+  const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));
+  const cellWidth = Math.max(cell, whole(Math.min(line, (4 * line) / across)));
+  return { fold, rows: down, columns: across, cellWidth: Math.min(cellWidth, whole(wide / across)), cellHeight };
+}
+
+/** Font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
+export function labelFont(cell: number, unit = 1): number {
+  const c = cell / unit;
+  return c >= 16 ? 12 : c >= 13 ? 10 : 9;
+}
+
+/** Every how many cells a label stands: 1 from 12 px, else such that labels are at least 14 apart. */
+export function labelStep(cell: number, unit = 1): number {
+  return cell >= GAPS_FROM * unit ? 1 : Math.ceil((14 * unit) / cell);
+}
+
+/** Positions instead of tokens: where cells are 5 px or less, or stand for several tokens. */
+export function usesTicks(cell: number, bin: number, unit = 1): boolean {
+  return bin > 1 || cell <= 5 * unit;
+}
+
+/** Round positions for ticks from `first` to `last`, both of these among them, at least `apart` pixels from one another. */
+export function tickPositions(first: number, last: number, pixelsPerToken: number, apart: number): number[] {
+  if (last <= first) return [first];
+  const least = apart / pixelsPerToken;
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2(least)));
+  const ticks = [first];
+  for (let position = Math.ceil((first + least * 0.7) / step) * step; position < last - least * 0.7; position += step) {
+    ticks.push(position);
+  }
+  if (last - first >= least * 0.7) ticks.push(last);
+  return ticks;
+}
+
+export function layoutFigure(input: {
+  width: number;
+  rows: number;
+  columns: number;
+  labels: LabelRoom;
+  dpr: number;
+  unit?: number;
+}): Figure {
+  const { width, rows, columns, labels, dpr } = input;
+  const unit = input.unit ?? 1;
+  const frame = Math.min(width, FRAME * unit);
+  const mode = modeOf(width, unit);
+  const beside = mode === "beside" || mode === "wide";
+  const panel = !beside
+    ? frame
+    : mode === "wide"
+      ? 340 * unit
+      : Math.round(Math.max(260 * unit, Math.min(340 * unit, frame * 0.295)));
+  const most = mode === "narrow" ? 88 * unit : 160 * unit;
+  const keyMost = (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2;
+
+  let cell = NUMBERS_FROM * unit;
+  let figure: Figure | null = null;
+  for (let pass = 0; pass < 3; pass++) {
+    const scale = labelFont(cell, unit) / 12;
+    const labelRoom = Math.min(most, Math.ceil(labels.query * scale)) + 2;
+    const left = labelRoom + 14 * unit;
+    const longest = Math.min(keyMost, labels.key * scale);
+    const keyRoom = labels.keyTicks ? 26 * unit : Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
+    const reach = (index: number, at: number) =>
+      Math.min(keyMost, labels.keys(index) * scale) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
+    let overhang = labels.keyTicks ? 16 * unit : 0;
+    if (!labels.keyTicks) {
+      for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
+    }
+    overhang = Math.ceil(overhang);
+    const taken = left + overhang + (beside ? panel + PANEL_GAP * unit : 0);
+    const cells = fit(frame - taken, rows, columns, dpr, unit);
+    figure = {
+      mode,
+      ...cells,
+      left,
+      top: keyRoom,
+      width: cells.cellWidth * cells.columns,
+      height: cells.cellHeight * cells.rows,
+      overhang,
+      labelRoom,
+      keyRoom,
+      panel,
+    };
+    if (Math.abs(Math.min(cells.cellWidth, cells.cellHeight) - cell) < 0.5) break;
+    cell = cells.cellWidth;
+  }
+  return figure as Figure;
+}

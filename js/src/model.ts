@@ -1,0 +1,155 @@
+/**
+ * The traits, as Python writes them, and the model that carries them.
+ *
+ * `Model` is the part of anywidget's model that this widget uses; `host.ts` satisfies it too, so that everything else
+ * runs without Jupyter.
+ */
+
+/** The stages of attention, in order of computation. */
+export type Stage = "scores" | "scaled" | "masked" | "weights";
+export type Pool = "max" | "mean";
+export type ColorScaleName = "linear" | "log";
+export type ColorRange = "head" | "row" | "unit" | [number, number];
+export type Palette = "attnwidget" | "viridis";
+export type ThemePreference = "auto" | "light" | "dark" | "contrast";
+
+/** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */
+export type Bytes = DataView | ArrayBuffer | Uint8Array | string;
+
+/** How the codes of a quantised picture are to be read; see "Quantised picture" in docs/architecture.md. */
+export interface Quantisation {
+  kind: "log" | "linear" | "unit";
+  high: number;
+  octaves?: number;
+}
+
+/** An array on its way. In a trait `data` is the bytes, in a reply the index of one of the message's buffers. */
+export interface Envelope {
+  data: Bytes | number;
+  dtype: "float32" | "uint8" | "uint32" | "bits";
+  shape: number[];
+  deflated: boolean;
+  scale?: Quantisation | null;
+}
+
+/** What is known about the selected layer. */
+export interface Facts {
+  /** The names of all layers. */
+  layers: string[];
+  batches: number;
+  /** Query heads. */
+  heads: number;
+  /** Key/value heads: as many as `heads`, or fewer where several query heads share one. */
+  groups: number;
+  queries: number;
+  keys: number;
+  head_size: number;
+  value_size: number | null;
+  dtype: string;
+  device: string;
+  is_causal: boolean;
+  /** The stages that can be shown. */
+  stages: Stage[];
+}
+
+export interface PictureMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  stage: Stage;
+  pool: Pool;
+  /** Size of the matrix. */
+  queries: number;
+  keys: number;
+  /** Cells of the matrix to one cell of the picture. */
+  query_bin: number;
+  key_bin: number;
+  /** Least and greatest finite value of the matrix at this pooling; null where there is none. */
+  low: number | null;
+  high: number | null;
+  values: Envelope | null;
+  blocked: Envelope | null;
+  error: string | null;
+}
+
+export interface ThumbnailsMessage {
+  layer: number;
+  batch: number;
+  values: Envelope;
+}
+
+export interface TokensMessage {
+  /** All tokens as UTF-8, one after the other. */
+  text: Bytes;
+  /** Where each token ends, in bytes. */
+  ends: Envelope;
+}
+
+export interface Traits {
+  uid: string;
+  title: string;
+  layer: number;
+  batch: number;
+  head: number;
+  query: number | null;
+  key: number | null;
+  view: "heatmap";
+  stage: Stage;
+  pool: Pool;
+  color_scale: ColorScaleName;
+  color_range: ColorRange;
+  palette: Palette;
+  theme: ThemePreference;
+  facts: Facts;
+  picture: PictureMessage;
+  thumbnails: ThumbnailsMessage;
+  tokens: TokensMessage | null;
+  key_tokens: TokensMessage | null;
+}
+
+export type TraitName = keyof Traits;
+
+const traitNames = {
+  uid: true,
+  title: true,
+  layer: true,
+  batch: true,
+  head: true,
+  query: true,
+  key: true,
+  view: true,
+  stage: true,
+  pool: true,
+  color_scale: true,
+  color_range: true,
+  palette: true,
+  theme: true,
+  facts: true,
+  picture: true,
+  thumbnails: true,
+  tokens: true,
+  key_tokens: true,
+} satisfies Record<TraitName, true>;
+
+/** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */
+export const TRAIT_NAMES = Object.keys(traitNames) as readonly TraitName[];
+
+/** Told that a trait has changed. */
+export type ChangeListener = (context: unknown, value: unknown) => void;
+/** Told of a custom message and its buffers. */
+export type MessageListener = (content: unknown, buffers?: readonly Bytes[]) => void;
+
+export interface Model {
+  get<K extends TraitName>(name: K): Traits[K];
+  set<K extends TraitName>(name: K, value: Traits[K]): void;
+  save_changes(): void;
+  send(content: unknown, callbacks?: unknown, buffers?: ArrayBuffer[]): void;
+  on<K extends TraitName>(event: `change:${K}`, listener: (context: unknown, value: Traits[K]) => void): void;
+  on(event: "msg:custom", listener: MessageListener): void;
+  off<K extends TraitName>(
+    event: `change:${K}`,
+    listener?: ((context: unknown, value: Traits[K]) => void) | null,
+  ): void;
+  off(event: "msg:custom", listener?: MessageListener | null): void;
+  off(event?: null, listener?: null): void;
+}

@@ -1,0 +1,160 @@
+/** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
+
+import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import type { Kernel } from "./kernel";
+import type { Facts, Model, Stage, Traits } from "./model";
+import { type Labels, labels } from "./tokens";
+import { decodePicture, decodeThumbnails, decodeTokens, type Picture, type Thumbnails } from "./wire";
+
+export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key">;
+export type Looks = Pick<Traits, "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme">;
+
+const PLAIN = [
+  "title",
+  "layer",
+  "batch",
+  "head",
+  "query",
+  "key",
+  "view",
+  "stage",
+  "pool",
+  "color_scale",
+  "color_range",
+  "palette",
+  "theme",
+  "facts",
+] as const;
+type Plain = (typeof PLAIN)[number];
+
+export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
+  /** The last picture that could be drawn; another head's while the selected one is computed. */
+  readonly picture: ReadonlySignal<Picture | null>;
+  /** Python's sentence, where the selected head could not be computed. */
+  readonly problem: ReadonlySignal<string | null>;
+  readonly thumbnails: ReadonlySignal<Thumbnails | null>;
+  readonly queryLabels: ReadonlySignal<Labels>;
+  readonly keyLabels: ReadonlySignal<Labels>;
+  /** Why Python put back what was last set here. */
+  readonly refused: ReadonlySignal<string | null>;
+  select(change: Partial<Selection>): void;
+  show(change: Partial<Looks>): void;
+}
+
+/** What a picture is of: it is stale while this differs from what is selected. */
+export function isOf(
+  picture: Picture,
+  wanted: { layer: number; batch: number; head: number; stage: Stage; pool: string },
+) {
+  const { of } = picture;
+  return (
+    of.layer === wanted.layer &&
+    of.batch === wanted.batch &&
+    of.head === wanted.head &&
+    of.stage === wanted.stage &&
+    of.pool === wanted.pool
+  );
+}
+
+export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): Store {
+  const listen = (event: string, heard: (...values: never[]) => void) => {
+    model.on(event as never, heard as never);
+    stop.addEventListener("abort", () => model.off(event as never, heard as never), { once: true });
+  };
+
+  const traits = {} as { [K in Plain]: ReturnType<typeof signal<Traits[K]>> };
+  for (const name of PLAIN) mirror(name);
+  function mirror<K extends Plain>(name: K) {
+    const value = signal(model.get(name));
+    (traits as Record<Plain, unknown>)[name] = value;
+    listen(`change:${name}`, () => {
+      value.value = model.get(name);
+    });
+  }
+
+  /** A trait that takes time to decode: the newest wins, and one that cannot be decoded is said, not thrown. */
+  function decoded<K extends "picture" | "thumbnails" | "tokens" | "key_tokens", T>(
+    name: K,
+    decode: (message: NonNullable<Traits[K]>) => Promise<T>,
+  ) {
+    const value = signal<T | null>(null);
+    let newest = 0;
+    const read = async () => {
+      const mine = ++newest;
+      const message = model.get(name);
+      try {
+        const next = message == null ? null : await decode(message as NonNullable<Traits[K]>);
+        if (mine === newest) value.value = next;
+      } catch (error) {
+        if (mine === newest) refused.value = `${name} could not be read: ${(error as Error).message}`;
+      }
+    };
+    listen(`change:${name}`, read);
+    void read();
+    return value;
+  }
+
+  const refused = signal<string | null>(null);
+  const arrived = decoded("picture", decodePicture);
+  const thumbnails = decoded("thumbnails", decodeThumbnails);
+  const queryTokens = decoded("tokens", decodeTokens);
+  const keyTokens = decoded("key_tokens", decodeTokens);
+
+  const picture = signal<Picture | null>(null);
+  const problem = signal<string | null>(null);
+  const ends: (() => void)[] = [
+    effect(() => {
+      const next = arrived.value;
+      if (next === null) return;
+      batch(() => {
+        if (next.grid !== null) picture.value = next;
+        problem.value = next.error;
+      });
+    }),
+  ];
+
+  // While the picture in hand is not of the selection, the kernel is at work on one that is.
+  const stale = computed(() => {
+    const wanted = {
+      layer: traits.layer.value,
+      batch: traits.batch.value,
+      head: traits.head.value,
+      stage: traits.stage.value,
+      pool: traits.pool.value,
+    } as Picture["of"];
+    return arrived.value !== null && !isOf(arrived.value, wanted);
+  });
+  ends.push(effect(() => (stale.value ? kernel.expect() : undefined)));
+
+  listen("msg:custom", ((content: { refused?: unknown }) => {
+    if (typeof content?.refused === "string") refused.value = content.refused;
+  }) as never);
+
+  function write(change: Partial<Traits>) {
+    refused.value = null;
+    batch(() => {
+      for (const [name, value] of Object.entries(change)) {
+        model.set(name as Plain, value as never);
+        (traits as Record<string, { value: unknown }>)[name]!.value = value; // hosts differ in when they echo
+      }
+    });
+    kernel.guard(() => model.save_changes());
+  }
+
+  stop.addEventListener("abort", () => {
+    for (const end of ends) end();
+  });
+
+  const facts = traits.facts as ReadonlySignal<Facts>;
+  return {
+    ...(traits as unknown as { [K in Plain]: ReadonlySignal<Traits[K]> }),
+    picture,
+    problem,
+    thumbnails,
+    refused,
+    queryLabels: computed(() => labels(queryTokens.value, facts.value.queries)),
+    keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),
+    select: write,
+    show: write,
+  };
+}

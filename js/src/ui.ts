@@ -1,0 +1,165 @@
+/** What one view of the widget adds to the store: its width, theme and colours, and what the pointer is over. */
+
+import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
+import { contrast } from "./color";
+import type { Kernel } from "./kernel";
+import { type Mode, modeOf } from "./layout";
+import { type Bin, binOf, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
+import type { Store } from "./store";
+import { detectHost, detectTheme, watchTheme } from "./theme";
+import type { Picture } from "./wire";
+
+/** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
+export type Hover = { readonly bin: Bin } | { readonly target: Target };
+
+export interface Ui {
+  readonly store: Store;
+  readonly kernel: Kernel;
+  readonly root: HTMLElement;
+  readonly stop: AbortSignal;
+  /** 0 while the widget is hidden or not yet in the page. */
+  readonly width: Signal<number>;
+  readonly unit: Signal<number>;
+  readonly dpr: Signal<number>;
+  readonly font: Signal<string>;
+  readonly mode: ReadonlySignal<Mode>;
+  readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
+  /** From number to colour for the picture in hand. */
+  readonly brush: ReadonlySignal<Brush | null>;
+  readonly hover: Signal<Hover | null>;
+  /** The row or column that the panel ranks: the pinned one, else the hovered one. */
+  readonly target: ReadonlySignal<Target | null>;
+  readonly line: ReadonlySignal<Line | null>;
+  /** The exact number under the pointer, and at the pin. */
+  readonly hovered: ReadonlySignal<Reading | null>;
+  readonly pinned: ReadonlySignal<Reading | null>;
+}
+
+export function isSigned(stage: string): boolean {
+  return stage !== "weights";
+}
+
+/** The cell of the picture that holds a place of the matrix. */
+export function binAt(picture: Picture, query: number, key: number): Bin {
+  return binOf(picture, Math.floor(query / picture.queryBin), Math.floor(key / picture.keyBin));
+}
+
+export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
+  const width = signal(0);
+  const unit = signal(1);
+  const dpr = signal(1);
+  const font = signal("sans-serif");
+  const paints = signal<{ sequential: Paints; diverging: Paints } | null>(null);
+  const hover = signal<Hover | null>(null);
+
+  const hoverBin = steady(() => {
+    const at = hover.value;
+    return at !== null && "bin" in at ? at.bin : null;
+  });
+  const pinBin = steady<Bin>(() => {
+    const query = store.query.value;
+    const key = store.key.value;
+    return query === null || key === null
+      ? null
+      : { queries: { start: query, stop: query + 1 }, keys: { start: key, stop: key + 1 } };
+  });
+  const hovered = readingSource(store, kernel, hoverBin, stop);
+  const pinned = readingSource(store, kernel, pinBin, stop);
+
+  const target = steady<Target>(() => {
+    if (store.query.value !== null) return { side: "query", index: store.query.value };
+    if (store.key.value !== null) return { side: "key", index: store.key.value };
+    const at = hover.value;
+    if (at === null) return null;
+    if ("target" in at) return at.target;
+    const { start, stop: end } = at.bin.queries;
+    if (end - start === 1) return { side: "query", index: start };
+    const peak = hovered.value; // a bin of several queries: the one that its greatest number belongs to
+    return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
+  });
+
+  const brush = computed(() => {
+    const picture = store.picture.value;
+    const both = paints.value;
+    if (picture === null || both === null || picture.grid === null) return null;
+    const signed = isSigned(picture.of.stage);
+    return makeBrush(picture, picture.grid, signed, store.color_scale.value, store.color_range.value);
+  });
+
+  const ui: Ui = {
+    store,
+    kernel,
+    root,
+    stop,
+    width,
+    unit,
+    dpr,
+    font,
+    mode: computed(() => modeOf(width.value, unit.value)),
+    paints,
+    brush,
+    hover,
+    target,
+    line: lineSource(store, kernel, target, stop),
+    hovered,
+    pinned,
+  };
+  const look = watchLook(ui);
+  watchSize(ui, look);
+  return ui;
+}
+
+/** Width comes from ResizeObserver only: a view often begins detached, at width 0. */
+function watchSize({ root, width, dpr, stop }: Ui, attached: () => void): void {
+  const observer = new ResizeObserver((entries) => {
+    const box = entries[entries.length - 1]?.contentRect;
+    if (box === undefined || box.width === 0) return; // hidden: nothing is drawn and the last picture stays
+    if (width.value === 0) attached();
+    dpr.value = window.devicePixelRatio || 1;
+    width.value = box.width;
+  });
+  observer.observe(root);
+  stop.addEventListener("abort", () => observer.disconnect(), { once: true });
+}
+
+/** Theme, font and colours follow the host, live. Returns what reads them again. */
+function watchLook(ui: Ui): () => void {
+  const { root, store, stop, paints, unit, font } = ui;
+  let last = "";
+  const read = () => {
+    const around = root.parentElement ?? root;
+    const preference = store.theme.value;
+    const theme = detectTheme(around, preference);
+    root.dataset.host = detectHost(around);
+    root.dataset.theme = theme;
+    root.toggleAttribute("data-own-theme", theme !== detectTheme(around, "auto"));
+    root.removeAttribute("data-dim-greys");
+    const style = getComputedStyle(root);
+    const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
+    const next = size > 0 && root.dataset.host === "jupyter" ? size / 13 : 1;
+    root.style.setProperty("--aw-u", `${next}px`);
+    const seen = readPaints(style, theme, store.palette.value);
+    root.toggleAttribute("data-dim-greys", contrast(seen.ink3, seen.page) < 4.5);
+    root.style.setProperty("--aw-plate", seen.plate);
+    const now = [theme, store.palette.value, style.backgroundColor, style.color].join();
+    batch(() => {
+      unit.value = next;
+      font.value = style.fontFamily || "sans-serif";
+      if (now !== last) paints.value = seen;
+    });
+    last = now;
+  };
+  let later: ReturnType<typeof setTimeout> | undefined;
+  const readSoon = () => {
+    read();
+    clearTimeout(later);
+    later = setTimeout(read, 300); // a host names its new theme before its style sheet is in force
+  };
+  watchTheme(root, readSoon, stop);
+  const ends = [effect(() => read()), () => clearTimeout(later)];
+  stop.addEventListener("abort", () => {
+    for (const end of ends) end();
+  });
+  return read;
+}

@@ -1,0 +1,141 @@
+/** A word that opens a list: `Show weights ⌄`. Arrow keys walk it, Esc closes it, a click outside too. */
+
+import { Component, type ComponentChildren, createRef } from "preact";
+import { Chevron } from "./dom";
+
+export interface Choice {
+  readonly value: string;
+  readonly name: string;
+  readonly note?: string;
+}
+
+export interface Section {
+  readonly title?: string;
+  readonly value: string;
+  readonly choices: readonly Choice[];
+  choose(value: string): void;
+}
+
+interface Props {
+  /** "Show"; left out for a menu that stands for a whole control. */
+  readonly label?: string;
+  readonly value?: string;
+  readonly name: string;
+  readonly side?: "left" | "right";
+  readonly sections: readonly Section[];
+  readonly children?: ComponentChildren;
+}
+
+export class Menu extends Component<Props, { open: boolean }> {
+  override state = { open: false };
+  private node = createRef<HTMLDivElement>();
+  private listening: AbortController | null = null;
+
+  override componentWillUnmount() {
+    this.listening?.abort();
+  }
+
+  private toggle = (open: boolean) => {
+    this.setState({ open });
+    this.listening?.abort();
+    if (!open) return;
+    this.listening = new AbortController();
+    const outside = (event: Event) => {
+      if (!event.composedPath().includes(this.node.current as EventTarget)) this.toggle(false);
+    };
+    document.addEventListener("pointerdown", outside, { signal: this.listening.signal, capture: true });
+    requestAnimationFrame(() => {
+      const items = this.items();
+      (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus();
+    });
+  };
+
+  private items(): HTMLElement[] {
+    return [...(this.node.current?.querySelectorAll<HTMLElement>(".aw-popup button, .aw-popup input") ?? [])];
+  }
+
+  private close() {
+    this.toggle(false);
+    this.node.current?.querySelector<HTMLElement>("button")?.focus();
+  }
+
+  private onKeyDown = (event: KeyboardEvent) => {
+    if (!this.state.open) return;
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      event.preventDefault();
+      this.close();
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      const items = this.items();
+      const root = this.node.current?.getRootNode() as Document | ShadowRoot;
+      const at = items.indexOf(root.activeElement as HTMLElement);
+      items[(at + (event.key === "ArrowDown" ? 1 : items.length - 1)) % items.length]?.focus();
+    }
+  };
+
+  private onFocusOut = (event: FocusEvent) => {
+    const to = event.relatedTarget as Node | null;
+    if (this.state.open && to && !this.node.current?.contains(to)) this.toggle(false);
+  };
+
+  override render({ label, value, name, side, sections, children }: Props, { open }: { open: boolean }) {
+    return (
+      <div class="aw-menu" ref={this.node} onKeyDown={this.onKeyDown} onFocusOut={this.onFocusOut}>
+        <button
+          type="button"
+          aria-haspopup="menu"
+          aria-expanded={open}
+          aria-label={value ? `${name}: ${value}` : name}
+          onClick={() => this.toggle(!open)}
+        >
+          {label && <span class="aw-muted">{label}</span>}
+          {value ? (
+            <>
+              <span>{value}</span>
+              <Chevron />
+            </>
+          ) : (
+            <svg class="aw-dots" viewBox="0 0 16 16" aria-hidden="true">
+              <circle cx="2.5" cy="8" r="1.5" />
+              <circle cx="8" cy="8" r="1.5" />
+              <circle cx="13.5" cy="8" r="1.5" />
+            </svg>
+          )}
+        </button>
+        {open && (
+          <div class="aw-popup" role="menu" aria-label={name} data-side={side ?? "right"}>
+            {sections.map((section) => (
+              <div role="group" aria-label={section.title ?? name} key={section.title ?? name}>
+                {section.title && <h4>{section.title}</h4>}
+                {section.choices.map((choice) => (
+                  <button
+                    type="button"
+                    role="menuitemradio"
+                    key={choice.value}
+                    aria-checked={choice.value === section.value}
+                    onClick={() => {
+                      section.choose(choice.value);
+                      this.close();
+                    }}
+                  >
+                    {choice.value === section.value ? (
+                      <svg class="aw-check" viewBox="0 0 10 10" aria-hidden="true">
+                        <path d="M1.5 5.5 4 8l4.5-6" />
+                      </svg>
+                    ) : (
+                      <span />
+                    )}
+                    <span>{choice.name}</span>
+                    {choice.note && <span class="aw-note">{choice.note}</span>}
+                  </button>
+                ))}
+              </div>
+            ))}
+            {children}
+          </div>
+        )}
+      </div>
+    );
+  }
+}

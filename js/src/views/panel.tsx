@@ -1,0 +1,174 @@
+/** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
+
+import { count, listNumber } from "../format";
+import { rank } from "../rank";
+import type { Line } from "../source";
+import type { Labels } from "../tokens";
+import type { Ui } from "../ui";
+import { mount, part, Token, type View } from "./dom";
+
+export function panel(ui: Ui): View {
+  return mount(part("aw-panel", "panel"), () => <Panel ui={ui} />);
+}
+
+function Panel({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const line = ui.line.value;
+  const target = ui.target.value;
+  if (target === null || line === null) {
+    const asked = target !== null;
+    return (
+      <>
+        <div class="aw-panel-head" />
+        <p class="aw-prompt">{asked ? "" : "Point at a row to see its keys. Click to keep it."}</p>
+      </>
+    );
+  }
+  const byQuery = line.of.side === "query";
+  const own = (byQuery ? store.queryLabels : store.keyLabels).value;
+  const others = (byQuery ? store.keyLabels : store.queryLabels).value;
+  const pinned = (byQuery ? store.query : store.key).value === line.of.index;
+  const chosen = byQuery ? store.key.value : store.query.value;
+  return (
+    <>
+      <div class="aw-panel-head">
+        <span class={pinned ? "aw-pill" : "aw-name"}>
+          <Token labels={own} index={line.of.index} subscript />
+        </span>
+        <span>{headline(line, byQuery)}</span>
+      </div>
+      <Ranks line={line} others={others} chosen={chosen} ui={ui} most={ui.mode.value === "narrow" ? 6 : 12} />
+    </>
+  );
+}
+
+function headline(line: Line, byQuery: boolean): string {
+  if (line.stage === "weights") return byQuery ? "attends to" : "is attended to by";
+  return byQuery ? `${line.stage} over its keys` : `${line.stage} over its queries`;
+}
+
+interface RanksProps {
+  readonly line: Line;
+  readonly others: Labels;
+  readonly chosen: number | null;
+  readonly ui: Ui;
+  readonly most: number;
+}
+
+function Ranks({ line, others, chosen, ui, most }: RanksProps) {
+  const { store } = ui;
+  const byQuery = line.of.side === "query";
+  const weights = line.stage === "weights";
+  const what = byQuery ? "keys" : "queries";
+  const ranking = rank(line.values, line.kinds, most);
+  const { top, rest, allowed, blocked, nan } = ranking;
+  const greatest = Math.max(...top.map((position) => Math.abs(line.values[position]!)).filter(Number.isFinite), 0);
+  const select = (position: number) =>
+    store.select(byQuery ? { query: line.of.index, key: position } : { query: position, key: line.of.index });
+  if (allowed === 0 && nan === 0) {
+    return <p class="aw-prompt">{byQuery ? "Nothing allowed: its output is 0." : "No query may attend to it."}</p>;
+  }
+  return (
+    <>
+      {nan > 0 && (
+        <p class="aw-prompt" style={{ color: "var(--aw-bad)" }}>
+          NaN in {count(nan)} {nan === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}: look for it in q
+          {byQuery ? " of this query, or in k" : ", or in k of this key"}.
+        </p>
+      )}
+      <ol class="aw-ranks" aria-label={headline(line, byQuery)}>
+        {top.map((position) => {
+          const value = line.values[position]!;
+          const label = others.at(position);
+          const isChosen = position === chosen;
+          return (
+            <li key={position}>
+              <button
+                type="button"
+                class="aw-rank"
+                aria-current={isChosen || undefined}
+                onClick={() => select(position)}
+              >
+                <span class="aw-position">{count(position)}</span>
+                <span
+                  class={isChosen ? "aw-token aw-pill" : "aw-token"}
+                  data-special={label.special || undefined}
+                  title={label.text}
+                >
+                  <Token labels={others} index={position} subscript />
+                </span>
+                <span class="aw-bar">
+                  <i style={barStyle(value, greatest, weights)} />
+                </span>
+                <span class="aw-number">{listNumber(value, line.stage)}</span>
+              </button>
+            </li>
+          );
+        })}
+        {(rest.count > 0 || blocked > 0) && (
+          <li class="aw-rank aw-rest">
+            <span class="aw-token">
+              {[
+                rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
+                blocked > 0 ? `${count(blocked)} masked` : "",
+              ]
+                .filter(Boolean)
+                .join(", ")}
+            </span>
+            {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
+          </li>
+        )}
+      </ol>
+      {weights && nan === 0 && (
+        <div class="aw-sums">
+          {byQuery ? (
+            <>
+              <div
+                title={`Entropy ${ranking.entropy.toFixed(2)} of ${ranking.maxEntropy.toFixed(2)} bits: ${ranking.maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys`}
+              >
+                <span class="aw-sum-name">Entropy</span>
+                <span>
+                  <b>{ranking.entropy.toFixed(2)}</b> of {ranking.maxEntropy.toFixed(2)} bits
+                </span>
+              </div>
+              <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
+                <span class="aw-sum-name">90 % of weight in</span>
+                <span>
+                  <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
+                </span>
+              </div>
+            </>
+          ) : (
+            <div title="The mean weight that a query which may attend to this key gives it">
+              <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
+              <span>
+                <b>{listNumber(ranking.sum / allowed, "weights")}</b>
+              </span>
+            </div>
+          )}
+          <div
+            title={byQuery ? "The weights of a query sum to 1" : "The weight that this key receives from all queries"}
+          >
+            <span class="aw-sum-name">Sum</span>
+            <span>
+              <b>{sumText(ranking.sum)}</b>
+            </span>
+          </div>
+        </div>
+      )}
+    </>
+  );
+}
+
+/** A sum to four decimals; what differs from 1 by rounding alone is 1.0000. */
+function sumText(sum: number): string {
+  return sum.toFixed(4);
+}
+
+function barStyle(value: number, greatest: number, weights: boolean) {
+  const share = greatest > 0 && Number.isFinite(value) ? (100 * Math.abs(value)) / greatest : 0;
+  return {
+    width: `${share}%`,
+    ...(weights ? {} : { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" }),
+  };
+}

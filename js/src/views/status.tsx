@@ -1,0 +1,140 @@
+/** The exact number under the pointer, or at the pin, and what it was computed from; above it what needs saying. */
+
+import { count, statusNumber } from "../format";
+import type { Reading } from "../source";
+import type { Labels } from "../tokens";
+import type { Ui } from "../ui";
+import { BLOCKED, NUMBER, type Picture } from "../wire";
+import { mount, part, type View } from "./dom";
+import { numberOf, range, wordOf } from "./heatmap";
+import { Message } from "./message";
+
+export function status(ui: Ui): View {
+  return mount(part("aw-status", "status"), () => <Status ui={ui} />);
+}
+
+/** A lost kernel, a busy one, and what Python would not take. */
+export function notice(ui: Ui): View {
+  return mount(part("aw-notices"), () => <Notice ui={ui} />);
+}
+
+function Notice({ ui }: { ui: Ui }) {
+  const state = ui.kernel.state.value;
+  const refused = ui.store.refused.value;
+  const message =
+    state === "gone" ? (
+      <Message
+        sign="gone"
+        title="The kernel is gone"
+        text="What you see is the last picture. Run the cell again to compute more."
+      />
+    ) : state === "waiting" ? (
+      <Message
+        sign="waiting"
+        title="Waiting for the kernel"
+        text="It is running another cell. Hover, zoom and pins work meanwhile."
+      />
+    ) : refused !== null ? (
+      <Message sign="error" title="Python did not take this" text={refused} />
+    ) : null;
+  return message === null ? null : <div class="aw-notice">{message}</div>;
+}
+
+function Status({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const picture = store.picture.value;
+  if (picture === null) return null;
+  const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
+  const reading = hovering ? ui.hovered.value : ui.pinned.value;
+  return (
+    <>
+      <span>{reading === null ? <Pinned ui={ui} /> : <Number reading={reading} picture={picture} ui={ui} />}</span>
+      <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+/** What is pinned while there is no number to say: a query or a key alone. */
+function Pinned({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const [query, key] = [store.query.value, store.key.value];
+  if (query === null && key === null) return <>&nbsp;</>;
+  return (
+    <>
+      {query !== null && (
+        <>
+          query <Place labels={store.queryLabels.value} index={query} />
+        </>
+      )}
+      {query !== null && key !== null && " → "}
+      {key !== null && (
+        <>
+          key <Place labels={store.keyLabels.value} index={key} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Number({ reading, picture, ui }: { reading: Reading; picture: Picture; ui: Ui }) {
+  const { store } = ui;
+  const { bin, value, kind } = reading;
+  const stage = picture.of.stage;
+  const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
+  const number = kind === BLOCKED ? "masked" : kind === NUMBER ? statusNumber(value) : numberOf(value, kind, stage);
+  if (one) {
+    return (
+      <>
+        <Place labels={store.queryLabels.value} index={bin.queries.start} /> →{" "}
+        <Place labels={store.keyLabels.value} index={bin.keys.start} />
+        <i class="aw-gap" />
+        {kind === BLOCKED ? "" : `${wordOf(stage)} `}
+        <b class="aw-exact">{number}</b>
+      </>
+    );
+  }
+  return (
+    <>
+      queries <b>{range(bin.queries)}</b> → keys <b>{range(bin.keys)}</b>
+      <i class="aw-gap" />
+      {kind === BLOCKED ? (
+        <b class="aw-exact">all masked</b>
+      ) : (
+        <>
+          maximum <b class="aw-exact">{number}</b> at query {count(reading.query)}, key {count(reading.key)}
+        </>
+      )}
+    </>
+  );
+}
+
+/** A token with its position; a position alone where there are no tokens. */
+function Place({ labels, index }: { labels: Labels; index: number }) {
+  const { text } = labels.at(index);
+  const position = count(index);
+  return (
+    <>
+      <b>
+        <bdi>{text}</bdi>
+      </b>
+      {text !== position && ` ${position}`}
+    </>
+  );
+}
+
+function facts(ui: Ui, picture: Picture): string {
+  const { store } = ui;
+  const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
+  const { layer, head, batch } = picture.of;
+  return [
+    layers.length > 1 ? `layer ${layer}` : "",
+    batches > 1 ? `sample ${batch}` : "",
+    heads > 1 ? `head ${head}` : "",
+    `${count(picture.queries)} × ${count(picture.keys)}`,
+    is_causal ? "causal" : "",
+    dtype,
+    device,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}

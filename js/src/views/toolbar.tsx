@@ -1,0 +1,229 @@
+/** The views as words on the left, how they are shown as menus on the right. */
+
+import { Component, createRef, Fragment } from "preact";
+import type { ColorRange } from "../model";
+import { isSigned, type Ui } from "../ui";
+import { mount, part, type View } from "./dom";
+import { Menu, type Section } from "./menu";
+import { HeadStepper, LayerStepper } from "./picker";
+
+const VIEWS = [{ value: "heatmap", name: "Heatmap" }] as const;
+
+export function toolbar(ui: Ui): View {
+  return mount(part("aw-toolbar", "toolbar"), () => <Toolbar ui={ui} />);
+}
+
+function Toolbar({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const mode = ui.mode.value;
+  const picture = store.picture.value;
+  const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
+  const roomy = mode === "beside" || mode === "wide";
+  const show = showSection(ui);
+  const colour = colourSections(ui);
+  const pool = poolSection(ui);
+  const range = store.color_range.value;
+  return (
+    <>
+      {mode === "narrow" ? (
+        <Menu
+          name="View"
+          value={VIEWS[0].name}
+          side="left"
+          sections={[
+            { value: store.view.value, choices: VIEWS, choose: (view) => store.show({ view: view as "heatmap" }) },
+          ]}
+        />
+      ) : (
+        <div class="aw-tabs" role="tablist" aria-label="View">
+          {VIEWS.map((view) => (
+            <button
+              type="button"
+              role="tab"
+              key={view.value}
+              aria-selected={store.view.value === view.value}
+              onClick={() => store.show({ view: view.value })}
+            >
+              {view.name}
+            </button>
+          ))}
+        </div>
+      )}
+      <div class="aw-controls">
+        {mode === "narrow" && (
+          <>
+            <LayerStepper ui={ui} />
+            <HeadStepper ui={ui} />
+          </>
+        )}
+        {mode !== "narrow" && <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />}
+        {roomy && (
+          <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
+            <OwnRange range={range} ui={ui} />
+          </Menu>
+        )}
+        {roomy && pooled && <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />}
+        <Menu
+          name="More"
+          sections={[
+            ...(mode === "narrow" ? [{ ...show, title: "Show" }] : []),
+            ...(roomy ? [] : colour),
+            ...(roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...lookSections(ui),
+          ]}
+        >
+          <Shortcuts />
+        </Menu>
+      </div>
+    </>
+  );
+}
+
+const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
+
+function showSection({ store }: Ui): Section {
+  return {
+    value: store.stage.value,
+    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage })),
+    choose: (stage) => store.show({ stage: stage as never }),
+  };
+}
+
+function poolSection({ store }: Ui): Section {
+  return {
+    value: store.pool.value,
+    choices: [
+      { value: "max", name: "maximum" },
+      { value: "mean", name: "mean" },
+    ],
+    choose: (pool) => store.show({ pool: pool as never }),
+  };
+}
+
+function colourSections({ store }: Ui): Section[] {
+  const range = store.color_range.value;
+  const signed = isSigned(store.stage.value);
+  const scale: Section = {
+    title: "Colour",
+    value: signed ? "linear" : store.color_scale.value,
+    choices: signed
+      ? [{ value: "linear", name: "linear" }]
+      : [
+          { value: "linear", name: "linear" },
+          { value: "log", name: "log", note: "from maximum ÷ 1,000" },
+        ],
+    choose: (color_scale) => store.show({ color_scale: color_scale as never }),
+  };
+  const ranges: Section = {
+    title: "Range",
+    value: Array.isArray(range) ? "own" : range,
+    choices: [
+      { value: "head", name: "head", note: "its own maximum" },
+      { value: "row", name: "row", note: "each row its own" },
+      { value: "unit", name: signed ? "−1 to 1" : "0 to 1" },
+    ],
+    choose: (color_range) => store.show({ color_range: color_range as never }),
+  };
+  return [scale, ranges];
+}
+
+function lookSections({ store }: Ui): Section[] {
+  return [
+    {
+      title: "Palette",
+      value: store.palette.value,
+      choices: [
+        { value: "attnwidget", name: "zero is paper" },
+        { value: "viridis", name: "viridis" },
+      ],
+      choose: (palette) => store.show({ palette: palette as never }),
+    },
+    {
+      title: "Theme",
+      value: store.theme.value,
+      choices: [
+        { value: "auto", name: "as the notebook" },
+        { value: "light", name: "light" },
+        { value: "dark", name: "dark" },
+        { value: "contrast", name: "high contrast" },
+      ],
+      choose: (theme) => store.show({ theme: theme as never }),
+    },
+  ];
+}
+
+/** Two numbers of one's own for the ends of the colours. */
+class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string }> {
+  override state = { error: "" };
+  private low = createRef<HTMLInputElement>();
+  private high = createRef<HTMLInputElement>();
+
+  private submit = (event: Event) => {
+    event.preventDefault();
+    const [low, high] = [this.low, this.high].map((input) => Number((input.current?.value || "x").replace("−", "-")));
+    if (!Number.isFinite(low) || !Number.isFinite(high)) this.setState({ error: "Give two numbers" });
+    else if ((low as number) >= (high as number)) this.setState({ error: "The first must be less" });
+    else {
+      this.setState({ error: "" });
+      this.props.ui.store.show({ color_range: [low as number, high as number] });
+    }
+  };
+
+  override render({ range, ui }: { range: ColorRange; ui: Ui }, { error }: { error: string }) {
+    const domain = ui.brush.value?.domain;
+    const own = Array.isArray(range);
+    const text = (value: number | undefined) => (value === undefined ? "" : String(Number(value.toPrecision(3))));
+    return (
+      <>
+        <h4>Own range{own ? ", in force" : ""}</h4>
+        <form onSubmit={this.submit}>
+          <input
+            ref={this.low}
+            inputMode="decimal"
+            aria-label="Low end of the colours"
+            defaultValue={text(own ? range[0] : domain?.low)}
+          />
+          <span class="aw-muted">to</span>
+          <input
+            ref={this.high}
+            inputMode="decimal"
+            aria-label="High end of the colours"
+            defaultValue={text(own ? range[1] : domain?.high)}
+          />
+          <button type="submit" class="aw-set">
+            Set
+          </button>
+        </form>
+        <div class="aw-form-error" role="alert">
+          {error}
+        </div>
+      </>
+    );
+  }
+}
+
+const SHORTCUTS = [
+  ["← ↑ → ↓", "move the pin (with Shift by 10)"],
+  ["Enter", "pin what is pointed at"],
+  ["Esc", "free the pin"],
+  ["[ ]", "head before, head after"],
+  ["{ }", "layer before, layer after"],
+  ["+ − 0", "zoom in, out, reset"],
+  ["Ctrl + scroll", "zoom; drag to pan"],
+] as const;
+
+function Shortcuts() {
+  return (
+    <>
+      <h4>Keys, with the picture in focus</h4>
+      <div class="aw-keys-help">
+        {SHORTCUTS.map(([keys, does]) => (
+          <Fragment key={keys}>
+            <span>{keys}</span>
+            <span class="aw-muted">{does}</span>
+          </Fragment>
+        ))}
+      </div>
+    </>
+  );
+}
