@@ -48,19 +48,32 @@ def exact(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         if torch.amp.is_autocast_available(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
-        backends: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
-        for backend in backends:
-            before = getattr(backend, "fp32_precision", "none")
-            if before not in ("none", "ieee"):  # TF32 and bf16 products are off by 1e-3
-                stack.callback(setattr, backend, "fp32_precision", before)
-                backend.fp32_precision = "ieee"
+        _keep_float32(stack)
         yield
+
+
+def _keep_float32(stack: ExitStack) -> None:
+    """No TF32 or bfloat16 products, which are off by 1e-3, until the stack closes."""
+    backends: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
+    if not hasattr(backends[0], "fp32_precision"):  # torch before 2.9
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("highest")
+        return
+    for backend in backends:
+        if backend.fp32_precision not in ("none", "ieee"):
+            stack.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+            backend.fp32_precision = "ieee"
 
 
 def exp_(x: Tensor) -> Tensor:
     """exp in place, as exp2: several times faster on a CPU, provided results below the normal range become 0 first."""
     tiny = log2(torch.finfo(x.dtype).tiny)
     return torch.threshold_(x.mul_(LOG2_E), tiny, -inf).exp2_()
+
+
+def new(att: Attention, *shape: int) -> Tensor:
+    """Room for results."""
+    return torch.empty(shape, dtype=att.result_dtype, device=att.device)
 
 
 # Blocks of scores.
@@ -92,7 +105,7 @@ def blocks(
     The scores are the consumer's to overwrite; the next block reuses their memory.
     """
     rules = att.rules if stage == "masked" else Rules()
-    room = torch.empty(len(queries) * KEYS, dtype=att.result_dtype, device=att.device)
+    room = new(att, len(queries) * KEYS)
     row = Cells(batch, head, queries, range(att.shape.K))
     for keys in cuts(rules.span(row), width, KEYS):
         cells = row._replace(keys=keys)
@@ -117,7 +130,7 @@ class Softmax:
     """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in."""
 
     def __init__(self, att: Attention, queries: int):
-        self.m = torch.full((queries,), -inf, dtype=att.result_dtype, device=att.device)  # (queries,)
+        self.m = new(att, queries).fill_(-inf)  # (queries,)
         self.l = torch.zeros_like(self.m)  # (queries,)
 
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,34 +152,30 @@ class Softmax:
 
 def normalizers(att: Attention, batch: int, head: int, queries: Places) -> Pair:
     """The log-normalizers of some queries."""
-    pairs = []
+    m, log_l = new(att, 2, len(queries))  # (queries,) each
     for piece in cuts(range(len(queries)), 1, QUERIES):
-        rows = queries[piece.start : piece.stop]
-        softmax = Softmax(att, len(rows))
-        for _, S in blocks(att, batch, head, rows, "masked"):
+        at = slice(piece.start, piece.stop)
+        softmax = Softmax(att, len(piece))
+        for _, S in blocks(att, batch, head, queries[at], "masked"):
             softmax.add(S, S.amax(0))
-        pairs.append(softmax.pair())
-    return join(pairs)
-
-
-def join(pairs: list[Pair]) -> Pair:
-    return Pair(torch.cat([pair.m for pair in pairs]), torch.cat([pair.log_l for pair in pairs]))
+        m[at], log_l[at] = softmax.pair()
+    return Pair(m, log_l)
 
 
 def output(att: Attention, v: Tensor, batch: int, head: int) -> tuple[Tensor, Pair]:
     """weights · v of all queries, (Q, Dv), and their log-normalizers."""
     v = v[batch, att.group(head)]  # (K, Dv)
-    out, pairs = [], []
+    out, (m, log_l) = new(att, att.shape.Q, v.shape[1]), new(att, 2, att.shape.Q)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        at = slice(rows.start, rows.stop)
         softmax = Softmax(att, len(rows))
-        total = torch.zeros(len(rows), v.shape[1], dtype=att.result_dtype, device=att.device)  # (queries, Dv)
+        total = new(att, len(rows), v.shape[1]).zero_()  # (queries, Dv)
         for keys, S in blocks(att, batch, head, rows, "masked"):
             e, shrink = softmax.add(S, S.amax(0))
             total = total * shrink[:, None] + weigh(e, take(v, keys, 0).to(att.result_dtype))
-        empty = softmax.m == -inf
-        out.append((total / softmax.l[:, None]).masked_fill(empty[:, None], 0))
-        pairs.append(softmax.pair())
-    return torch.cat(out), join(pairs)
+        out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
+        m[at], log_l[at] = softmax.pair()
+    return out, Pair(m, log_l)
 
 
 def weigh(e: Tensor, v: Tensor) -> Tensor:

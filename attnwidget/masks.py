@@ -56,7 +56,7 @@ class Causal:
 
     def allowed(self, cells: Cells) -> Tensor:
         queries, keys = (positions(places, self.device) for places in (cells.queries, cells.keys))
-        return keys <= queries[:, None]  # (queries, keys)
+        return (keys[:, None] <= queries).mT  # (queries, keys), laid out as the engine's blocks
 
     def tensors(self) -> tuple[Tensor, ...]:
         return ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .engine import KEYS, QUERIES, Pair, Softmax, blocks, cuts, exact, exp_, join
+from .engine import KEYS, QUERIES, Pair, Softmax, blocks, cuts, exact, exp_, new
 from .masks import Rules
 from .places import Cells
 from .tensors import as_choice, as_size
@@ -91,35 +91,34 @@ def maxima(
     att: Attention, batch: int, head: int, queries: range, query_bin: int, key_bin: int, stage: str
 ) -> tuple[Tensor, Pair | None]:
     """The maximum of a stage in each bin. That of weights is exp of the maximum: the same, as exp is monotonic."""
-    rows, columns = ceil(len(queries) / query_bin), ceil(att.shape.K / key_bin)
-    values = new(att, rows, columns).fill_(-inf)
-    pairs = []
+    values = new(att, ceil(len(queries) / query_bin), ceil(att.shape.K / key_bin)).fill_(-inf)
+    m, log_l = new(att, 2, len(queries))  # (queries,) each
     for piece in cuts(range(len(queries)), query_bin, QUERIES):
         softmax = Softmax(att, len(piece))
-        peaks = new(att, columns, len(piece)).fill_(-inf)  # (columns, queries)
-        part = queries[piece.start : piece.stop]
-        for keys, S in blocks(att, batch, head, part, "masked" if stage == "weights" else stage, key_bin):
+        peaks = new(att, values.shape[1], len(piece)).fill_(-inf)  # (columns, queries)
+        at = slice(piece.start, piece.stop)
+        for keys, S in blocks(att, batch, head, queries[at], "masked" if stage == "weights" else stage, key_bin):
             pooled = pool_first(S, key_bin, torch.amax)  # (bins, queries)
-            at = bins(keys, key_bin)
-            peaks[at] = torch.maximum(peaks[at], pooled)
+            columns = bins(keys, key_bin)
+            peaks[columns] = torch.maximum(peaks[columns], pooled)
             if stage == "weights":
                 softmax.add(S, pooled.amax(0))
         if stage == "weights":
-            pairs.append(softmax.pair())
-            peaks = pairs[-1].log_weights(peaks)
-        at = bins(piece, query_bin)
-        values[at] = torch.maximum(values[at], pool_first(peaks.mT, query_bin, torch.amax))
-    return (exp_(values), join(pairs)) if stage == "weights" else (values, None)
+            pair = m[at], log_l[at] = softmax.pair()
+            peaks = pair.log_weights(peaks)
+        rows = bins(piece, query_bin)
+        values[rows] = torch.maximum(values[rows], pool_first(peaks.mT, query_bin, torch.amax))
+    return (exp_(values), Pair(m, log_l)) if stage == "weights" else (values, None)
 
 
 def sums(att: Attention, batch: int, head: int, query_bin: int, key_bin: int, stage: str) -> tuple[Tensor, Pair | None]:
     """The sum of a stage in each bin, blocked cells left out."""
-    columns = ceil(att.shape.K / key_bin)
-    values = new(att, ceil(att.shape.Q / query_bin), columns).zero_()
-    pairs = []
+    values = new(att, ceil(att.shape.Q / query_bin), ceil(att.shape.K / key_bin)).zero_()
+    m, log_l = new(att, 2, att.shape.Q)  # (queries,) each
     for queries in cuts(range(att.shape.Q), query_bin, QUERIES):
         softmax = Softmax(att, len(queries))
-        total = new(att, columns, len(queries)).zero_()  # (columns, queries)
+        total = new(att, values.shape[1], len(queries)).zero_()  # (columns, queries)
+        at = slice(queries.start, queries.stop)
         for keys, S in blocks(att, batch, head, queries, "masked" if stage == "weights" else stage, key_bin):
             if stage == "weights":
                 S, shrink = softmax.add(S, S.amax(0))
@@ -129,10 +128,10 @@ def sums(att: Attention, batch: int, head: int, query_bin: int, key_bin: int, st
                 S = S if allowed is None else S.masked_fill_(allowed.logical_not().mT, 0)
             total[bins(keys, key_bin)] += pool_first(S, key_bin, torch.sum)
         if stage == "weights":
-            pairs.append(softmax.pair())
-            total *= exp_(-pairs[-1].log_l)
+            pair = m[at], log_l[at] = softmax.pair()
+            total *= exp_(-pair.log_l)
         values[bins(queries, query_bin)] += pool_first(total.mT, query_bin, torch.sum)
-    return values, join(pairs) if stage == "weights" else None
+    return values, Pair(m, log_l) if stage == "weights" else None
 
 
 def count_allowed(att: Attention, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
@@ -185,7 +184,3 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor]) -> Tensor:
     if whole * width < len(x):
         parts.append(reduce(x[whole * width :], 0)[None])
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def new(att: Attention, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=att.result_dtype, device=att.device)

@@ -28,7 +28,7 @@ class NotThere(traitlets.TraitError, IndexError):
 
 
 class Index(traitlets.TraitType[Any, Any]):
-    """A whole number (numpy's and torch's too), or None where nothing may be chosen; bounds are the widget's to check."""
+    """A whole number (numpy's and torch's too), or None where nothing may be chosen; the widget checks its bounds."""
 
     default_value = 0
 
@@ -67,10 +67,8 @@ class ColorRange(traitlets.TraitType[Any, Any]):
         if isinstance(value, str):
             if value in self.words:
                 return value
-            wanted = ", ".join(self.words)
-            raise WrongValue(
-                f"{self.name} is {value!r}: give one of {wanted}, or two numbers (low, high){nearest(value, self.words)}"
-            )
+            wanted = f"{', '.join(self.words)}, or two numbers (low, high){nearest(value, self.words)}"
+            raise WrongValue(f"{self.name} is {value!r}: give {wanted}")
         try:
             low, high = (float(bound) for bound in value)
         except (TypeError, ValueError):
@@ -81,6 +79,6 @@ class ColorRange(traitlets.TraitType[Any, Any]):
 
 
 def nearest(value: Any, words: Sequence[str]) -> str:
-    """": did you mean …?" where one of the words is close to what was given, else nothing."""
+    """ ": did you mean …?" where one of the words is close to what was given, else nothing."""
     close = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
     return f": did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""`AttentionWidget`: the traits that the front-end draws from, checked at the door and kept in step with the tensors."""
+"""`AttentionWidget`: the traits that the front-end draws from, checked at the door, kept in step with the tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AttentionWidget(anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
-        q: queries, (Q, D), (B, Q, D), (B, H, Q, D), or with layers (L, B, H, Q, D) or a list with a tensor for each layer.
+        q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
         mask, mask_means, mask_dims, is_causal, scale, dims: as in `Attention`.
@@ -54,8 +54,8 @@ class AttentionWidget(anywidget.AnyWidget):
         ValueError, TypeError: an input that cannot be shown, with what was wanted instead.
         IndexError: a layer, batch, head, query or key that is not there.
 
-    The softmax is that of Vaswani et al. 2017, eq. 1. Every argument from `title` on is a trait of the same name: set it
-    and the picture follows, click and it follows the picture.
+    The softmax is that of Vaswani et al. 2017, eq. 1. Every argument from `tokens` on is a trait of the same name: set
+    it and the picture follows, click and it follows the picture.
 
     >>> import torch
     >>> q, k, v = torch.randn(3, 1, 2, 4, 8)
@@ -177,7 +177,7 @@ class AttentionWidget(anywidget.AnyWidget):
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
-        """Called by ipywidgets once every trait has passed its checks: the first picture goes with the opening state."""
+        """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
         self._refresh()
         self.on_msg(self._receive)
         self.observe(lambda change: self._refresh(), FOLLOWED)

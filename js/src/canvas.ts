@@ -156,13 +156,17 @@ function paintKind(
 ): void {
   const { paints, unit, font } = scene;
   const { left, top, width, height } = box;
-  if (kind === BLOCKED) return slash(context, paints, box);
+  if (kind === BLOCKED) {
+    slash(context, paints, box);
+    return;
+  }
   context.beginPath();
   context.roundRect(left, top, width, height, radius);
   if (kind === NAN) {
     context.fillStyle = paints.badTint;
     context.fill();
-    return cross(context, paints, box);
+    cross(context, paints, box);
+    return;
   }
   const plus = kind === PLUS_INF;
   context.fillStyle = plus ? paints.ink : paints.page;

@@ -18,6 +18,8 @@ export interface HostOptions {
    * in `data`: they travel as buffers. Without it there is no kernel: sending throws.
    */
   answer?: (request: HostRequest) => object | null | undefined | Promise<object | null | undefined>;
+  /** Takes what was saved; returns what Python sets in turn. */
+  take?: (changes: Partial<Traits>) => Partial<Traits> | undefined | Promise<Partial<Traits> | undefined>;
   /** Milliseconds until an answer arrives. */
   delay?: number;
   /** As after a restart of the kernel: sending throws. */
@@ -64,6 +66,11 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     return true;
   }
 
+  async function take(changes: Partial<Traits>): Promise<void> {
+    const answered = await options.take?.(changes);
+    if (answered && !host.dead) host.fromPython(answered);
+  }
+
   async function reply(requests: readonly HostRequest[]): Promise<void> {
     const buffers: DataView[] = [];
     const [replies] = await Promise.all([
@@ -94,7 +101,9 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
         emit(`change:${name}`, undefined, value);
       },
       save_changes() {
-        if (Object.keys(changed).length > 0) saved.push(changed);
+        if (Object.keys(changed).length === 0) return;
+        saved.push(changed);
+        void take(changed);
         changed = {};
       },
       send(content) {

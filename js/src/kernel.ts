@@ -164,7 +164,7 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
   }
 
   function flush(): void {
-    if (onTheWay.size > 0 || open.size === 0) return;
+    if (open.size === 0) return;
     const batch = [...open.values()].map(({ message }) => message);
     onTheWay = new Set(batch.map(({ id }) => id));
     pings.clear();

@@ -1,7 +1,4 @@
-/**
- * Tokens as labels. A tokenizer's own marks go, and what cannot be seen is made visible: two labels that look the same
- * are the same token text.
- */
+/** Tokens as labels: a tokenizer's own marks go, and what cannot be seen is made visible. */
 import { count } from "./format";
 
 /** How a tokenizer writes its vocabulary: as text, or each byte as a character (GPT-2 and its descendants). */

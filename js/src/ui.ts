@@ -5,10 +5,9 @@ import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
 import { contrast } from "./color";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
-import { type Bin, binOf, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
+import { type Bin, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
 import type { Store } from "./store";
 import { detectHost, detectTheme, watchTheme } from "./theme";
-import type { Picture } from "./wire";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
 export type Hover = { readonly bin: Bin } | { readonly target: Target };
@@ -38,11 +37,6 @@ export interface Ui {
 
 export function isSigned(stage: string): boolean {
   return stage !== "weights";
-}
-
-/** The cell of the picture that holds a place of the matrix. */
-export function binAt(picture: Picture, query: number, key: number): Bin {
-  return binOf(picture, Math.floor(query / picture.queryBin), Math.floor(key / picture.keyBin));
 }
 
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
@@ -83,8 +77,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     const picture = store.picture.value;
     const both = paints.value;
     if (picture === null || both === null || picture.grid === null) return null;
-    const signed = isSigned(picture.of.stage);
-    return makeBrush(picture, picture.grid, signed, store.color_scale.value, store.color_range.value);
+    const { color_scale, color_range } = store;
+    return makeBrush(picture, picture.grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
   });
 
   const ui: Ui = {

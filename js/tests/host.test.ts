@@ -64,6 +64,16 @@ test("with a dead kernel or with none, sending throws as Jupyter does", () => {
   expect(() => host.send({ requests: [] })).toThrow("Cannot send");
 });
 
+test("an answer that is due when the kernel dies does not arrive", async () => {
+  const host = createHost({}, { answer: () => ({}), delay: 20 });
+  const heard = vi.fn();
+  host.on("msg:custom", heard);
+  host.send({ requests: [{ id: "a", kind: "row" }] });
+  host.dead = true;
+  await new Promise((resolve) => setTimeout(resolve, 60));
+  expect(heard).not.toHaveBeenCalled();
+});
+
 test("state from a page: bytes are bytes again, wherever they stand", () => {
   const json = '{"layer": 3, "picture": {"values": {"data": {"$bytes": "AQID"}, "shape": [3]}}, "tokens": null}';
   const state = reviveState(json);

@@ -145,6 +145,16 @@ describe("aborting", () => {
     expect(next.settled).toBe(true);
   });
 
+  test("once taken back, nothing is waited for", async () => {
+    const { host, kernel } = start({ answer: () => new Promise<object>(() => {}) });
+    const abort = new AbortController();
+    fate(kernel.request("row", {}, { signal: abort.signal }));
+    abort.abort();
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(kernel.state.value).toBe("idle");
+    expect(host.sent).toEqual([]);
+  });
+
   test("an already aborted question is not asked", async () => {
     const { host, kernel } = start({ answer: () => ({}) });
     const gone = fate(kernel.request("row", {}, { signal: AbortSignal.abort() }));
@@ -229,6 +239,16 @@ describe("a busy kernel", () => {
     expect(kernel.state.value).toBe("idle");
   });
 
+  test("a slow kernel, which answers pings late, loses no question", async () => {
+    const { kernel } = start({ answer: () => ({}), delay: 6000 });
+    const first = fate(kernel.request("row"));
+    await vi.advanceTimersByTimeAsync(1000);
+    const second = fate(kernel.request("column"));
+    await vi.advanceTimersByTimeAsync(20_000);
+    expect(first.value).toMatchObject({ ok: true });
+    expect(second.value).toMatchObject({ ok: true });
+  });
+
   test("an answer that was lost ends with an error, and the next question is asked", async () => {
     const { host, kernel } = start({
       answer: ({ kind }) => (kind === "row" ? new Promise<object>(() => {}) : {}),
@@ -271,13 +291,17 @@ describe("a kernel that is gone", () => {
   });
 
   test("a picture that is due does not come any more: nothing is waited for", async () => {
-    const { kernel } = start({ answer: () => ({}), dead: true });
+    const { host, kernel } = start({ answer: () => ({}), dead: true });
     const arrived = kernel.expect();
     await vi.advanceTimersByTimeAsync(500);
     expect(kernel.state.value).toBe("gone");
-    arrived();
-    expect(kernel.state.value).toBe("gone");
     expect(vi.getTimerCount()).toBe(0);
+    host.dead = false;
+    fate(kernel.request("retry"));
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(kernel.state.value).toBe("idle");
+    arrived();
+    expect(kernel.state.value).toBe("idle");
   });
 
   test("it is back as soon as a question can be sent again", async () => {

@@ -29,6 +29,8 @@ export function part(className: string, name?: string): HTMLElement {
   return node;
 }
 
+export const px = (length: number) => `${length}px`;
+
 /** A token as text, never as markup, isolated from the direction of what is around it. */
 export function Token({ labels, index, subscript }: { labels: Labels; index: number; subscript: boolean }) {
   const label = labels.at(index);

@@ -65,13 +65,13 @@ function Legend({ ui }: { ui: Ui }) {
           <span>
             <Clipped color={paints.css[255]!} />
             {brush.signed ? "beyond ±" : "above "}
-            {listNumber(brush.domain.high, stage)}: {cells(kinds.clipped)}
+            {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
           </span>
         )}
         {kinds.below > 0 && brush.domain !== null && (
           <span>
             <Clipped color={paints.css[0]!} />
-            below {listNumber(brush.domain.low, stage)}: {cells(kinds.below)}
+            below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
           </span>
         )}
         <span>{rangeText(ui)}</span>
@@ -84,6 +84,11 @@ function Legend({ ui }: { ui: Ui }) {
       </div>
     </>
   );
+}
+
+/** An end of the legend as its tick says it. */
+function endOf(value: number, stage: Stage): string {
+  return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
 function rangeText(ui: Ui): string {
@@ -139,7 +144,7 @@ class Ramp extends Component<RampProps> {
   override render({ ticks, mark }: RampProps) {
     return (
       <div>
-        <canvas ref={this.canvas} width={256} height={1} aria-hidden="true" />
+        <canvas ref={this.canvas} width={256} height={1} />
         {ticks.map((tick) => (
           <span
             class="aw-value"

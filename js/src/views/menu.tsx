@@ -81,7 +81,14 @@ export class Menu extends Component<Props, { open: boolean }> {
 
   override render({ label, value, name, side, sections, children }: Props, { open }: { open: boolean }) {
     return (
-      <div class="aw-menu" ref={this.node} onKeyDown={this.onKeyDown} onFocusOut={this.onFocusOut}>
+      <div
+        class="aw-menu"
+        role="group"
+        aria-label={name}
+        ref={this.node}
+        onKeyDown={this.onKeyDown}
+        onFocusOut={this.onFocusOut}
+      >
         <button
           type="button"
           aria-haspopup="menu"

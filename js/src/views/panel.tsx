@@ -6,6 +6,7 @@ import type { Line } from "../source";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { mount, part, Token, type View } from "./dom";
+import { isNamed } from "./words";
 
 export function panel(ui: Ui): View {
   return mount(part("aw-panel", "panel"), () => <Panel ui={ui} />);
@@ -33,6 +34,7 @@ function Panel({ ui }: { ui: Ui }) {
     <>
       <div class="aw-panel-head">
         <span class={pinned ? "aw-pill" : "aw-name"}>
+          {isNamed(own, line.of.index) ? "" : `${line.of.side} `}
           <Token labels={own} index={line.of.index} subscript />
         </span>
         <span>{headline(line, byQuery)}</span>
@@ -89,7 +91,7 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
                 aria-current={isChosen || undefined}
                 onClick={() => select(position)}
               >
-                <span class="aw-position">{count(position)}</span>
+                <span class="aw-position">{isNamed(others, position) && count(position)}</span>
                 <span
                   class={isChosen ? "aw-token aw-pill" : "aw-token"}
                   data-special={label.special || undefined}
@@ -151,18 +153,13 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
           >
             <span class="aw-sum-name">Sum</span>
             <span>
-              <b>{sumText(ranking.sum)}</b>
+              <b>{ranking.sum.toFixed(4)}</b>
             </span>
           </div>
         </div>
       )}
     </>
   );
-}
-
-/** A sum to four decimals; what differs from 1 by rounding alone is 1.0000. */
-function sumText(sum: number): string {
-  return sum.toFixed(4);
 }
 
 function barStyle(value: number, greatest: number, weights: boolean) {

@@ -143,8 +143,8 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { heads, groups } = store.facts.value;
   const thumbnails = store.thumbnails.value;
   const paints = ui.paints.value?.sequential ?? null;
-  const room = ui.width.value / ui.unit.value - (label ? 260 : 0);
-  const dense = heads * 29 > room && heads > CHIPS;
+  const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 260 : 0);
+  const dense = heads * 29 > Math.max(room, 12 * 29);
   const choose = (head: number) => store.select({ head });
   const shared = groups < heads ? heads / groups : 0;
   return (
@@ -168,7 +168,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
             >
               <Thumbnail grid={grid ?? null} paints={paints} />
               <span>{!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}</span>
-              {shared > 1 && <i class="aw-shared" data-first={head % shared === 0 || undefined} />}
+              {shared > 1 && <i class="aw-shared" data-last={head % shared === shared - 1 || undefined} />}
             </button>
           );
         })}
@@ -209,6 +209,6 @@ class Thumbnail extends Component<{ grid: Grid | null; paints: Paints | null }> 
   }
 
   override render() {
-    return <canvas ref={this.canvas} width={1} height={1} aria-hidden="true" />;
+    return <canvas ref={this.canvas} width={1} height={1} />;
   }
 }

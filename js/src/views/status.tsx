@@ -6,8 +6,8 @@ import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { BLOCKED, NUMBER, type Picture } from "../wire";
 import { mount, part, type View } from "./dom";
-import { numberOf, range, wordOf } from "./heatmap";
 import { Message } from "./message";
+import { isNamed, numberOf, rangeOf, wordOf } from "./words";
 
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
@@ -48,7 +48,7 @@ function Status({ ui }: { ui: Ui }) {
   const reading = hovering ? ui.hovered.value : ui.pinned.value;
   return (
     <>
-      <span>{reading === null ? <Pinned ui={ui} /> : <Number reading={reading} picture={picture} ui={ui} />}</span>
+      <span>{reading === null ? <Pinned ui={ui} /> : <Exact reading={reading} picture={picture} ui={ui} />}</span>
       <span>{facts(ui, picture)}</span>
     </>
   );
@@ -61,22 +61,14 @@ function Pinned({ ui }: { ui: Ui }) {
   if (query === null && key === null) return <>&nbsp;</>;
   return (
     <>
-      {query !== null && (
-        <>
-          query <Place labels={store.queryLabels.value} index={query} />
-        </>
-      )}
+      {query !== null && <Place labels={store.queryLabels.value} index={query} side="query" always />}
       {query !== null && key !== null && " → "}
-      {key !== null && (
-        <>
-          key <Place labels={store.keyLabels.value} index={key} />
-        </>
-      )}
+      {key !== null && <Place labels={store.keyLabels.value} index={key} side="key" always />}
     </>
   );
 }
 
-function Number({ reading, picture, ui }: { reading: Reading; picture: Picture; ui: Ui }) {
+function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; ui: Ui }) {
   const { store } = ui;
   const { bin, value, kind } = reading;
   const stage = picture.of.stage;
@@ -85,8 +77,8 @@ function Number({ reading, picture, ui }: { reading: Reading; picture: Picture; 
   if (one) {
     return (
       <>
-        <Place labels={store.queryLabels.value} index={bin.queries.start} /> →{" "}
-        <Place labels={store.keyLabels.value} index={bin.keys.start} />
+        <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
+        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" />
         <i class="aw-gap" />
         {kind === BLOCKED ? "" : `${wordOf(stage)} `}
         <b class="aw-exact">{number}</b>
@@ -95,7 +87,7 @@ function Number({ reading, picture, ui }: { reading: Reading; picture: Picture; 
   }
   return (
     <>
-      queries <b>{range(bin.queries)}</b> → keys <b>{range(bin.keys)}</b>
+      queries <b>{rangeOf(bin.queries)}</b> → keys <b>{rangeOf(bin.keys)}</b>
       <i class="aw-gap" />
       {kind === BLOCKED ? (
         <b class="aw-exact">all masked</b>
@@ -108,16 +100,17 @@ function Number({ reading, picture, ui }: { reading: Reading; picture: Picture; 
   );
 }
 
-/** A token with its position; a position alone where there are no tokens. */
-function Place({ labels, index }: { labels: Labels; index: number }) {
-  const { text } = labels.at(index);
-  const position = count(index);
+/** A token with its position; where there are no tokens, "query 3". */
+function Place(props: { labels: Labels; index: number; side: "query" | "key"; always?: boolean }) {
+  const { labels, index, side, always } = props;
+  const named = isNamed(labels, index);
   return (
     <>
+      {(always || !named) && `${side} `}
       <b>
-        <bdi>{text}</bdi>
+        <bdi>{labels.at(index).text}</bdi>
       </b>
-      {text !== position && ` ${position}`}
+      {named && ` ${count(index)}`}
     </>
   );
 }

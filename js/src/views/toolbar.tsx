@@ -4,6 +4,7 @@ import { Component, createRef, Fragment } from "preact";
 import type { ColorRange } from "../model";
 import { isSigned, type Ui } from "../ui";
 import { mount, part, type View } from "./dom";
+import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
 
@@ -201,16 +202,6 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string 
     );
   }
 }
-
-const SHORTCUTS = [
-  ["← ↑ → ↓", "move the pin (with Shift by 10)"],
-  ["Enter", "pin what is pointed at"],
-  ["Esc", "free the pin"],
-  ["[ ]", "head before, head after"],
-  ["{ }", "layer before, layer after"],
-  ["+ − 0", "zoom in, out, reset"],
-  ["Ctrl + scroll", "zoom; drag to pan"],
-] as const;
 
 function Shortcuts() {
   return (

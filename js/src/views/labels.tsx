@@ -1,0 +1,195 @@
+/** Labels along both axes: tokens where they fit, thinned where they crowd, round positions where they cannot. */
+
+import { count } from "../format";
+import { type Figure, labelFont, labelStep, tickPositions, usesTicks } from "../layout";
+import { inView, isWithin, type Measure, type Plot } from "../plot";
+import { type Labels, shorten } from "../tokens";
+import type { Ui } from "../ui";
+import { edge, type Span } from "../viewport";
+import { px } from "./dom";
+
+type Side = "query" | "key";
+
+/** One axis as it is drawn now. */
+interface Axis {
+  readonly side: Side;
+  readonly labels: Labels;
+  /** Pixels along the axis of one drawn cell. */
+  readonly pitch: number;
+  readonly cells: Span;
+  /** Tokens to a drawn cell, and in all. */
+  readonly bin: number;
+  readonly total: number;
+  readonly pinned: number | null;
+  readonly hovered: Span | null;
+  /** Where a drawn cell begins, from the picture's corner. */
+  start(cell: number): number;
+}
+
+export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
+  return <Axis ui={ui} plot={plot} side="query" />;
+}
+
+export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
+  return <Axis ui={ui} plot={plot} side="key" />;
+}
+
+function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
+  const figure = plot.figure.value;
+  const axis = figure === null ? null : axisOf(ui, plot, figure, side);
+  if (figure === null || axis === null) return null;
+  const unit = ui.unit.value;
+  if (usesTicks(axis.pitch, axis.bin, unit)) return <Ticks axis={axis} figure={figure} unit={unit} />;
+  const props = { ui, axis, figure, measure: plot.measure.value };
+  return (
+    <>
+      {labelled(axis, unit).map((index) => (
+        <Label key={index} index={index} {...props} />
+      ))}
+    </>
+  );
+}
+
+function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
+  const { store } = ui;
+  const picture = store.picture.value;
+  if (picture === null) return null;
+  const down = side === "query";
+  const view = plot.viewport.value;
+  const dpr = ui.dpr.value;
+  const cell = down ? figure.cellHeight : figure.cellWidth;
+  const offset = down ? view.y : view.x;
+  const { rows, columns } = inView(figure, view);
+  const at = ui.hover.value;
+  const label = at !== null && "target" in at && at.target.side === side ? at.target.index : null;
+  const spans = at !== null && "bin" in at ? at.bin : null;
+  return {
+    side,
+    labels: (down ? store.queryLabels : store.keyLabels).value,
+    pitch: cell * view.k,
+    cells: down ? rows : columns,
+    bin: (down ? picture.queryBin : picture.keyBin) * figure.fold,
+    total: down ? picture.queries : picture.keys,
+    pinned: down ? store.query.value : store.key.value,
+    hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
+    start: (index) => edge(index, cell, view.k, offset, dpr),
+  };
+}
+
+/** Which cells carry a label: every one, or every k-th beside what is pinned and hovered. */
+function labelled(axis: Axis, unit: number): number[] {
+  const step = labelStep(axis.pitch, unit);
+  const special = [axis.pinned, axis.hovered?.start ?? null].filter((index) => index !== null);
+  const chosen: number[] = [];
+  for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0) chosen.push(i);
+  if (step === 1 && (axis.side === "query" || axis.pitch >= 16 * unit)) return chosen;
+  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbours step back for a pinned or hovered label
+  const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
+  for (const s of special) if (isWithin(s, axis.cells) && !kept.includes(s)) kept.push(s);
+  return kept;
+}
+
+interface LabelProps {
+  readonly ui: Ui;
+  readonly axis: Axis;
+  readonly figure: Figure;
+  readonly measure: Measure;
+  readonly index: number;
+}
+
+function Label({ ui, axis, figure, measure, index }: LabelProps) {
+  const unit = ui.unit.value;
+  const { side, pitch } = axis;
+  const down = side === "query";
+  const font = labelFont(pitch, unit);
+  const pinned = axis.pinned === index;
+  const label = axis.labels.at(index);
+  const hovered = axis.hovered?.start === index;
+  const subscript = label.subscript !== "" && (down || pitch >= 16 * unit || pinned);
+  const weight = pinned || hovered ? 600 : 400;
+  const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
+  const rest = subscript ? measure(label.subscript, font * 0.75, weight) + 2 : 0;
+  const text = shorten(label.text, most - rest, (part) => measure(part, font, weight));
+  const middle = axis.start(index) + pitch / 2;
+  return (
+    <button
+      type="button"
+      tabIndex={-1}
+      class={pinned ? "aw-label aw-pill" : "aw-label"}
+      data-special={label.special || undefined}
+      data-hovered={(!pinned && hovered) || undefined}
+      title={label.text}
+      style={{
+        fontSize: px(font * unit),
+        lineHeight: px(Math.min(16, font + 4) * unit),
+        ...(down ? besideRow(figure, middle, pinned, unit) : aboveColumn(figure, middle, pinned, unit)),
+      }}
+      onPointerEnter={(event: PointerEvent) => {
+        if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };
+      }}
+      onPointerLeave={() => {
+        ui.hover.value = null;
+      }}
+      onPointerDown={(event: PointerEvent) => event.preventDefault()}
+      onClick={() => pinLine(ui, side, index)}
+    >
+      <bdi>{text}</bdi>
+      {subscript && <sub>{label.subscript}</sub>}
+    </button>
+  );
+}
+
+/** Right-aligned before its row; a pill grows by its padding towards the picture. */
+function besideRow(figure: Figure, middle: number, pinned: boolean, unit: number) {
+  return {
+    top: px(figure.top + middle),
+    right: px((pinned ? 2 * unit : 8 * unit) - figure.left),
+    transform: "translateY(-50%)",
+  };
+}
+
+/** Slanted upwards from the middle of its column. */
+function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: number) {
+  return {
+    left: px(figure.left + middle + 3 * unit),
+    top: px(figure.top - 5 * unit),
+    transformOrigin: "0 100%",
+    transform: `translateY(-100%) rotate(-45deg) translateX(${pinned ? -6 * unit : 0}px)`,
+  };
+}
+
+/** A label pins its row or column alone; again frees it. */
+function pinLine({ store }: Ui, side: Side, index: number): void {
+  const { query, key } = { query: store.query.value, key: store.key.value };
+  if (side === "query") store.select({ query: query === index && key === null ? null : index, key: null });
+  else store.select({ query: null, key: key === index && query === null ? null : index });
+}
+
+function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
+  const down = axis.side === "query";
+  const perToken = axis.pitch / axis.bin;
+  const first = axis.cells.start * axis.bin;
+  const last = Math.min(axis.total, axis.cells.stop * axis.bin) - 1;
+  const origin = axis.start(0);
+  return (
+    <>
+      {tickPositions(first, last, perToken, (down ? 40 : 72) * unit).map((position) => {
+        const at = (position + 0.5) * perToken + origin;
+        const tick = down
+          ? { left: px(figure.left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }
+          : { left: px(figure.left + at), top: px(figure.top - 6 * unit), width: "1px", height: px(4 * unit) };
+        const text = down
+          ? { right: px(9 * unit - figure.left), top: px(figure.top + at), transform: "translateY(-50%)" }
+          : { left: px(figure.left + at), top: px(figure.top - 7 * unit), transform: "translate(-50%, -100%)" };
+        return (
+          <span key={position}>
+            <i class="aw-tick" style={tick} />
+            <span class="aw-label" data-tick style={text}>
+              {count(position)}
+            </span>
+          </span>
+        );
+      })}
+    </>
+  );
+}

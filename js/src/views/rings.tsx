@@ -1,0 +1,136 @@
+/** What floats over the picture: rings and rules of pin and pointer, the readout beside the pointer, the zoom hint. */
+
+import { count } from "../format";
+import { type Box, boxAt, cellOf, type Plot } from "../plot";
+import type { Bin } from "../source";
+import type { Ui } from "../ui";
+import { BLOCKED } from "../wire";
+import { px, Token } from "./dom";
+import { numberOf, rangeOf } from "./words";
+
+const LEAST_RING = 6;
+const RULES_APART_FROM = 6; // below, the two rules of a row are one line
+
+export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const { store } = ui;
+  const figure = plot.figure.value;
+  const picture = store.picture.value;
+  if (figure === null || picture === null) return null;
+  const view = plot.viewport.value;
+  const box = (query: number, key: number) => {
+    const { row, column } = cellOf(picture, figure, query, key);
+    return boxAt(figure, view, row, column, ui.dpr.value, ui.unit.value);
+  };
+  const [query, key] = [store.query.value, store.key.value];
+  const at = ui.hover.value;
+  const hovered = at !== null && "bin" in at ? box(at.bin.queries.start, at.bin.keys.start) : null;
+  const pinned = query !== null && key !== null ? box(query, key) : null;
+  const line = box(query ?? 0, key ?? 0);
+  const overPin = pinned !== null && hovered !== null && pinned.x === hovered.x && pinned.y === hovered.y;
+  return (
+    <>
+      {query !== null && <Rules from={line.y} length={line.height} across />}
+      {key !== null && <Rules from={line.x} length={line.width} />}
+      {hovered !== null && !overPin && <Ring box={hovered} key="hover" />}
+      {pinned !== null && <Ring box={pinned} pinned key="pin" />}
+    </>
+  );
+}
+
+function Ring({ box, pinned }: { box: Box; pinned?: boolean }) {
+  const width = Math.max(LEAST_RING, box.width);
+  const height = Math.max(LEAST_RING, box.height);
+  const x = box.x + (box.width - width) / 2;
+  const y = box.y + (box.height - height) / 2;
+  return (
+    <i
+      class="aw-ring"
+      data-pinned={pinned || undefined}
+      style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
+    />
+  );
+}
+
+/** Lines along both edges of a row or a column. */
+function Rules({ from, length, across }: { from: number; length: number; across?: boolean }) {
+  const edges = length < RULES_APART_FROM ? [from + length / 2 - 0.5] : [from - 1, from + length];
+  return (
+    <>
+      {edges.map((edge) => (
+        <i
+          class="aw-rule"
+          key={edge}
+          style={
+            across
+              ? { left: 0, right: 0, height: "1px", top: px(edge) }
+              : { top: 0, bottom: 0, width: "1px", left: px(edge) }
+          }
+        />
+      ))}
+    </>
+  );
+}
+
+/** "Ctrl + scroll to zoom", said once. */
+export function ZoomHint({ plot }: { plot: Plot }) {
+  const figure = plot.figure.value;
+  if (figure === null) return null;
+  const key = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
+  return (
+    <div class="aw-hint" style={{ left: px(figure.left + figure.width / 2), top: px(figure.top + figure.height / 2) }}>
+      {key} + scroll to zoom
+    </div>
+  );
+}
+
+/** The number beside the pointer, where cells carry none. */
+export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const figure = plot.figure.value;
+  const picture = ui.store.picture.value;
+  const at = ui.hover.value;
+  if (figure === null || picture === null || plot.numbersFit.value || at === null || !("bin" in at)) return null;
+  const { row, column } = cellOf(picture, figure, at.bin.queries.start, at.bin.keys.start);
+  const box = boxAt(figure, plot.viewport.value, row, column, ui.dpr.value, ui.unit.value);
+  const left = box.x + box.width / 2 > figure.width / 2;
+  const above = box.y + box.height / 2 > figure.height / 2;
+  const away = 14 * ui.unit.value;
+  return (
+    <div
+      class="aw-readout"
+      style={{
+        left: px(figure.left + (left ? box.x - away : box.x + box.width + away)),
+        top: px(figure.top + (above ? box.y - away : box.y + box.height + away)),
+        transform: `translate(${left ? "-100%" : "0"}, ${above ? "-100%" : "0"})`,
+      }}
+    >
+      <Reading ui={ui} bin={at.bin} />
+    </div>
+  );
+}
+
+function Reading({ ui, bin }: { ui: Ui; bin: Bin }) {
+  const { store } = ui;
+  const picture = store.picture.value;
+  const reading = ui.hovered.value;
+  const { queries, keys } = bin;
+  const known =
+    reading !== null && reading.bin.queries.start === queries.start && reading.bin.keys.start === keys.start;
+  const stage = picture?.of.stage ?? "weights";
+  const number = !known ? "…" : reading.kind === BLOCKED ? "masked" : numberOf(reading.value, reading.kind, stage);
+  if (queries.stop - queries.start > 1 || keys.stop - keys.start > 1) {
+    return (
+      <>
+        <b>{number}</b>{" "}
+        {known && reading.kind !== BLOCKED ? `maximum, at ${count(reading.query)} → ${count(reading.key)}` : ""}
+        <br />
+        queries {rangeOf(queries)}, keys {rangeOf(keys)}
+      </>
+    );
+  }
+  return (
+    <>
+      <b>{number}</b> <Token labels={store.queryLabels.value} index={queries.start} subscript /> →{" "}
+      <Token labels={store.keyLabels.value} index={keys.start} subscript />
+    </>
+  );
+}

@@ -1,0 +1,29 @@
+/** Words and numbers that several parts of the widget say in the same way. */
+
+import { count, listNumber } from "../format";
+import type { Stage } from "../model";
+import type { Labels } from "../tokens";
+import type { Span } from "../viewport";
+import { MINUS_INF, NAN, PLUS_INF } from "../wire";
+
+/** One number of a stage: "weight", "score". */
+export function wordOf(stage: Stage): string {
+  return stage === "weights" ? "weight" : stage === "scores" ? "score" : stage;
+}
+
+export function numberOf(value: number, kind: number, stage: Stage): string {
+  if (kind === NAN) return "NaN";
+  if (kind === PLUS_INF) return "+∞";
+  if (kind === MINUS_INF) return "−∞";
+  return listNumber(value, stage);
+}
+
+/** `128–131` */
+export function rangeOf({ start, stop }: Span): string {
+  return stop - start === 1 ? count(start) : `${count(start)}–${count(stop - 1)}`;
+}
+
+/** Whether a label is a token's text, and not just its position. */
+export function isNamed(labels: Labels, index: number): boolean {
+  return labels.at(index).text !== count(index);
+}

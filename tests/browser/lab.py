@@ -1,0 +1,522 @@
+"""A real JupyterLab in a real Chromium, for tests: its own server, its own profile, nothing from outside.
+
+`LabServer` is one JupyterLab with private settings, `Browser` one Chromium, `LabNotebook` one open notebook, `Page` any
+page. The fixtures are in conftest.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import nbformat
+import psutil
+from playwright.sync_api import BrowserContext, Playwright, Route
+from playwright.sync_api import Page as PlaywrightPage
+
+Theme = Literal["light", "dark", "contrast"]
+
+SCREENSHOTS = Path(__file__).parents[2] / "test-artifacts" / "screenshots"
+
+THEMES: dict[Theme, str] = {
+    "light": "JupyterLab Light",
+    "dark": "JupyterLab Dark",
+    "contrast": "JupyterLab Dark High Contrast",
+}
+
+# What JupyterLab itself puts on the console. Each line: a pattern, and why it is not ours.
+HOST_NOISE = [
+    (r"reading 'schema'", "Notebook 7.6 opens its settings before they are loaded"),
+    (r"Could not restore the debugger state", "JupyterLab asks the old kernel for it while that one is restarted"),
+    (r"Connection lost, reconnecting", "a restarted kernel closes its socket"),
+]
+
+# Chromium as root in a container, and silent: no telemetry, no component updates.
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Message(NamedTuple):
+    """One line on the browser's console."""
+
+    kind: str  # "error", "warning", … or "pageerror" for an exception that nobody caught
+    text: str
+
+
+def find_chromium() -> str:
+    """The system's Chromium or Chrome; ATTNWIDGET_BROWSER names another one."""
+    if named := os.environ.get("ATTNWIDGET_BROWSER"):
+        return named
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError("no Chromium on the PATH: `sudo apt-get install -y chromium`, or set ATTNWIDGET_BROWSER")
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL stays on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https", "ws", "wss"):
+        return parts.hostname in ("127.0.0.1", "localhost", "::1")
+    return parts.scheme in ("about", "blob", "chrome", "chrome-extension", "data", "devtools", "file")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LabServer:
+    """One JupyterLab on the loopback, without a token, with settings of its own. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="attnwidget-lab-"))
+        self.root = self.home / "notebooks"  # what the server serves
+        self.base = ""
+        self._log = self.home / "server.log"
+
+    def __enter__(self) -> LabServer:
+        self.root.mkdir()
+        port = free_port()
+        self.base = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
+        command += [
+            "--ServerApp.ip=127.0.0.1",
+            "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={self.root}",
+            "--ServerApp.disable_check_xsrf=True",
+            "--IdentityProvider.token=",
+            "--LabApp.expose_app_in_browser=True",
+            "--LabApp.news_url=",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+            "--LabApp.extension_manager=readonly",
+            # Should the test run be killed, so that nothing below is reached, the server ends by itself.
+            "--MappingKernelManager.cull_idle_timeout=1800",
+            "--MappingKernelManager.cull_connected=True",
+            "--ServerApp.shutdown_no_activity_timeout=1800",
+        ]
+        home = self.home
+        environment = {
+            **os.environ,
+            "IPYTHONDIR": f"{home}/ipython",
+            "JUPYTERLAB_SETTINGS_DIR": f"{home}/settings",
+            "JUPYTERLAB_WORKSPACES_DIR": f"{home}/workspaces",
+            "JUPYTER_CONFIG_DIR": f"{home}/config",
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "JUPYTER_RUNTIME_DIR": f"{home}/runtime",
+        }
+        # Else JupyterLab asks whether it may fetch its news.
+        settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=self.root, start_new_session=True
+            )
+        try:
+            self._wait()
+        except BaseException:
+            print(self._log.read_text(errors="replace")[-4000:])
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and every kernel; a signal to the server's session does not reach a kernel's."""
+        family = self.processes
+        self.end_kernels()
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(8)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(8)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):  # psutil knows a reused process id
+                process.kill()
+        psutil.wait_procs(family, timeout=5)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The server and all that it started, kernels among them."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            server = psutil.Process(self._process.pid)
+            return [server, *server.children(recursive=True)]
+        return []
+
+    def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.base}/api/{path}", data=data, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            said = answer.read()
+        return json.loads(said) if said else None
+
+    def end_kernels(self) -> None:
+        with contextlib.suppress(OSError):
+            for session in self.api("GET", "sessions"):
+                with contextlib.suppress(OSError):
+                    self.api("DELETE", f"sessions/{session['id']}")
+
+    def _wait(self, seconds: float = 90) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"JupyterLab ended with status {self._process.returncode} before it served anything")
+            try:
+                self.api("GET", "status")
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError(f"JupyterLab did not serve within {seconds:.0f} s")
+
+
+class Page:
+    """A page in a fresh profile. It can reach nothing but this machine; what it tried is in `blocked`."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.console: list[Message] = []
+        self.blocked: list[str] = []
+        self.context = context
+        context.route("**/*", self._gate)
+        context.route_web_socket(lambda url: not is_local(url), lambda socket: self.blocked.append(socket.url))
+        self.page: PlaywrightPage = context.new_page()
+        self.page.on("console", lambda message: self.console.append(Message(message.type, message.text)))
+        self.page.on("pageerror", lambda error: self.console.append(Message("pageerror", str(error))))
+
+    def _gate(self, route: Route) -> None:
+        if is_local(route.request.url):
+            route.fallback()
+        else:
+            self.blocked.append(route.request.url)
+            route.abort()
+
+    @property
+    def problems(self) -> list[Message]:
+        """Errors, warnings and uncaught exceptions, without what the host is known to say (HOST_NOISE)."""
+        return [
+            message
+            for message in self.console
+            if message.kind in ("error", "warning", "pageerror")
+            and not any(re.search(pattern, message.text) for pattern, _ in HOST_NOISE)
+        ]
+
+    def screenshot(self, name: str, *, of: str | None = None) -> Path:
+        """Save a picture of the page, or of the first element that `of` selects, below test-artifacts/screenshots."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        (self.page.locator(of).first if of else self.page).screenshot(path=path)
+        return path
+
+    def close(self) -> None:
+        self.context.close()
+
+
+class LabNotebook(Page):
+    """A notebook that is open in JupyterLab, its kernel connected and idle."""
+
+    def __init__(self, context: BrowserContext, server: LabServer, path: Path) -> None:
+        super().__init__(context)
+        self.server = server
+        self.path = path
+        self.url = f"{server.base}/lab/tree/{quote(path.relative_to(server.root).as_posix())}?reset"
+
+    def load(self) -> None:
+        """(Re)load JupyterLab on this notebook."""
+        self.page.goto(self.url, wait_until="domcontentloaded", timeout=90_000)
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-Notebook .jp-CodeCell", timeout=90_000)
+        self.wait_idle()
+
+    def wait_idle(self, seconds: float = 90) -> None:
+        """Wait until the kernel is connected and idle: before that JupyterLab silently drops what it is to run."""
+        self.page.wait_for_function(
+            """() => {
+              const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
+              return kernel?.connectionStatus === "connected" && kernel.status === "idle";
+            }""",
+            timeout=seconds * 1000,
+        )
+
+    def command(self, name: str, arguments: Mapping[str, Any] | None = None) -> None:
+        """Run one of JupyterLab's commands and wait until it is done."""
+        self.page.evaluate(
+            "([name, args]) => window.jupyterapp.commands.execute(name, args).then(() => null)",
+            [name, dict(arguments or {})],
+        )
+
+    def activate(self, index: int) -> None:
+        self.page.evaluate(
+            """(index) => {
+              const notebook = window.jupyterapp.shell.currentWidget.content;
+              notebook.deselectAll();
+              notebook.activeCellIndex = index;
+            }""",
+            index,
+        )
+
+    def run_cell(self, index: int, *, allow_error: bool = False) -> None:
+        """Run a cell and wait for the kernel's reply. An exception in it is raised here, unless `allow_error`."""
+        self.activate(index)
+        self.command("notebook:run-cell")
+        self._raise_errors(index, allow_error=allow_error)
+
+    def start_cell(self, index: int) -> None:
+        """Run a cell and do not wait for it: to look at the page while the kernel is busy."""
+        self.activate(index)
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-cell'); }")
+
+    def run_all(self, *, allow_error: bool = False) -> None:
+        self.command("notebook:run-all-cells")
+        for index in range(self.page.evaluate(f"() => {_CELLS}.length")):
+            self._raise_errors(index, allow_error=allow_error)
+
+    def set_source(self, index: int, source: str) -> None:
+        self.page.evaluate(
+            f"([index, source]) => {{ {_CELLS}.get(index).sharedModel.setSource(source); }}", [index, source]
+        )
+
+    def outputs_json(self, index: int) -> list[dict[str, Any]]:
+        outputs: list[dict[str, Any]] = self.page.evaluate(
+            f"(index) => {_CELLS}.get(index).outputs?.toJSON() ?? []", index
+        )
+        return outputs
+
+    def output(self, index: int) -> str:
+        """What a cell printed and returned, as text; an exception as `Name: message`."""
+        parts = []
+        for output in self.outputs_json(index):
+            if output["output_type"] == "error":
+                parts.append(f"{output['ename']}: {output['evalue']}")
+            else:
+                parts.append(_joined(output.get("text") or output["data"].get("text/plain", "")))
+        return "".join(parts)
+
+    def evaluate(self, code: str) -> str:
+        """Run code in the kernel, outside of any cell, and return what it prints."""
+        printed: str = self.page.evaluate(
+            """async (code) => {
+              const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+              const future = kernel.requestExecute({ code, store_history: false });
+              let printed = "";
+              future.onIOPub = ({ content, header }) => {
+                if (header.msg_type === "stream") printed += content.text;
+                if (header.msg_type === "error") printed += `${content.ename}: ${content.evalue}`;
+              };
+              await future.done;
+              return printed;
+            }""",
+            code,
+        )
+        return printed.strip()
+
+    def set_theme(self, theme: Theme) -> None:
+        name = THEMES[theme]
+        self.command("apputils:change-theme", {"theme": name})
+        self.page.wait_for_function("(name) => document.body.dataset.jpThemeName === name", arg=name, timeout=30_000)
+
+    def restart_kernel(self) -> None:
+        """Restart without asking; returns when the new kernel is idle."""
+        context = "window.jupyterapp.shell.currentWidget.sessionContext"
+        self.page.evaluate(f"() => {context}.restartKernel().then(() => null)")
+        self.wait_idle()
+
+    def second_view(self, index: int) -> None:
+        """Show a cell's output once more, in a panel of its own ("Create New View for Cell Output")."""
+        self.activate(index)
+        self.command("notebook:create-output-view")
+        self.page.wait_for_selector(".jp-LinkedOutputView", timeout=30_000)
+        # The new panel is in front now; the notebook must be the current one again for the next command.
+        self.page.evaluate(
+            """() => {
+              const { shell } = window.jupyterapp;
+              for (const widget of shell.widgets("main")) if (widget.content?.activeCell) shell.activateById(widget.id);
+            }"""
+        )
+
+    def clear_outputs(self) -> None:
+        self.command("notebook:clear-all-cell-outputs")
+
+    def save(self) -> nbformat.NotebookNode:
+        """Save, and return what is in the file."""
+        self.command("docmanager:save")
+        saved: nbformat.NotebookNode = nbformat.read(self.path, as_version=4)
+        return saved
+
+    def _raise_errors(self, index: int, *, allow_error: bool) -> None:
+        for output in self.outputs_json(index):
+            if output["output_type"] == "error" and not allow_error:
+                trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output["traceback"]))
+                raise AssertionError(f"cell {index} raised {output['ename']}: {output['evalue']}\n{trace}")
+
+
+_CELLS = "window.jupyterapp.shell.currentWidget.content.model.cells"
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "".join(text)
+
+
+class Browser:
+    """One Chromium for the whole run; every page gets a fresh profile in it."""
+
+    def __init__(self, playwright: Playwright) -> None:
+        self._chromium = playwright.chromium.launch(
+            executable_path=find_chromium(),
+            headless=False,  # FLAGS say --headless=new: the browser that users have, only without a window
+            args=FLAGS,
+            chromium_sandbox=False,
+        )
+
+    @property
+    def version(self) -> str:
+        return self._chromium.version
+
+    def context(
+        self,
+        *,
+        width: int = 1200,
+        height: int = 900,
+        device_scale_factor: float = 2,
+        color_scheme: Literal["light", "dark"] = "light",
+        reduced_motion: Literal["reduce", "no-preference"] = "no-preference",
+        forced_colors: Literal["active", "none"] = "none",
+        touch: bool = False,
+    ) -> BrowserContext:
+        return self._chromium.new_context(
+            viewport={"width": width, "height": height},
+            device_scale_factor=device_scale_factor,
+            color_scheme=color_scheme,
+            reduced_motion=reduced_motion,
+            forced_colors=forced_colors,
+            has_touch=touch,
+        )
+
+    def close(self) -> None:
+        self._chromium.close()
+
+
+class Lab:
+    """Opens notebooks, and closes them again at the end of a test."""
+
+    def __init__(self, browser: Browser, server: LabServer) -> None:
+        self._browser = browser
+        self._open: list[LabNotebook] = []
+        self.server = server
+
+    def open(self, cells: Sequence[str], *, theme: Theme = "light", **context: Any) -> LabNotebook:
+        """Open a new notebook with these code cells. Further keywords are those of `Browser.context`."""
+        folder = Path(tempfile.mkdtemp(dir=self.server.root))
+        path = folder / "notebook.ipynb"
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        )
+        nbformat.write(notebook, path)
+        return self.open_file(path, theme=theme, **context)
+
+    def open_file(self, path: Path, *, theme: Theme = "light", **context: Any) -> LabNotebook:
+        """Open a notebook that lies below `server.root`."""
+        opened = LabNotebook(self._browser.context(**context), self.server, path)
+        self._open.append(opened)
+        opened.load()
+        opened.set_theme(theme)
+        return opened
+
+    def close(self) -> None:
+        for opened in self._open:
+            opened.close()
+        self.server.end_kernels()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class OfflinePages:
+    """Opens plain pages, with no Jupyter behind them, from a loopback server or from file://."""
+
+    def __init__(self, browser: Browser, folder: Path) -> None:
+        self._browser = browser
+        self._folder = folder
+        self._open: list[Page] = []
+        self._count = 0
+
+    def __call__(
+        self,
+        html: str | Path,
+        *,
+        files: Mapping[str, str | bytes | Path] | None = None,
+        over: Literal["http", "file"] = "http",
+        **context: Any,
+    ) -> Page:
+        """Open a page: its text, or a file that holds it. `files` (name: content or file) are put beside it."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        folder.mkdir(parents=True)
+        for name, content in {"index.html": html, **(files or {})}.items():
+            if isinstance(content, Path):
+                content = content.read_bytes()
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        page = Page(self._browser.context(**context))
+        self._open.append(page)
+        if over == "file":
+            page.page.goto((folder / "index.html").as_uri(), wait_until="load")
+        else:
+            page.page.goto(f"{self._base}/{self._count}/index.html", wait_until="load")
+        return page
+
+    def __enter__(self) -> OfflinePages:
+        self._server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), partial(_Quiet, directory=os.fspath(self._folder))
+        )
+        self._base = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for page in self._open:
+            page.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = Browser(playwright)
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,98 @@
+"""The harness itself, on a widget of a few lines: what a test of attnwidget may rely on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from lab import Lab, LabServer, OfflinePages
+
+COUNTER = '''
+import anywidget, traitlets
+
+class Counter(anywidget.AnyWidget):
+    _esm = """
+    export default { render({ model, el }) {
+      const button = document.createElement("button");
+      button.className = "counter";
+      const draw = () => { button.textContent = `count ${model.get("count")}`; };
+      button.onclick = () => { model.set("count", model.get("count") + 1); model.save_changes(); };
+      model.on("change:count", draw);
+      draw();
+      el.append(button);
+    } };
+    """
+    count = traitlets.Int(0).tag(sync=True)
+'''
+
+
+def test_a_click_in_the_page_reaches_python(lab: Lab) -> None:
+    notebook = lab.open([COUNTER, "w = Counter(); w", "print('count is', w.count)"])
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    button = notebook.page.locator("button.counter")
+    button.wait_for()
+    button.click()
+    notebook.page.wait_for_function("() => document.querySelector('button.counter').textContent === 'count 1'")
+    notebook.run_cell(2)
+    assert notebook.output(2) == "count is 1\n"
+    assert "application/vnd.jupyter.widget-view+json" in notebook.outputs_json(1)[0]["data"]
+    assert notebook.evaluate("print(w.count)") == "1"
+
+    notebook.second_view(1)
+    notebook.page.wait_for_function("() => document.querySelectorAll('button.counter').length === 2")
+    notebook.run_cell(2)
+
+    saved = notebook.save()
+    assert saved.cells[2].outputs[0]["text"] == "count is 1\n"
+    assert notebook.screenshot("smoke-counter").stat().st_size > 1000
+
+    notebook.restart_kernel()
+    notebook.run_cell(2, allow_error=True)
+    assert notebook.output(2).startswith("NameError")
+    with pytest.raises(AssertionError, match="cell 2 raised NameError"):
+        notebook.run_cell(2)
+    assert notebook.problems == []
+    assert notebook.blocked == []
+
+
+def test_themes_and_sizes(lab: Lab) -> None:
+    notebook = lab.open(["1 + 1"], theme="contrast", width=700, height=500, device_scale_factor=1)
+    page = notebook.page
+    assert page.evaluate("() => [innerWidth, innerHeight, devicePixelRatio]") == [700, 500, 1]
+    assert page.evaluate("() => document.body.dataset.jpThemeName") == "JupyterLab Dark High Contrast"
+    notebook.set_theme("dark")
+    assert page.evaluate("() => document.body.dataset.jpThemeLight") == "false"
+    notebook.set_theme("light")
+    assert page.evaluate("() => document.body.dataset.jpThemeLight") == "true"
+    notebook.run_all()
+    assert notebook.output(0) == "2"
+
+
+@pytest.mark.parametrize("over", ["http", "file"])
+def test_an_offline_page_reaches_nothing_outside(offline_page: OfflinePages, over: Literal["http", "file"]) -> None:
+    # .invalid is reserved: it can never resolve
+    page = offline_page(
+        '<p id="out"></p><script src="beside.js"></script>',
+        files={"beside.js": "document.querySelector('#out').textContent = 'from beside';"},
+        over=over,
+        width=400,
+    )
+    assert page.page.inner_text("#out") == "from beside"
+    assert page.blocked == []
+    page.page.evaluate("() => fetch('https://example.invalid/x').catch(() => null)")
+    page.page.evaluate("() => { new WebSocket('wss://example.invalid/y'); }")
+    page.page.wait_for_timeout(200)
+    assert page.blocked == ["https://example.invalid/x", "wss://example.invalid/y"]
+    page.page.evaluate("() => { setTimeout(() => { throw new Error('on purpose'); }); }")
+    page.page.wait_for_timeout(100)
+    assert ("pageerror", "on purpose") in page.problems
+
+
+def test_a_closed_server_leaves_no_process_behind() -> None:
+    with LabServer() as server:
+        server.api("POST", "kernels", {"name": "python3"})
+        processes = server.processes
+        assert len(processes) >= 2
+    assert [process for process in processes if process.is_running()] == []
+    assert not server.home.exists()

@@ -1,0 +1,328 @@
+"""Exact blocks, log-normalizers and outputs: as the dense float64 attention, and as torch's own, on any input."""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import CLOSE, Case, cases, dense
+from torch.testing import assert_close
+
+from attnwidget.attention import STAGES, Attention
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    assert_close(actual.double(), expected.double(), **CLOSE[dtype], equal_nan=True)
+
+
+# The same numbers as by the book.
+
+
+@given(cases(), st.data())
+@settings(max_examples=80)
+def test_every_stage_is_that_of_the_dense_matrix(case: Case, data: st.DataObject) -> None:
+    att = case.attention()
+    batch, head = data.draw(st.integers(0, att.shape.B - 1)), data.draw(st.integers(0, att.shape.H - 1))
+    expected = case.dense(batch, head)
+    for stage in STAGES:
+        actual = att.block(stage, batch=batch, head=head)
+        assert actual.dtype == (torch.float64 if case.q.dtype == torch.float64 else torch.float32)
+        close(actual, expected[stage], case.q.dtype)
+    assert torch.equal(att.block("allowed", batch=batch, head=head), expected["allowed"])
+    close(att.log_normalizer(batch, head), expected["normalizer"], case.q.dtype)
+
+
+@given(cases(), st.data())
+@settings(max_examples=60)
+def test_part_of_the_weights_is_exact_whether_or_not_the_head_was_seen_before(case: Case, data: st.DataObject) -> None:
+    att = case.attention()
+    queries = data.draw(st.lists(st.integers(-att.shape.Q, att.shape.Q - 1), max_size=5))
+    keys = data.draw(st.slices(att.shape.K))
+    expected = case.dense(0, 0)["weights"][queries][:, list(range(*keys.indices(att.shape.K)))]
+    close(att.block(queries=queries, keys=keys), expected, case.q.dtype)
+    att.log_normalizer()
+    close(att.block(queries=queries, keys=keys), expected, case.q.dtype)
+
+
+@given(cases(dtypes=(torch.float32, torch.float64)))
+@settings(max_examples=60)
+def test_output_is_that_of_torch(case: Case) -> None:
+    allowed = case.allowed
+    mask = allowed if case.bias is None else case.bias.masked_fill(~allowed, -torch.inf)
+    mask = mask.to(case.q.dtype) if case.bias is not None else mask
+    scale, times = case.keywords.get("scale"), case.q.shape[1] // case.k.shape[1]
+    k, v = case.k.repeat_interleave(times, 1), case.v.repeat_interleave(times, 1)  # as enable_gqa does
+    expected = F.scaled_dot_product_attention(case.q, k, v, attn_mask=mask, scale=scale)
+    empty = ~allowed.any(-1, keepdim=True)
+    expected = expected.masked_fill(empty, 0)
+    att = case.attention()
+    for batch in range(att.shape.B):
+        for head in range(att.shape.H):
+            close(att.output(batch, head), expected[batch, head], case.q.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_are_computed_in_float32(dtype: torch.dtype) -> None:
+    """exp(−18) is 0 in float16, and products in bfloat16 are off by 1 %."""
+    q, k = (torch.linspace(-3, 3, n * 4).view(n, 4).to(dtype) for n in (5, 2600))
+    v = k[:, :3].abs()
+    att = Attention(q, k, v)
+    expected = dense(q, k, scale=0.5)
+    assert att.dtype is dtype
+    close(att.block("weights"), expected["weights"], dtype)
+    assert 0 < att.block("weights").min() < 1e-8
+    close(att.output(), expected["weights"] @ v.double(), dtype)
+
+
+def test_rows_sum_to_one_over_more_keys_than_a_block_has() -> None:
+    att = Attention(*torch.randn(2, 5000, 8), is_causal=True)
+    sums = att.block(queries=slice(None, None, 100)).sum(1)
+    assert_close(sums, torch.ones(50), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("largest", [450, 4650, 100_000])
+def test_weights_stay_exact_where_scores_are_large(largest: float) -> None:
+    """One number for the log-normalizer would be off by 1e-4 at 4650. D is 1, so scores are right to the last bit."""
+    steps = torch.arange(3000) % 64
+    q, k = largest - torch.arange(16.0)[:, None], 1 - steps[:, None] / 2**22 * (4096 // max(1, largest // 256))
+    att = Attention(q, k, scale=1.0)
+    expected = dense(q, k, scale=1.0)
+    assert torch.equal(att.block("masked").double(), expected["masked"].float().double())
+    by_hand = torch.softmax(att.block("masked").double(), 1)
+    assert_close(att.block().double(), by_hand, rtol=5e-6, atol=0)
+    att.log_normalizer()
+    assert_close(att.block(queries=[3, 0], keys=slice(7, 90)).double(), by_hand[[3, 0], 7:90], rtol=5e-6, atol=0)
+    one_number = torch.exp(att.block("masked") - att.log_normalizer()[:, None])
+    assert largest < 4650 or (one_number / by_hand - 1).abs().max() > 1e-5  # what the pair is for
+
+
+# Blocked cells.
+
+
+def test_a_query_that_may_attend_to_nothing_has_no_weights_and_output_zero() -> None:
+    mask = torch.tensor([[True, False], [False, False]])
+    att = Attention(torch.randn(2, 4), torch.randn(2, 4), torch.tensor([[1.0], [torch.nan]]), mask=mask)
+    assert att.block().tolist() == [[1, 0], [0, 0]]
+    assert att.block("masked")[1].tolist() == [-torch.inf] * 2
+    assert att.log_normalizer()[1] == -torch.inf
+    assert att.output()[1].tolist() == [0]
+
+
+def test_a_row_masked_with_the_lowest_finite_number_is_empty_not_uniform() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        mask = torch.zeros(2, 3, dtype=dtype)
+        mask[1] = torch.finfo(dtype).min
+        att = Attention(torch.ones(2, 4), torch.ones(3, 4), mask=mask)
+        assert_close(att.block(), torch.tensor([[1 / 3] * 3, [0.0] * 3]))
+        assert att.block("allowed").tolist() == [[True] * 3, [False] * 3]
+        assert att.block("masked")[1].tolist() == [-torch.inf] * 3
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(2, 5), (5, 2), (1, 9), (9, 1), (700, 3000), (3000, 700)])
+def test_causal_is_aligned_at_the_upper_left_as_torch_has_it(queries: int, keys: int) -> None:
+    q, k, v = torch.randn(queries, 4), torch.randn(keys, 4), torch.randn(keys, 4)
+    att = Attention(q, k, v, is_causal=True)
+    expected = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+    assert torch.equal(att.block("allowed"), torch.ones(queries, keys).tril().bool())
+    assert_close(att.output(), expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("where", ["causal", "bool", "float"])
+def test_a_key_that_is_nan_reaches_only_queries_that_may_see_it(where: str) -> None:
+    q, k, v = torch.randn(3, 700, 4)
+    k[650], v[650] = torch.nan, torch.nan
+    allowed = torch.ones(700, 700).tril().bool()
+    mask = {"causal": None, "bool": allowed, "float": torch.zeros(700, 700).masked_fill(~allowed, -torch.inf)}[where]
+    att = Attention(q, k, v, mask=mask, is_causal=where == "causal")
+    for seen in (att.block(), att.output(), att.overview(size=700).values):
+        assert seen[:650].isfinite().all()
+        assert seen[650:, 0].isnan().all()
+
+
+def test_a_query_that_is_nan_has_weights_that_are_nan() -> None:
+    q, k = torch.randn(4, 3), torch.randn(5, 3)
+    q[2] = torch.nan
+    att = Attention(q, k, k)
+    assert att.block().isnan().all(1).tolist() == [False, False, True, False]
+    assert att.output().isnan().all(1).tolist() == [False, False, True, False]
+    assert att.log_normalizer().isnan().tolist() == [False, False, True, False]
+
+
+def test_a_blocked_value_that_is_infinite_reaches_no_output() -> None:
+    v = torch.tensor([[1.0], [torch.inf]])
+    att = Attention(torch.zeros(2, 3), torch.zeros(2, 3), v, is_causal=True)
+    assert att.output().flatten().tolist() == [1, torch.inf]
+
+
+def test_scores_beyond_float32_are_seen_as_nan() -> None:
+    att = Attention(torch.full((1, 2), 1e30), torch.full((3, 2), 1e30))
+    assert att.block("scores").isposinf().all()
+    assert att.block().isnan().all()
+
+
+# Whatever mode the caller is in.
+
+
+def test_autocast_around_the_caller_changes_nothing() -> None:
+    q, k, v = torch.randn(3, 40, 8)
+    expected = Attention(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        att = Attention(q, k, v)
+        assert torch.equal(att.block(), expected.block())
+        assert torch.equal(att.output(), expected.output())
+        assert torch.equal(att.overview(size=7).values, expected.overview(size=7).values)
+
+
+def test_lowered_matmul_precision_changes_nothing_and_is_left_as_it_was() -> None:
+    q, k = torch.randn(2, 64, 64)
+    expected = Attention(q, k).block()
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert torch.equal(Attention(q, k).block(), expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_tensors_with_gradients_are_looked_at_without() -> None:
+    q, k, v = (torch.randn(5, 4, requires_grad=True) for _ in range(3))
+    att = Attention(q, k, v)
+    for seen in (att.q, att.block(), att.output(), att.log_normalizer(), att.overview().values):
+        assert not seen.requires_grad
+    assert q.grad_fn is None
+    assert q.requires_grad
+
+
+def test_what_was_seen_in_inference_mode_can_be_used_outside() -> None:
+    with torch.inference_mode():
+        q = torch.randn(5, 4)
+        att = Attention(q, q, q)
+        seen = att.log_normalizer(), att.block(), att.output(), att.overview().values
+    for x in (*seen, att.block(queries=2)):
+        assert not x.is_inference()
+        x += 1  # refused for tensors of inference mode
+
+
+def test_default_dtype_of_the_caller_changes_nothing() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        att = Attention(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), is_causal=True)
+        assert att.block().dtype == att.log_normalizer().dtype == att.overview().values.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# Asking for a block.
+
+
+def test_a_block_is_two_dimensional_whatever_is_asked_for() -> None:
+    att = Attention(*torch.randn(2, 6, 4))
+    full = att.block()
+    assert_close(att.block(queries=-1, keys=2), full[5:, 2:3])
+    assert_close(att.block(queries=slice(None, None, -2)), full[[5, 3, 1]])
+    assert_close(att.block(queries=range(1, 6, 2), keys=torch.tensor([3, -1])), full[1::2][:, [3, 5]])
+    assert_close(att.block(keys=np.array([4, 4])), full[:, [4, 4]])
+    assert att.block(queries=[], keys=slice(2, 2)).shape == (0, 0)
+    assert att.block("allowed", queries=[]).shape == (0, 6)
+    assert att.block(queries=slice(0, 0)).shape == (0, 6)
+
+
+def test_what_is_not_there_is_named() -> None:
+    att = Attention(torch.zeros(2, 12, 3, 4), torch.zeros(2, 12, 5, 4))
+    with pytest.raises(IndexError, match="head 99 is not there: this attention has heads 0 to 11"):
+        att.block(head=99)
+    with pytest.raises(IndexError, match="batch 2 is not there: this attention has batches 0 to 1"):
+        att.output(2) if att.v is not None else att.log_normalizer(2)
+    with pytest.raises(IndexError, match="query 3 is not there: this attention has queries 0 to 2"):
+        att.block(queries=3)
+    with pytest.raises(IndexError, match="key -6 is not there: this attention has keys 0 to 4"):
+        att.block(keys=[0, -6])
+    with pytest.raises(IndexError, match="batch 1 is not there: this attention has batch 0 only"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2)).overview(batch=1)
+    with pytest.raises(TypeError, match=r"query is 1\.5: give an integer"):
+        att.block(queries=1.5)
+    with pytest.raises(TypeError, match="key is True: give an integer"):
+        att.block(keys=[True, False])
+    with pytest.raises(ValueError, match="no stage is called 'weight': did you mean 'weights'"):
+        att.block("weight")
+
+
+def test_no_output_without_v() -> None:
+    with pytest.raises(ValueError, match=r"there is no v, so no output: give Attention\(q, k, v\)"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2)).output()
+
+
+# One value, shared.
+
+
+def test_an_attention_does_not_change() -> None:
+    att = Attention(torch.zeros(1, 2), torch.zeros(1, 2))
+    with pytest.raises(AttributeError, match="an Attention does not change, so scale cannot be set: make a new one"):
+        att.scale = 2.0
+    with pytest.raises(AttributeError, match="so q cannot be deleted"):
+        del att.q
+
+
+def test_tensors_changed_in_place_are_looked_at_anew() -> None:
+    q, k = torch.randn(2, 3, 4)
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    att = Attention(q, k, mask=mask)
+    att.log_normalizer()
+    q.mul_(3)
+    mask[0, 1] = False
+    expected = dense(q, k, scale=0.5, allowed=mask)["weights"]
+    assert_close(att.block().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_copies_and_pickles_compute_the_same() -> None:
+    att = Attention(*torch.randn(3, 3, 4), mask=torch.zeros(3, 3), is_causal=True)
+    for other in (copy.deepcopy(att), pickle.loads(pickle.dumps(att)), copy.copy(att)):
+        assert torch.equal(other.block(), att.block())
+        assert other.shape == att.shape
+
+
+def test_threads_share_one_attention() -> None:
+    att = Attention(*torch.randn(3, 1, 4, 300, 8), is_causal=True)
+    expected = [Attention(att.q, att.k, att.v, is_causal=True).block(head=head) for head in range(4)]
+    wrong = []
+
+    def work() -> None:
+        for head in (0, 1, 2, 3) * 3:
+            att.overview(head=head, size=50)
+            if not torch.allclose(att.block(head=head), expected[head], atol=1e-6):
+                wrong.append(head)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_it_says_what_it_is() -> None:
+    att = Attention(torch.zeros(2, 8, 1000, 64).half(), torch.zeros(2, 2, 7, 64).half(), is_causal=True)
+    assert repr(att) == (
+        "Attention(2 × 8 heads in 2 groups, 1,000 queries × 7 keys, head size 64, no v, causal, float16, cpu)"
+    )
+    assert att.shape == (2, 8, 2, 1000, 7, 64, None)
+    assert att.shape.Dv is None
+    assert att.scale == 1 / 8
+    assert att.device == torch.device("cpu")
+
+
+def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match="no keyword is called 'causal': did you mean 'is_causal'"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2), causal=True)
+    with pytest.raises(TypeError, match="is_causal is 'no': give True or False"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2), is_causal="no")
+    with pytest.raises(ValueError, match="scale is nan: give a finite number"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2), scale=float("nan"))
+    with pytest.raises(TypeError, match="scale is 'big': give a number"):
+        Attention(torch.zeros(1, 2), torch.zeros(1, 2), scale="big")

@@ -1,0 +1,112 @@
+"""The layers of a model: by number, by name, each with its own heads and lengths."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnwidget.attention import Attention
+from attnwidget.stack import AttentionStack, stack_layers
+
+
+def layers() -> list[Attention]:
+    return [Attention(*torch.randn(2, 1, heads, length, 4)) for heads, length in ((2, 3), (4, 5), (1, 7))]
+
+
+def test_layers_are_found_by_number_and_by_name() -> None:
+    given = layers()
+    stack = AttentionStack(given)
+    assert len(stack) == 3
+    assert list(stack) == given
+    assert stack[-1] is given[2]
+    assert stack["layer 1"] is given[1]
+    assert stack.names == ("layer 0", "layer 1", "layer 2")
+    assert [layer.shape.H for layer in stack] == [2, 4, 1]
+
+
+def test_a_slice_is_a_stack_that_keeps_its_names() -> None:
+    stack = AttentionStack(layers(), names=["encoder.0", "encoder.1", "decoder.0"])
+    part = stack[1:]
+    assert isinstance(part, AttentionStack)
+    assert part.names == ("encoder.1", "decoder.0")
+    assert part[0] is stack["encoder.1"]
+
+
+def test_a_layer_that_is_not_there_is_named() -> None:
+    stack = AttentionStack(layers(), names=["encoder.0", "encoder.1", "decoder.0"])
+    with pytest.raises(IndexError, match="layer 3 is not there: this stack has layers 0 to 2"):
+        stack[3]
+    with pytest.raises(IndexError, match="layer -2 is not there: this stack has layer 0 only"):
+        stack[:1][-2]
+    with pytest.raises(KeyError, match=r"no layer is called 'decoder\.1': the nearest is 'encoder\.1'"):
+        stack["decoder.1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "error", "match"),
+    [
+        ([], None, ValueError, "a stack of no layers has nothing to show: give one Attention or more"),
+        ([torch.zeros(2, 2)], None, TypeError, "layer 0 is a Tensor: give an Attention for each layer"),
+        (layers()[0], None, TypeError, "layers is one Attention: give a list of them"),
+        (layers(), ["a"], ValueError, "names has 1 strings but there are 3 layers: give one for each"),
+        (layers(), ["a", "b", "a"], ValueError, "names holds 'a' twice: give each layer its own"),
+        (layers(), "abc", TypeError, "names is one string 'abc': give a list with one string per layer"),
+        (layers(), [0, 1, 2], TypeError, "names holds 0: give strings"),
+    ],
+)
+def test_what_is_no_stack_is_refused(given: object, names: object, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        AttentionStack(given, names)
+
+
+def test_a_stack_does_not_change() -> None:
+    with pytest.raises(AttributeError, match="so names cannot be set: make a new one"):
+        AttentionStack(layers()).names = ("a", "b", "c")
+
+
+def test_it_says_what_it_holds() -> None:
+    att = Attention(torch.zeros(3, 4), torch.zeros(3, 4))
+    assert repr(AttentionStack([att], ["only"])) == f"AttentionStack of 1 layer\n  only: {att!r}"
+    lines = repr(AttentionStack([att] * 40)).splitlines()
+    assert [lines[0], lines[4]] == ["AttentionStack of 40 layers", "  … 35 more"]
+    assert lines[-1].startswith("  layer 39: Attention(")
+
+
+# From tensors.
+
+
+def test_tensors_with_layers_make_a_stack() -> None:
+    q, k, v = torch.randn(3, 6, 2, 4, 5, 8)
+    stack = stack_layers(q, k, v, is_causal=True)
+    assert len(stack) == 6
+    assert stack[2].q.data_ptr() == q[2].data_ptr()
+    assert torch.equal(stack[2].block(head=1), Attention(q[2], k[2], v[2], is_causal=True).block(head=1))
+    assert torch.equal(stack_layers(q.numpy(), k.numpy())[5].q, q[5])
+    assert stack_layers(q.transpose(2, 3), k.transpose(2, 3), dims="bqhd")[0].shape.H == 4
+
+
+def test_layers_of_different_sizes_come_as_lists() -> None:
+    q = [torch.randn(2, 4, 8), np.ones((2, 9, 8), np.float32)]
+    stack = stack_layers(q, q, names=["a", "b"])
+    assert [layer.shape.Q for layer in stack] == [4, 9]
+    assert stack.names == ("a", "b")
+
+
+def test_a_mask_is_one_for_all_layers_or_one_for_each() -> None:
+    q = torch.randn(2, 1, 1, 3, 4)
+    mask = torch.ones(3, 3).tril().bool()
+    assert [att.block("allowed").sum() for att in stack_layers(q, q, mask=mask)] == [6, 6]
+    assert [att.block("allowed").sum() for att in stack_layers(q, q, mask=[mask, None])] == [6, 9]
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "keywords", "match"),
+    [
+        (torch.zeros(2, 1, 1, 3, 4), torch.zeros(1, 1, 1, 3, 4), {}, "k has 1 layers but q has 2: give one for each"),
+        (torch.zeros(2, 1, 1, 3, 4), torch.zeros(1, 1, 3, 4), {}, "k has 4 axes: give 5, layers first, or a list"),
+        ([torch.zeros(3, 4)] * 2, [torch.zeros(3, 4), torch.zeros(3, 5)], {}, "layer 1: k has head size 5 but q has 4"),
+        ([torch.zeros(3, 4)], [torch.zeros(3, 4)], {"mask": [None, None]}, "mask has 2 layers but q has 1"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(q: object, k: object, keywords: dict[str, object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        stack_layers(q, k, **keywords)
