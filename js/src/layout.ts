@@ -111,16 +111,16 @@ export function layoutFigure(input: {
   const most = mode === "narrow" ? 88 * unit : 160 * unit;
   const keyMost = (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2;
 
+  // Room for labels at their full size, so that zooming in moves nothing.
+  const labelRoom = Math.min(most, Math.ceil(labels.query)) + 2;
+  const left = labelRoom + 14 * unit;
+  const longest = Math.min(keyMost, labels.key);
   let cell = NUMBERS_FROM * unit;
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
-    const scale = labelFont(cell, unit) / 12;
-    const labelRoom = Math.min(most, Math.ceil(labels.query * scale)) + 2;
-    const left = labelRoom + 14 * unit;
-    const longest = Math.min(keyMost, labels.key * scale);
     const keyRoom = labels.keyTicks ? 26 * unit : Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
     const reach = (index: number, at: number) =>
-      Math.min(keyMost, labels.keys(index) * scale) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
+      Math.min(keyMost, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
     let overhang = labels.keyTicks ? 16 * unit : 0;
     if (!labels.keyTicks) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));

@@ -14,8 +14,9 @@ type Side = "query" | "key";
 interface Axis {
   readonly side: Side;
   readonly labels: Labels;
-  /** Pixels along the axis of one drawn cell. */
+  /** Pixels along the axis: of one drawn cell, of the picture. */
   readonly pitch: number;
+  readonly size: number;
   readonly cells: Span;
   /** Tokens to a drawn cell, and in all. */
   readonly bin: number;
@@ -67,6 +68,7 @@ function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
     side,
     labels: (down ? store.queryLabels : store.keyLabels).value,
     pitch: cell * view.k,
+    size: down ? figure.height : figure.width,
     cells: down ? rows : columns,
     bin: (down ? picture.queryBin : picture.keyBin) * figure.fold,
     total: down ? picture.queries : picture.keys,
@@ -80,12 +82,16 @@ function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
 function labelled(axis: Axis, unit: number): number[] {
   const step = labelStep(axis.pitch, unit);
   const special = [axis.pinned, axis.hovered?.start ?? null].filter((index) => index !== null);
+  const inside = (index: number) => {
+    const middle = axis.start(index) + axis.pitch / 2; // of a cell that is cut off, the label goes with its greater part
+    return middle >= 0 && middle <= axis.size;
+  };
   const chosen: number[] = [];
-  for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0) chosen.push(i);
+  for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0 && inside(i)) chosen.push(i);
   if (step === 1 && (axis.side === "query" || axis.pitch >= 16 * unit)) return chosen;
   const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbours step back for a pinned or hovered label
   const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
-  for (const s of special) if (isWithin(s, axis.cells) && !kept.includes(s)) kept.push(s);
+  for (const s of special) if (isWithin(s, axis.cells) && inside(s) && !kept.includes(s)) kept.push(s);
   return kept;
 }
 
