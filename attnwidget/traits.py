@@ -10,7 +10,7 @@ import difflib
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import traitlets
 
@@ -76,6 +76,56 @@ class ColorRange(traitlets.TraitType[Any, Any]):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise WrongValue(f"{self.name} is ({low:g}, {high:g}): low must be less than high, and both finite")
         return (low, high)
+
+
+class Heads(traitlets.TraitType[Any, Any]):
+    """Several heads, in the order in which they were chosen; bounds are the widget's to check."""
+
+    default_value: ClassVar[list[int]] = [0]
+
+    def validate(self, obj: Any, value: Any) -> list[int]:
+        try:
+            heads = list(dict.fromkeys(operator.index(head) for head in value))
+        except TypeError:
+            raise WrongType(f"{self.name} is {value!r}: give a list of heads, such as [0, 4]") from None
+        if not heads:
+            raise WrongValue(f"{self.name} is empty: give at least one head")
+        return heads
+
+
+class Pins(traitlets.TraitType[Any, Any]):
+    """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
+
+    default_value: ClassVar[list[tuple[int | None, int | None]]] = []
+
+    def validate(self, obj: Any, value: Any) -> list[tuple[int | None, int | None]]:
+        try:
+            return [self._pair(*pair) for pair in value]
+        except TypeError:
+            raise WrongType(
+                f"{self.name} is {value!r}: give a list of pairs (query, key), such as [(14, 16)]"
+            ) from None
+
+    @staticmethod
+    def _pair(query: Any, key: Any) -> tuple[int | None, int | None]:
+        if query is None and key is None:
+            raise TypeError
+        return (None if query is None else operator.index(query), None if key is None else operator.index(key))
+
+
+class Threshold(traitlets.TraitType[Any, Any]):
+    """A weight from 0 to 1."""
+
+    default_value = 0.02
+
+    def validate(self, obj: Any, value: Any) -> float:
+        try:
+            threshold = float(value)
+        except (TypeError, ValueError):
+            raise WrongType(f"{self.name} is {value!r}: give a weight from 0 to 1") from None
+        if not 0 <= threshold <= 1:
+            raise WrongValue(f"{self.name} is {threshold:g}: give a weight from 0 to 1")
+        return threshold
 
 
 def nearest(value: Any, words: Sequence[str]) -> str:

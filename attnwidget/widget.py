@@ -13,11 +13,12 @@ from torch import Tensor
 
 from . import pyramid, requests, wire
 from .attention import Attention
+from .links import strongest
 from .places import as_index
 from .pyramid import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .traits import Choice, ColorRange, Index, NotThere, WrongType, WrongValue
+from .traits import Choice, ColorRange, Heads, Index, NotThere, Pins, Threshold, WrongType, WrongValue
 
 STATIC = pathlib.Path(__file__).parent / "static"
 PICTURE_SIZE = 512  # cells along a side, at most
@@ -25,10 +26,41 @@ THUMBNAIL_SIZE = 32
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "layout")
-SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LOOKS)  # the keywords about showing, of every way to make one
+LOOKS += ("top_k", "threshold", "direction")
+SHOW = (
+    "title",
+    "tokens",
+    "key_tokens",
+    "heads",
+    "pins",
+    *SELECTION,
+    *LOOKS,
+)  # the keywords about showing, of every way to make one
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "is_causal", "scale", "dims")
-FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-FROM_KERNEL = ("uid", "title", "facts", "picture", "thumbnails", "tokens", "key_tokens")  # a front-end only reads these
+FOLLOWED = (
+    "layer",
+    "batch",
+    "head",
+    "stage",
+    "pool",
+    "view",
+    "heads",
+    "top_k",
+    "direction",
+)  # what is sent follows these
+FROM_KERNEL = (
+    "uid",
+    "title",
+    "facts",
+    "picture",
+    "thumbnails",
+    "links",
+    "tokens",
+    "key_tokens",
+)  # a front-end only reads these
+LINKS = 3  # of every query, where nothing is pinned
+LINK_BYTES = 8  # a partner and a weight
+LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
 NO_PICTURE = {"query_bin": 1, "key_bin": 1, "low": None, "high": None, "values": None, "blocked": None}
 
 
@@ -77,13 +109,19 @@ class AttentionWidget(anywidget.AnyWidget):
     query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True)
     key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True)
 
-    view = Choice("heatmap", help="How the attention is drawn.").tag(sync=True)
+    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
+    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+
+    view = Choice("heatmap", "graph", help="How the attention is drawn.").tag(sync=True)
     stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
     color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
     color_range = ColorRange(help="What the colours span.").tag(sync=True)
     palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True)
     theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(sync=True)
+    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
+    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
+    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
         sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._sample_of(value, "queries"))
@@ -95,6 +133,7 @@ class AttentionWidget(anywidget.AnyWidget):
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
     thumbnails = traitlets.Dict(help="All heads of the selected layer, small.").tag(sync=True)
+    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
 
     def __init__(
         self,
@@ -173,7 +212,9 @@ class AttentionWidget(anywidget.AnyWidget):
         self._attention = attention
         self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
+        self._version = 0  # of the tensors, which may be replaced
         self._sent: dict[str, Any] = {}  # which selection each derived trait was last made for
+        show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
@@ -197,13 +238,44 @@ class AttentionWidget(anywidget.AnyWidget):
 
     @traitlets.validate("layer", "batch", "head", "query", "key")
     def _is_there(self, proposal: Any) -> int | None:
-        name, value = proposal["trait"].name, proposal["value"]
+        return self._index(proposal["trait"].name, proposal["value"])
+
+    def _index(self, name: str, value: int | None) -> int | None:
         if value is None:
             return None
         try:
             return as_index(value, self._there_are(name), name, PLURALS[name])
         except IndexError as error:
             raise NotThere(str(error)) from None
+
+    @traitlets.validate("heads")
+    def _heads_are_there(self, proposal: Any) -> list[int]:
+        return [self._index("head", head) for head in proposal["value"]]
+
+    @traitlets.validate("pins")
+    def _pins_are_there(self, proposal: Any) -> list[tuple[int | None, int | None]]:
+        return [(self._index("query", query), self._index("key", key)) for query, key in proposal["value"]]
+
+    @traitlets.observe("head", "heads")
+    def _keep_heads_together(self, change: Any) -> None:
+        """`head` is one of `heads`: whichever was set last decides."""
+        if self.head not in self.heads:
+            if change["name"] == "head":
+                self.heads = [self.head]
+            else:
+                self.head = self.heads[0]
+
+    @traitlets.observe("query", "key", "pins")
+    def _keep_pins_together(self, change: Any) -> None:
+        """(`query`, `key`) is the last of `pins`: whichever was set last decides."""
+        last = self.pins[-1] if self.pins else (None, None)
+        if (self.query, self.key) == last:
+            return
+        if change["name"] == "pins":
+            with self.hold_trait_notifications():
+                self.query, self.key = last
+        else:
+            self.pins = [] if self.query is None and self.key is None else [(self.query, self.key)]
 
     @traitlets.validate("tokens", "key_tokens")
     def _fits(self, proposal: Any) -> Any:
@@ -237,6 +309,7 @@ class AttentionWidget(anywidget.AnyWidget):
                 value = getattr(self, name)
                 if value is not None and value >= self._there_are(name):
                     setattr(self, name, None if name in ("query", "key") else 0)
+            self._drop_what_is_gone()
             if self._is_new("facts", self.layer):
                 self.facts = self._make_facts()
             if self._is_new("tokens", (self.layer, self.batch)):
@@ -245,6 +318,22 @@ class AttentionWidget(anywidget.AnyWidget):
                 self.thumbnails = self._make_thumbnails()
             if self._is_new("picture", (self.layer, self.batch, self.head, self.stage, self.pool)):
                 self.picture = self._make_picture()
+            if self._is_new("links", self._links_wanted()):
+                self.links = self._make_links()
+
+    def _drop_what_is_gone(self) -> None:
+        """Heads and pins that another layer had."""
+        shape = self._selected.shape
+        self.heads = [head for head in self.heads if head < shape.H] or [self.head]
+        self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]
+
+    def _links_wanted(self) -> tuple[Any, ...]:
+        shape = self._selected.shape
+        n = shape.Q if self.direction == "query" else shape.K
+        count = min(self.top_k or LINKS, wire.BUDGET // (LINK_BYTES * n * len(self.heads)))
+        if self.view != "graph" or count == 0 or shape.Q * shape.K > LINK_CELLS:
+            return ()
+        return (self.layer, self.batch, tuple(self.heads), self.direction, count)
 
     def _is_new(self, name: str, selection: Any) -> bool:
         is_new = self._sent.get(name) != selection
@@ -254,6 +343,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _make_facts(self) -> dict[str, Any]:
         att, shape = self._selected, self._selected.shape
         return {
+            "version": self._version,
             "layers": list(self._stack.names),
             "batches": shape.B,
             "heads": shape.H,
@@ -289,6 +379,15 @@ class AttentionWidget(anywidget.AnyWidget):
             if self.comm is None:
                 raise
             return picture | NO_PICTURE | {"error": str(error) or type(error).__name__}
+
+    def _make_links(self) -> dict[str, Any] | None:
+        wanted = self._links_wanted()
+        if not wanted:
+            return None
+        layer, batch, heads, side, count = wanted
+        found = [strongest(self._stack[layer], batch, head, count=count, side=side) for head in heads]
+        of = {"layer": layer, "batch": batch, "heads": list(heads), "side": side}
+        return of | wire.encode_links(found)
 
     def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
         seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)

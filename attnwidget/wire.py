@@ -81,6 +81,13 @@ def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
     return {"text": b"".join(pieces), "ends": encode(ends)}
 
 
+def encode_links(heads: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """The strongest links of several heads, (heads, n, count): their partners and exact weights."""
+    partners = np.stack([partners.cpu().numpy().astype(np.uint32) for partners, _ in heads])
+    weights = np.stack([to_numpy(weights) for _, weights in heads])
+    return {"partners": encode(partners), "weights": encode(weights)}
+
+
 def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
     """The envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
     if envelope is None:

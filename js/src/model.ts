@@ -10,6 +10,11 @@ export type Stage = "scores" | "scaled" | "masked" | "weights";
 export type Pool = "max" | "mean";
 export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
+/** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
+export type Side = "query" | "key";
+export type ViewName = "heatmap" | "graph";
+/** A pinned place; null where only one side is. */
+export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
 export type ThemePreference = "auto" | "light" | "dark" | "contrast";
 
@@ -34,6 +39,8 @@ export interface Envelope {
 
 /** What is known about the selected layer. */
 export interface Facts {
+  /** Changes whenever the tensors behind the widget are replaced. */
+  version: number;
   /** The names of all layers. */
   layers: string[];
   batches: number;
@@ -78,6 +85,17 @@ export interface ThumbnailsMessage {
   values: Envelope;
 }
 
+export interface LinksMessage {
+  layer: number;
+  batch: number;
+  heads: number[];
+  side: Side;
+  /** (heads, positions, count): the partners of each position, strongest first. */
+  partners: Envelope;
+  /** Their exact weights; 0 where there is no such partner. */
+  weights: Envelope;
+}
+
 export interface TokensMessage {
   /** All tokens as UTF-8, one after the other. */
   text: Bytes;
@@ -93,16 +111,22 @@ export interface Traits {
   head: number;
   query: number | null;
   key: number | null;
-  view: "heatmap";
+  heads: number[];
+  pins: Pin[];
+  view: ViewName;
   stage: Stage;
   pool: Pool;
   color_scale: ColorScaleName;
   color_range: ColorRange;
   palette: Palette;
   theme: ThemePreference;
+  top_k: number | null;
+  threshold: number;
+  direction: Side;
   facts: Facts;
   picture: PictureMessage;
   thumbnails: ThumbnailsMessage;
+  links: LinksMessage | null;
   tokens: TokensMessage | null;
   key_tokens: TokensMessage | null;
 }
@@ -117,6 +141,8 @@ const traitNames = {
   head: true,
   query: true,
   key: true,
+  heads: true,
+  pins: true,
   view: true,
   stage: true,
   pool: true,
@@ -124,9 +150,13 @@ const traitNames = {
   color_range: true,
   palette: true,
   theme: true,
+  top_k: true,
+  threshold: true,
+  direction: true,
   facts: true,
   picture: true,
   thumbnails: true,
+  links: true,
   tokens: true,
   key_tokens: true,
 } satisfies Record<TraitName, true>;

@@ -125,7 +125,7 @@ export function isWithin(index: number, span: Span): boolean {
 }
 
 /** Width of text in the widget's own font, remembered. */
-function textMeasure(ui: Ui): ReadonlySignal<Measure> {
+export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
   const context = document.createElement("canvas").getContext("2d");
   return computed(() => {
     const family = ui.font.value;

@@ -123,6 +123,59 @@ export function lineSource(store: Store, kernel: Kernel, target: ReadonlySignal<
   );
 }
 
+/** A row or column of one head. */
+export interface HeadTarget extends Target {
+  readonly head: number;
+}
+
+const REMEMBERED = 512; // rows and columns that are kept
+
+/** Several rows or columns, of several heads: those that are known at once, the others as they come. */
+export function linesSource(
+  store: Store,
+  kernel: Kernel,
+  wanted: ReadonlySignal<readonly HeadTarget[]>,
+  stage: ReadonlySignal<Stage>,
+  stop: AbortSignal,
+): ReadonlySignal<readonly (Line | null)[]> {
+  const known = new Map<string, Line>();
+  const arrivals = signal(0);
+  const nameOf = ({ head, side, index }: HeadTarget) =>
+    [store.facts.value.version, store.layer.value, store.batch.value, stage.value, head, side, index].join(" ");
+  const find = (target: HeadTarget): Line | null => {
+    const picture = store.picture.value;
+    const { layer, batch, head } = picture?.of ?? {};
+    const here = layer === store.layer.value && batch === store.batch.value && head === target.head;
+    if (picture?.exact && here && picture.of.stage === stage.value) return lineOf(picture, target);
+    return known.get(nameOf(target)) ?? null;
+  };
+  const end = effect(() => {
+    const current = new AbortController();
+    for (const target of wanted.value) {
+      if (find(target) !== null) continue;
+      const name = nameOf(target);
+      const place = target.side === "query" ? { query: target.index } : { key: target.index };
+      const { layer, batch } = store;
+      const body = { layer: layer.value, batch: batch.value, head: target.head, stage: stage.value, ...place };
+      kernel
+        .request(target.side === "query" ? "row" : "column", body, { signal: current.signal })
+        .then((reply) => decodeGrid(reply.values, reply.blocked, reply.buffers))
+        .then(({ values, kinds }) => {
+          known.set(name, { of: target, stage: body.stage, values, kinds });
+          if (known.size > REMEMBERED) known.delete(known.keys().next().value as string);
+          arrivals.value++;
+        })
+        .catch(() => {}); // the kernel's state says why
+    }
+    return () => current.abort();
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return computed(() => {
+    void arrivals.value;
+    return wanted.value.map(find);
+  });
+}
+
 /** A row or column of a picture that is exact. */
 export function lineOf(picture: Picture, target: Target): Line | null {
   const grid = picture.grid;

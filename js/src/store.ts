@@ -2,12 +2,12 @@
 
 import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Kernel } from "./kernel";
-import type { Facts, Model, Stage, Traits } from "./model";
+import type { Facts, Model, Pin, Stage, Traits } from "./model";
 import { type Labels, labels } from "./tokens";
-import { decodePicture, decodeThumbnails, decodeTokens, type Picture, type Thumbnails } from "./wire";
+import { decodeLinks, decodePicture, decodeThumbnails, decodeTokens, type Links, type Picture, type Thumbnails } from "./wire";
 
-export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key">;
-export type Looks = Pick<Traits, "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme">;
+export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key" | "heads" | "pins">;
+export type Looks = Pick<Traits, "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme" | "top_k" | "threshold" | "direction">;
 
 const PLAIN = [
   "title",
@@ -16,6 +16,8 @@ const PLAIN = [
   "head",
   "query",
   "key",
+  "heads",
+  "pins",
   "view",
   "stage",
   "pool",
@@ -23,6 +25,9 @@ const PLAIN = [
   "color_range",
   "palette",
   "theme",
+  "top_k",
+  "threshold",
+  "direction",
   "facts",
 ] as const;
 type Plain = (typeof PLAIN)[number];
@@ -33,11 +38,19 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   /** Python's sentence, where the selected head could not be computed. */
   readonly problem: ReadonlySignal<string | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
+  readonly links: ReadonlySignal<Links | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
   /** Why Python put back what was last set here. */
   readonly refused: ReadonlySignal<string | null>;
+  /** The heads and pins in force: a host that links only `head` or `query` leaves the lists behind for a moment. */
+  readonly shownHeads: ReadonlySignal<readonly number[]>;
+  readonly shownPins: ReadonlySignal<readonly Pin[]>;
   select(change: Partial<Selection>): void;
+  /** One more pin, or, where it is one already, one less. */
+  addPin(query: number | null, key: number | null): void;
+  /** One more head beside the others, or one less; the last stays. */
+  toggleHead(head: number): void;
   show(change: Partial<Looks>): void;
 }
 
@@ -73,7 +86,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   }
 
   /** A trait that takes time to decode: the newest wins, and one that cannot be decoded is said, not thrown. */
-  function decoded<K extends "picture" | "thumbnails" | "tokens" | "key_tokens", T>(
+  function decoded<K extends "picture" | "thumbnails" | "links" | "tokens" | "key_tokens", T>(
     name: K,
     decode: (message: NonNullable<Traits[K]>) => Promise<T>,
   ) {
@@ -97,6 +110,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const refused = signal<string | null>(null);
   const arrived = decoded("picture", decodePicture);
   const thumbnails = decoded("thumbnails", decodeThumbnails);
+  const links = decoded("links", decodeLinks);
   const queryTokens = decoded("tokens", decodeTokens);
   const keyTokens = decoded("key_tokens", decodeTokens);
 
@@ -130,6 +144,47 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     if (typeof content?.refused === "string") refused.value = content.refused;
   }) as never);
 
+  const shownHeads = computed(() => {
+    const { head, heads } = { head: traits.head.value, heads: traits.heads.value };
+    return heads.includes(head) ? heads : [head];
+  });
+  const shownPins = computed<readonly Pin[]>(() => {
+    const [query, key, pins] = [traits.query.value, traits.key.value, traits.pins.value];
+    const last = pins.at(-1) ?? [null, null];
+    if (last[0] === query && last[1] === key) return pins;
+    return query === null && key === null ? [] : [[query, key]];
+  });
+
+  /** `head` is one of `heads`, and `query`, `key` the last of `pins`: Python keeps to the same rule. */
+  function select(change: Partial<Selection>) {
+    const whole: Partial<Selection> = { ...change };
+    if (change.head !== undefined && change.heads === undefined && !shownHeads.value.includes(change.head)) {
+      whole.heads = [change.head];
+    }
+    if ((change.query !== undefined || change.key !== undefined) && change.pins === undefined) {
+      const query = change.query === undefined ? traits.query.value : change.query;
+      const key = change.key === undefined ? traits.key.value : change.key;
+      whole.pins = query === null && key === null ? [] : [[query, key]];
+    }
+    write(whole);
+  }
+
+  function addPin(query: number | null, key: number | null) {
+    const others = shownPins.value.filter((pin) => pin[0] !== query || pin[1] !== key);
+    const pins: Pin[] = others.length < shownPins.value.length ? [...others] : [...others, [query, key]];
+    const [lastQuery, lastKey] = pins.at(-1) ?? [null, null];
+    write({ pins, query: lastQuery, key: lastKey });
+  }
+
+  function toggleHead(head: number) {
+    const shown = shownHeads.value;
+    const others = shown.filter((other) => other !== head);
+    if (others.length === 0) return;
+    const heads = others.length < shown.length ? others : [...shown, head].sort((a, b) => a - b);
+    const main = heads.includes(traits.head.value) ? traits.head.value : (heads[0] as number);
+    write({ heads, head: main });
+  }
+
   function write(change: Partial<Traits>) {
     refused.value = null;
     batch(() => {
@@ -151,10 +206,15 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     picture,
     problem,
     thumbnails,
+    links,
     refused,
     queryLabels: computed(() => labels(queryTokens.value, facts.value.queries)),
     keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),
-    select: write,
+    shownHeads,
+    shownPins,
+    select,
+    addPin,
+    toggleHead,
     show: write,
   };
 }

@@ -7,10 +7,12 @@ import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
 import { type Bin, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
 import type { Store } from "./store";
-import { detectHost, detectTheme, watchTheme } from "./theme";
+import { detectHost, detectTheme, type Theme, watchTheme } from "./theme";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
-export type Hover = { readonly bin: Bin } | { readonly target: Target };
+export type Hover =
+  | { readonly bin: Bin; /** A link of the graph. */ readonly link?: { readonly head: number; readonly weight: number } }
+  | { readonly target: Target };
 
 export interface Ui {
   readonly store: Store;
@@ -22,6 +24,7 @@ export interface Ui {
   readonly unit: Signal<number>;
   readonly dpr: Signal<number>;
   readonly font: Signal<string>;
+  readonly theme: Signal<Theme>;
   readonly mode: ReadonlySignal<Mode>;
   readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
   /** From number to colour for the picture in hand. */
@@ -44,6 +47,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const unit = signal(1);
   const dpr = signal(1);
   const font = signal("sans-serif");
+  const theme = signal<Theme>("light");
   const paints = signal<{ sequential: Paints; diverging: Paints } | null>(null);
   const hover = signal<Hover | null>(null);
 
@@ -62,8 +66,9 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const pinned = readingSource(store, kernel, pinBin, stop);
 
   const target = steady<Target>(() => {
-    if (store.query.value !== null) return { side: "query", index: store.query.value };
-    if (store.key.value !== null) return { side: "key", index: store.key.value };
+    const [query, key] = [store.query.value, store.key.value];
+    if (key !== null && (query === null || store.direction.value === "key")) return { side: "key", index: key };
+    if (query !== null) return { side: "query", index: query };
     const at = hover.value;
     if (at === null) return null;
     if ("target" in at) return at.target;
@@ -90,6 +95,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     unit,
     dpr,
     font,
+    theme,
     mode: computed(() => modeOf(width.value, unit.value)),
     paints,
     brush,
@@ -119,26 +125,27 @@ function watchSize({ root, width, dpr, stop }: Ui, attached: () => void): void {
 
 /** Theme, font and colours follow the host, live. Returns what reads them again. */
 function watchLook(ui: Ui): () => void {
-  const { root, store, stop, paints, unit, font } = ui;
+  const { root, store, stop, paints, unit, font, theme } = ui;
   let last = "";
   const read = () => {
     const around = root.parentElement ?? root;
     const preference = store.theme.value;
-    const theme = detectTheme(around, preference);
+    const found = detectTheme(around, preference);
     root.dataset.host = detectHost(around);
-    root.dataset.theme = theme;
-    root.toggleAttribute("data-own-theme", theme !== detectTheme(around, "auto"));
+    root.dataset.theme = found;
+    root.toggleAttribute("data-own-theme", found !== detectTheme(around, "auto"));
     root.removeAttribute("data-dim-greys");
     const style = getComputedStyle(root);
     const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
     const next = size > 0 && root.dataset.host === "jupyter" ? size / 13 : 1;
     root.style.setProperty("--aw-u", `${next}px`);
-    const seen = readPaints(style, theme, store.palette.value);
+    const seen = readPaints(style, found, store.palette.value);
     root.toggleAttribute("data-dim-greys", contrast(seen.ink3, seen.page) < 4.5);
     root.style.setProperty("--aw-plate", seen.plate);
-    const now = [theme, store.palette.value, style.backgroundColor, style.color].join();
+    const now = [found, store.palette.value, style.backgroundColor, style.color].join();
     batch(() => {
       unit.value = next;
+      theme.value = found;
       font.value = style.fontFamily || "sans-serif";
       if (now !== last) paints.value = seen;
     });

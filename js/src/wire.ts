@@ -5,7 +5,7 @@
  */
 import type {
   Bytes,
-  Envelope,
+  Envelope, LinksMessage,
   PictureMessage,
   Pool,
   Quantisation,
@@ -129,6 +129,31 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   }
   const exact = queryBin === 1 && keyBin === 1 && message.values.dtype === "float32";
   return { ...picture, exact, grid, error: null };
+}
+
+/** The strongest links of some heads: `count` of every position, strongest first, weight 0 where there is none. */
+export interface Links {
+  layer: number;
+  batch: number;
+  heads: number[];
+  side: "query" | "key";
+  positions: number;
+  count: number;
+  partners: Uint32Array;
+  weights: Float32Array;
+}
+
+export async function decodeLinks(message: LinksMessage): Promise<Links> {
+  const { layer, batch, heads, side } = message;
+  const [partners, weights] = await Promise.all([decode(message.partners), decode(message.weights)]);
+  const [ofHeads, positions, count] = message.partners.shape;
+  if (!(partners instanceof Uint32Array && weights instanceof Float32Array) || partners.length !== weights.length) {
+    throw new Error("links must be uint32 partners and as many float32 weights");
+  }
+  if (ofHeads !== heads.length || positions === undefined || count === undefined) {
+    throw new Error(`links of ${heads.length} heads must be (heads, positions, count), got (${message.partners.shape})`);
+  }
+  return { layer, batch, heads, side, positions, count, partners, weights };
 }
 
 export async function decodeThumbnails(message: ThumbnailsMessage): Promise<Thumbnails> {

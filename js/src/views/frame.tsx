@@ -1,15 +1,17 @@
-/** The whole widget: toolbar, picker, picture with its panel, legend, status. */
+/** The whole widget: title, toolbar, picker, the chosen view, status. */
 
 import { effect } from "@preact/signals-core";
+import type { ViewName } from "../model";
 import type { Ui } from "../ui";
 import { mount, part, type View } from "./dom";
-import { heatmap } from "./heatmap";
-import { legend } from "./legend";
+import { graph } from "./graph";
+import { matrix } from "./matrix";
 import { Message } from "./message";
-import { panel } from "./panel";
 import { picker } from "./picker";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
+
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { heatmap: matrix, graph };
 
 export function frame(ui: Ui): View {
   const { store } = ui;
@@ -17,40 +19,38 @@ export function frame(ui: Ui): View {
   const title = mount(part("aw-titles"), () =>
     store.title.value ? <div class="aw-title">{store.title.value}</div> : null,
   );
-  const picture = heatmap(ui);
-  const side = panel(ui);
-  const under = part("aw-under");
+  const tools = toolbar(ui);
+  const pick = picker(ui);
+  const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
-  const colours = legend(ui);
-  const main = part("aw-main");
-  const column = part("aw-column");
-  const views = [title, toolbar(ui), picker(ui), picture, side, problem, colours, notice(ui), status(ui)];
-  const [, tools, pick, , , , , notes, line] = views as [View, View, View, View, View, View, View, View, View];
-  column.append(picture.node, problem.node, colours.node);
-  main.append(column, side.node);
-  under.append(notes.node, line.node);
-  node.append(title.node, tools.node, pick.node, main, under);
+  const views = [title, tools, pick, problem, notice(ui), status(ui)];
+  const [, , , , notes, line] = views as [View, View, View, View, View, View];
+  node.append(title.node, tools.node, pick.node, stage, problem.node, notes.node, line.node);
 
-  const end = effect(() => {
-    const facts = store.facts.value;
-    pick.node.hidden = facts.layers.length < 2 && facts.heads < 2 && facts.batches < 2;
-    ui.root.dataset.mode = ui.mode.value;
-    const figure = picture.figure.value;
-    const failed = store.problem.value !== null && store.picture.value === null;
-    picture.node.hidden = failed;
-    if (figure === null) return;
-    // The panel's first row stands level with the picture's first.
-    side.node.style.marginTop = `${Math.max(0, figure.top - 30 * ui.unit.value)}px`;
-    side.node.style.marginLeft = `${36 * ui.unit.value}px`;
-    side.node.style.width = `${figure.panel}px`;
-    colours.node.style.paddingLeft = `${figure.left}px`;
-    colours.node.style.maxWidth = `${Math.max(figure.left + figure.width + figure.overhang, Math.min(ui.width.value, 420 * ui.unit.value))}px`;
-  });
+  const ends = [
+    effect(() => {
+      const facts = store.facts.value;
+      pick.node.hidden = facts.layers.length < 2 && facts.heads < 2 && facts.batches < 2;
+      ui.root.dataset.mode = ui.mode.value;
+      stage.hidden = store.problem.value !== null && store.picture.value === null;
+    }),
+    effect(() => {
+      // Each view lives and ends with its own signal.
+      const own = new AbortController();
+      const view = (VIEWS[store.view.value] ?? matrix)({ ...ui, stop: own.signal });
+      stage.replaceChildren(view.node);
+      return () => {
+        own.abort();
+        view.dispose();
+        ui.hover.value = null;
+      };
+    }),
+  ];
 
   return {
     node,
     dispose() {
-      end();
+      for (const end of ends) end();
       for (const view of views) view.dispose();
     },
   };

@@ -82,12 +82,12 @@ function pinPointed(ui: Ui, pointing: Pointing): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
-function stepHead({ store }: Ui, by: number): void {
+export function stepHead({ store }: Ui, by: number): void {
   const head = store.head.value + by;
   if (head >= 0 && head < store.facts.value.heads) store.select({ head });
 }
 
-function stepLayer({ store }: Ui, by: number): void {
+export function stepLayer({ store }: Ui, by: number): void {
   const layer = store.layer.value + by;
   if (layer >= 0 && layer < store.facts.value.layers.length) store.select({ layer });
 }

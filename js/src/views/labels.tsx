@@ -22,6 +22,8 @@ interface Axis {
   readonly bin: number;
   readonly total: number;
   readonly pinned: number | null;
+  /** Pinned beside the last pin. */
+  readonly further: readonly number[];
   readonly hovered: Span | null;
   /** Where a drawn cell begins, from the picture's corner. */
   start(cell: number): number;
@@ -73,6 +75,7 @@ function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
     bin: (down ? picture.queryBin : picture.keyBin) * figure.fold,
     total: down ? picture.queries : picture.keys,
     pinned: down ? store.query.value : store.key.value,
+    further: store.shownPins.value.flatMap((pin) => pin[down ? 0 : 1] ?? []),
     hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
     start: (index) => edge(index, cell, view.k, offset, dpr),
   };
@@ -81,7 +84,7 @@ function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
 /** Which cells carry a label: every one, or every k-th beside what is pinned and hovered. */
 function labelled(axis: Axis, unit: number): number[] {
   const step = labelStep(axis.pitch, unit);
-  const special = [axis.pinned, axis.hovered?.start ?? null].filter((index) => index !== null);
+  const special = [axis.pinned, ...axis.further, axis.hovered?.start ?? null].filter((index) => index !== null);
   const inside = (index: number) => {
     const middle = axis.start(index) + axis.pitch / 2; // of a cell that is cut off, the label goes with its greater part
     return middle >= 0 && middle <= axis.size;
@@ -109,10 +112,11 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const down = side === "query";
   const font = labelFont(pitch, unit);
   const pinned = axis.pinned === index;
+  const outlined = !pinned && axis.further.includes(index);
   const label = axis.labels.at(index);
   const hovered = axis.hovered?.start === index;
   const subscript = label.subscript !== "" && (down || pitch >= 16 * unit || pinned);
-  const weight = pinned || hovered ? 600 : 400;
+  const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
   const rest = subscript ? measure(label.subscript, font * 0.75, weight) + 2 : 0;
   const text = shorten(label.text, most - rest, (part) => measure(part, font, weight));
@@ -121,14 +125,14 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
     <button
       type="button"
       tabIndex={-1}
-      class={pinned ? "aw-label aw-pill" : "aw-label"}
+      class={pinned ? "aw-label aw-pill" : outlined ? "aw-label aw-pill-outline" : "aw-label"}
       data-special={label.special || undefined}
       data-hovered={(!pinned && hovered) || undefined}
       title={label.text}
       style={{
         fontSize: px(font * unit),
         lineHeight: px(Math.min(16, font + 4) * unit),
-        ...(down ? besideRow(figure, middle, pinned, unit) : aboveColumn(figure, middle, pinned, unit)),
+        ...(down ? besideRow(figure, middle, pinned || outlined, unit) : aboveColumn(figure, middle, pinned || outlined, unit)),
       }}
       onPointerEnter={(event: PointerEvent) => {
         if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };
@@ -137,7 +141,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
         ui.hover.value = null;
       }}
       onPointerDown={(event: PointerEvent) => event.preventDefault()}
-      onClick={() => pinLine(ui, side, index)}
+      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
     >
       <bdi>{text}</bdi>
       {subscript && <sub>{label.subscript}</sub>}
@@ -164,8 +168,12 @@ function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: numb
   };
 }
 
-/** A label pins its row or column alone; again frees it. */
-function pinLine({ store }: Ui, side: Side, index: number): void {
+/** A label pins its row or column alone, with shift beside the other pins; again frees it. */
+export function pinLine({ store }: Ui, side: Side, index: number, add: boolean): void {
+  if (add) {
+    store.addPin(side === "query" ? index : null, side === "key" ? index : null);
+    return;
+  }
   const { query, key } = { query: store.query.value, key: store.key.value };
   if (side === "query") store.select({ query: query === index && key === null ? null : index, key: null });
   else store.select({ query: null, key: key === index && query === null ? null : index });

@@ -1,27 +1,50 @@
 /** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
 
+import { computed, type Signal, signal } from "@preact/signals-core";
 import { count, listNumber } from "../format";
 import { rank } from "../rank";
-import type { Line } from "../source";
+import { type HeadTarget, type Line, linesSource } from "../source";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
-import { mount, part, Token, type View } from "./dom";
+import { BLOCKED, NAN, NUMBER } from "../wire";
+import { mount, part, rove, Token, type View } from "./dom";
 import { isNamed } from "./words";
 
+/** What the panel ranks where several places are pinned. */
+type Over = "last" | "mean" | "sum";
+
 export function panel(ui: Ui): View {
-  return mount(part("aw-panel", "panel"), () => <Panel ui={ui} />);
+  const { store, kernel, stop } = ui;
+  const over = signal<Over>("last");
+  const pinned = computed<readonly HeadTarget[]>(() => {
+    const side = ui.target.value?.side ?? "query";
+    const places = store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]).filter((index) => index !== null);
+    const several = [...new Set(places)];
+    return several.length > 1 ? several.map((index) => ({ side, index, head: store.head.value })) : [];
+  });
+  const stage = computed(() => store.picture.value?.of.stage ?? "weights");
+  const lines = linesSource(store, kernel, pinned, stage, stop);
+  return mount(part("aw-panel", "panel"), () => <Panel ui={ui} lines={lines.value} over={over} />);
 }
 
-function Panel({ ui }: { ui: Ui }) {
+interface PanelProps {
+  readonly ui: Ui;
+  /** Of all pinned places; none if there is only one. */
+  readonly lines: readonly (Line | null)[];
+  readonly over: Signal<Over>;
+}
+
+function Panel({ ui, lines, over }: PanelProps) {
   const { store } = ui;
-  const line = ui.line.value;
+  const several = lines.length > 1 && lines.every((line) => line !== null);
+  const together = several && over.value !== "last" ? combine(lines as readonly Line[], over.value === "mean") : null;
+  const line = together ?? ui.line.value;
   const target = ui.target.value;
   if (target === null || line === null) {
-    const asked = target !== null;
     return (
       <>
         <div class="aw-panel-head" />
-        <p class="aw-prompt">{asked ? "" : "Point at a row to see its keys. Click to keep it."}</p>
+        {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to keep it.</p>}
       </>
     );
   }
@@ -33,15 +56,69 @@ function Panel({ ui }: { ui: Ui }) {
   return (
     <>
       <div class="aw-panel-head">
-        <span class={pinned ? "aw-pill" : "aw-name"}>
-          {isNamed(own, line.of.index) ? "" : `${line.of.side} `}
-          <Token labels={own} index={line.of.index} subscript />
-        </span>
-        <span>{headline(line, byQuery)}</span>
+        {together !== null ? (
+          <span class="aw-name">
+            {lines.length} {byQuery ? "queries" : "keys"}
+          </span>
+        ) : (
+          <span class={pinned ? "aw-pill" : "aw-name"}>
+            {isNamed(own, line.of.index) ? "" : `${line.of.side} `}
+            <Token labels={own} index={line.of.index} subscript />
+          </span>
+        )}
+        <span>{together === null ? headline(line, byQuery) : over.value}</span>
+        {several && <OverPins over={over} />}
       </div>
       <Ranks line={line} others={others} chosen={chosen} ui={ui} most={ui.mode.value === "narrow" ? 6 : 12} />
     </>
   );
+}
+
+/** The last pin, or the mean or sum over all of them. */
+function OverPins({ over }: { over: Signal<Over> }) {
+  const choices: readonly Over[] = ["last", "mean", "sum"];
+  return (
+    <span class="aw-over-pins" role="radiogroup" aria-label="Over the pins">
+      {choices.map((choice, index) => (
+        <button
+          type="button"
+          role="radio"
+          key={choice}
+          aria-checked={over.value === choice}
+          tabIndex={over.value === choice ? 0 : -1}
+          onClick={() => {
+            over.value = choice;
+          }}
+          onKeyDown={(event) => rove(event, index, choices.length, (at) => {
+            over.value = choices[at] as Over;
+          })}
+        >
+          {choice}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
+export function combine(lines: readonly Line[], mean: boolean): Line {
+  const first = lines[0] as Line;
+  const values = new Float32Array(first.values.length);
+  const kinds = new Uint8Array(first.values.length);
+  for (let i = 0; i < values.length; i++) {
+    let sum = 0;
+    let open = 0;
+    let nan = false;
+    for (const line of lines) {
+      if (line.kinds[i] === BLOCKED) continue;
+      open++;
+      sum += line.values[i] as number;
+      nan ||= line.kinds[i] === NAN;
+    }
+    values[i] = mean ? sum / lines.length : sum;
+    kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
+  }
+  return { of: first.of, stage: first.stage, values, kinds };
 }
 
 function headline(line: Line, byQuery: boolean): string {

@@ -3,6 +3,7 @@
 import { Component, createRef } from "preact";
 import type { Brush, Paints } from "../brush";
 import { drawRaster } from "../canvas";
+import { HEAD_COLORS, isDark } from "../color";
 import { count } from "../format";
 import type { Ui } from "../ui";
 import type { Grid } from "../wire";
@@ -145,25 +146,34 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const paints = ui.paints.value?.sequential ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 260 : 0);
   const dense = heads * 29 > Math.max(room, 12 * 29);
-  const choose = (head: number) => store.select({ head });
+  const isGraph = store.view.value === "graph";
+  const shown = isGraph ? store.shownHeads.value : [store.head.value];
+  const dark = isDark(ui.theme.value);
+  const colorOf = (head: number) =>
+    shown.length > 1 ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
+  const choose = (head: number) => store.select({ head, heads: [head] });
   const shared = groups < heads ? heads / groups : 0;
   return (
     <div class="aw-group">
-      {label && <span>Head</span>}
-      <div class="aw-heads" role="radiogroup" aria-label="Head" data-dense={dense || undefined}>
+      {label && <span title={isGraph ? "Shift and click for several" : undefined}>{isGraph ? "Heads" : "Head"}</span>}
+      <div class="aw-heads" role={isGraph ? "group" : "radiogroup"} aria-label={isGraph ? "Heads" : "Head"} data-dense={dense || undefined}>
         {Array.from({ length: heads }, (_, head) => {
-          const chosen = head === store.head.value;
+          const chosen = shown.includes(head);
+          const color = chosen ? colorOf(head) : undefined;
           const grid = thumbnails?.heads[head];
           return (
             <button
               type="button"
-              role="radio"
+              role={isGraph ? "checkbox" : "radio"}
               key={head}
               aria-checked={chosen}
+              style={color ? { "--aw-head": color } : undefined}
               aria-label={`head ${head}`}
-              tabIndex={chosen ? 0 : -1}
+              tabIndex={head === store.head.value ? 0 : -1}
               title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
-              onClick={() => choose(head)}
+              onClick={(event) =>
+                isGraph && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
+              }
               onKeyDown={(event) => rove(event, head, heads, choose)}
             >
               <Thumbnail grid={grid ?? null} paints={paints} />

@@ -12,7 +12,8 @@ import { reveal } from "../viewport";
 /** What else moves the picture and the pin: the keyboard does, by the same means. */
 export interface Pointing {
   readonly hint: { readonly value: boolean };
-  pin(bin: Bin): Promise<void>;
+  /** With `add` beside the other pins. */
+  pin(bin: Bin, add?: boolean): Promise<void>;
   /** Pan so that a pinned place is in view. */
   follow(query: number, key: number): void;
   zoomBy(factor: number): void;
@@ -47,7 +48,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   });
   listen("click", (event) => {
     const bin = under(event);
-    if (bin !== null) void pin(bin);
+    if (bin !== null) void pin(bin, event.shiftKey);
   });
   listen("dblclick", () => reset());
 
@@ -64,7 +65,12 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   });
 
   /** Pin a cell, or the greatest number of a bin; what is pinned already is freed. */
-  async function pin(bin: Bin): Promise<void> {
+  async function pin(bin: Bin, add = false): Promise<void> {
+    if (add) {
+      const place = await placeIn(bin);
+      if (!stop.aborted) store.addPin(place.query, place.key);
+      return;
+    }
     const [query, key] = [store.query.value, store.key.value];
     if (query !== null && key !== null && isWithin(query, bin.queries) && isWithin(key, bin.keys)) {
       store.select({ query: null, key: null });

@@ -22,6 +22,7 @@ export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
     return boxAt(figure, view, row, column, ui.dpr.value, ui.unit.value);
   };
   const [query, key] = [store.query.value, store.key.value];
+  const further = store.shownPins.value.slice(0, -1).filter(([q, k]) => q !== null && k !== null) as [number, number][];
   const at = ui.hover.value;
   const hovered = at !== null && "bin" in at ? box(at.bin.queries.start, at.bin.keys.start) : null;
   const pinned = query !== null && key !== null ? box(query, key) : null;
@@ -32,12 +33,15 @@ export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
       {query !== null && <Rules from={line.y} length={line.height} across />}
       {key !== null && <Rules from={line.x} length={line.width} />}
       {hovered !== null && !overPin && <Ring box={hovered} key="hover" />}
+      {further.map(([q, k]) => (
+        <Ring box={box(q, k)} further key={`${q} ${k}`} />
+      ))}
       {pinned !== null && <Ring box={pinned} pinned key="pin" />}
     </>
   );
 }
 
-function Ring({ box, pinned }: { box: Box; pinned?: boolean }) {
+function Ring({ box, pinned, further }: { box: Box; pinned?: boolean; further?: boolean }) {
   const width = Math.max(LEAST_RING, box.width);
   const height = Math.max(LEAST_RING, box.height);
   const x = box.x + (box.width - width) / 2;
@@ -46,6 +50,7 @@ function Ring({ box, pinned }: { box: Box; pinned?: boolean }) {
     <i
       class="aw-ring"
       data-pinned={pinned || undefined}
+      data-further={further || undefined}
       style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
     />
   );

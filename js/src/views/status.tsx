@@ -48,8 +48,43 @@ function Status({ ui }: { ui: Ui }) {
   const reading = hovering ? ui.hovered.value : ui.pinned.value;
   return (
     <>
-      <span>{reading === null ? <Pinned ui={ui} /> : <Exact reading={reading} picture={picture} ui={ui} />}</span>
+      <span>{store.view.value === "graph" ? <GraphLine ui={ui} /> : reading === null ? <Pinned ui={ui} /> : <Exact reading={reading} picture={picture} ui={ui} />}</span>
       <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+/** The link under the pointer; else how the graph is to be read. */
+function GraphLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const at = ui.hover.value;
+  const heads = store.shownHeads.value;
+  const several = store.facts.value.heads > 1;
+  if (at !== null && "bin" in at && at.link) {
+    return (
+      <>
+        <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
+        <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        <i class="aw-gap" />
+        {several && `head ${at.link.head} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+      </>
+    );
+  }
+  return (
+    <>
+      {(store.query.value ?? store.key.value) !== null && (
+        <>
+          <Pinned ui={ui} />
+          <i class="aw-gap" />
+        </>
+      )}
+      {heads.length > 1 && (
+        <>
+          {heads.length} heads
+          <i class="aw-gap" />
+        </>
+      )}
+      band width = weight{heads.length > 1 ? ", each head sums to 1" : ""}
     </>
   );
 }
@@ -122,7 +157,8 @@ function facts(ui: Ui, picture: Picture): string {
   return [
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 ? `head ${head}` : "",
+    heads > 1 && (store.view.value !== "graph" || store.shownHeads.value.length === 1) ? `head ${head}` : "",
+    store.view.value === "graph" && store.shownHeads.value.length > 1 ? `heads ${store.shownHeads.value.join(", ")}` : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     is_causal ? "causal" : "",
     dtype,

@@ -1,14 +1,18 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
 import { Component, createRef, Fragment } from "preact";
-import type { ColorRange } from "../model";
+import type { ColorRange, Side, ViewName } from "../model";
+import { listNumber } from "../format";
 import { isSigned, type Ui } from "../ui";
 import { mount, part, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
 
-const VIEWS = [{ value: "heatmap", name: "Heatmap" }] as const;
+const VIEWS = [
+  { value: "heatmap", name: "Heatmap" },
+  { value: "graph", name: "Graph" },
+] as const;
 
 export function toolbar(ui: Ui): View {
   return mount(part("aw-toolbar", "toolbar"), () => <Toolbar ui={ui} />);
@@ -20,6 +24,7 @@ function Toolbar({ ui }: { ui: Ui }) {
   const picture = store.picture.value;
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
   const roomy = mode === "beside" || mode === "wide";
+  const isGraph = store.view.value === "graph";
   const show = showSection(ui);
   const colour = colourSections(ui);
   const pool = poolSection(ui);
@@ -29,10 +34,10 @@ function Toolbar({ ui }: { ui: Ui }) {
       {mode === "narrow" ? (
         <Menu
           name="View"
-          value={VIEWS[0].name}
+          value={VIEWS.find((view) => view.value === store.view.value)?.name ?? ""}
           side="left"
           sections={[
-            { value: store.view.value, choices: VIEWS, choose: (view) => store.show({ view: view as "heatmap" }) },
+            { value: store.view.value, choices: VIEWS, choose: (view) => store.show({ view: view as ViewName }) },
           ]}
         />
       ) : (
@@ -57,19 +62,23 @@ function Toolbar({ ui }: { ui: Ui }) {
             <HeadStepper ui={ui} />
           </>
         )}
-        {mode !== "narrow" && <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />}
-        {roomy && (
+        {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
+        {mode !== "narrow" && !isGraph && (
+          <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
+        )}
+        {roomy && !isGraph && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
           </Menu>
         )}
-        {roomy && pooled && <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />}
+        {roomy && pooled && !isGraph && <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />}
         <Menu
           name="More"
           sections={[
-            ...(mode === "narrow" ? [{ ...show, title: "Show" }] : []),
-            ...(roomy ? [] : colour),
-            ...(roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
+            ...(isGraph || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
+            ...(isGraph || roomy ? [] : colour),
+            ...(isGraph || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
             ...lookSections(ui),
           ]}
         >
@@ -78,6 +87,60 @@ function Toolbar({ ui }: { ui: Ui }) {
       </div>
     </>
   );
+}
+
+/** What of the links is drawn, and whose. */
+function GraphMenus({ ui, roomy }: { ui: Ui; roomy: boolean }) {
+  if (!roomy) return null;
+  const { store } = ui;
+  return (
+    <>
+      <Menu
+        name="Read"
+        label="Read"
+        value={store.direction.value === "query" ? "what it attends to" : "who attends to it"}
+        sections={[readSection(ui)]}
+      />
+      <Menu name="Keep" label="Keep" value={keepName(ui)} sections={[keepSection(ui)]} />
+    </>
+  );
+}
+
+const THRESHOLDS = [0, 0.01, 0.02, 0.05, 0.1];
+const TOPS = [1, 3, 5, 10];
+
+const thresholdName = (threshold: number) => (threshold === 0 ? "all" : `≥ ${listNumber(threshold, "weights").replace(/0+$/, "")}`);
+
+function keepName({ store }: Ui): string {
+  return store.top_k.value === null ? thresholdName(store.threshold.value) : `top ${store.top_k.value}`;
+}
+
+function keepSection({ store }: Ui, title?: string): Section {
+  const top = store.top_k.value;
+  return {
+    ...(title ? { title } : {}),
+    value: top === null ? `${store.threshold.value}` : `top ${top}`,
+    choices: [
+      ...TOPS.map((k) => ({ value: `top ${k}`, name: `top ${k}` })),
+      ...THRESHOLDS.map((threshold) => ({ value: `${threshold}`, name: thresholdName(threshold) })),
+    ],
+    choose: (value) =>
+      value.startsWith("top ")
+        ? store.show({ top_k: Number(value.slice(4)), threshold: 0 })
+        : store.show({ top_k: null, threshold: Number(value) }),
+  };
+}
+
+function readSection({ store }: Ui, title?: string): Section {
+  return {
+    ...(title ? { title } : {}),
+    value: store.direction.value,
+    choices: [
+      { value: "query", name: "what it attends to" },
+      { value: "key", name: "who attends to it" },
+    ],
+    choose: (direction) => store.show({ direction: direction as Side }),
+  };
 }
 
 const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");

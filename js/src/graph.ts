@@ -1,0 +1,236 @@
+/** Geometry of the graph: rows that may be folded, bands whose width is the number. Numbers in, numbers out. */
+
+export const ROW = 22;
+const PITCHES = [22, 16, 12] as const;
+const TALL = 640;
+const LEAST_PITCH = 12;
+
+/** One row of a column of tokens: a token, or tokens that are left out. */
+export type Row =
+  | { readonly kind: "token"; readonly index: number }
+  | { readonly kind: "gap"; readonly count: number };
+
+/** One column of tokens: where each stands. */
+export interface Lane {
+  readonly rows: readonly Row[];
+  readonly pitch: number;
+  readonly height: number;
+  /** Every how many rows a label stands. */
+  readonly step: number;
+  /** The middle of a token's row, or null where it is folded away. */
+  y(index: number): number | null;
+}
+
+/** A column of `total` tokens: all of them, or, where they do not fit, those of `keep` with gaps between. */
+export function lane(total: number, keep: readonly number[] | null, unit = 1): Lane {
+  const tall = TALL * unit;
+  const pitch = PITCHES.find((p) => total * p * unit <= tall);
+  if (pitch !== undefined || keep === null) {
+    const each = pitch !== undefined ? pitch * unit : tall / total;
+    const step = each >= LEAST_PITCH * unit ? 1 : Math.ceil((14 * unit) / each);
+    return {
+      rows: [],
+      pitch: each,
+      height: total * each,
+      step,
+      y: (index) => (index >= 0 && index < total ? (index + 0.5) * each : null),
+    };
+  }
+  return folded(total, keep, unit);
+}
+
+function folded(total: number, keep: readonly number[], unit: number): Lane {
+  const room = Math.floor(TALL / LEAST_PITCH);
+  const chosen = withNeighbours(total, keep, room);
+  const rows: Row[] = [];
+  let next = 0;
+  for (const index of chosen) {
+    if (index > next) rows.push(index === next + 1 ? token(next) : { kind: "gap", count: index - next });
+    rows.push(token(index));
+    next = index + 1;
+  }
+  if (next < total) rows.push(next === total - 1 ? token(next) : { kind: "gap", count: total - next });
+  const pitch = (PITCHES.find((p) => rows.length * p <= TALL) ?? TALL / rows.length) * unit;
+  const places = new Map<number, number>();
+  rows.forEach((row, at) => {
+    if (row.kind === "token") places.set(row.index, (at + 0.5) * pitch);
+  });
+  return { rows, pitch, height: rows.length * pitch, step: 1, y: (index) => places.get(index) ?? null };
+}
+
+const token = (index: number): Row => ({ kind: "token", index });
+
+/** The first of `keep` that have room, then tokens around them while room is left; each gap takes a row too. */
+function withNeighbours(total: number, keep: readonly number[], room: number): number[] {
+  const chosen = new Set<number>();
+  for (const index of keep) {
+    if (chosen.size >= room / 2) break;
+    if (index >= 0 && index < total) chosen.add(index);
+  }
+  const rowsOf = () => {
+    const sorted = [...chosen].sort((a, b) => a - b);
+    let gaps = (sorted[0] ?? 0) > 0 ? 1 : 0;
+    for (let i = 1; i < sorted.length; i++) if (sorted[i]! > sorted[i - 1]! + 1) gaps++;
+    if ((sorted.at(-1) ?? total) < total - 1) gaps++;
+    return sorted.length + gaps;
+  };
+  for (let reach = 1; reach <= 2; reach++) {
+    for (const index of [...chosen]) {
+      for (const near of [index - reach, index + reach]) {
+        if (near < 0 || near >= total || chosen.has(near)) continue;
+        chosen.add(near);
+        if (rowsOf() > room) {
+          chosen.delete(near);
+          return [...chosen].sort((a, b) => a - b);
+        }
+      }
+    }
+  }
+  return [...chosen].sort((a, b) => a - b);
+}
+
+/** One link that is drawn: `head` is its place among the heads shown. */
+export interface Link {
+  readonly query: number;
+  readonly key: number;
+  readonly head: number;
+  readonly weight: number;
+}
+
+/** A link as a band: from `y0` at the left edge to `y1` at the right, and its width at both. */
+export interface Band extends Link {
+  readonly y0: number;
+  readonly y1: number;
+  readonly width0: number;
+  readonly width1: number;
+  readonly opacity: number;
+}
+
+const FULL = 14; // pixels of weight 1 where the bands of one token begin
+const APART = 2; // between heads there
+const FULL_FAR = 12;
+const FAR_ROOM = 19; // that the bands into one token may take together
+const THINNEST = 0.8;
+
+/** The bars beside the pinned token, one for each head that has a band: from, to. */
+export interface Stem {
+  readonly head: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Bands of one token: `side` is where it stands, its links go to the other. Heads are stacked in order. */
+export function bandsOf(links: readonly Link[], side: "query" | "key", queries: Lane, keys: Lane, unit = 1) {
+  const near = side === "query" ? queries : keys;
+  const far = side === "query" ? keys : queries;
+  const partner = (link: Link) => (side === "query" ? link.key : link.query);
+  const shown = links.filter((link) => near.y(own(link, side)) !== null && far.y(partner(link)) !== null);
+  const first = shown[0];
+  if (first === undefined) return { bands: [] as Band[], stems: [] as Stem[] };
+
+  const far_sums = new Map<number, number>();
+  for (const link of shown) far_sums.set(partner(link), (far_sums.get(partner(link)) ?? 0) + link.weight);
+  const scale = Math.min(FULL_FAR, FAR_ROOM / Math.max(...far_sums.values(), 1e-9)) * unit;
+
+  const heads = [...new Set(shown.map((link) => link.head))].sort((a, b) => a - b);
+  const sums = heads.map((head) => shown.filter((link) => link.head === head).reduce((sum, { weight }) => sum + weight, 0));
+  // The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
+  const full = (FULL * unit) / Math.max(1, ...sums);
+  const tall = sums.reduce((total, sum) => total + sum * full, 0) + APART * unit * (heads.length - 1);
+  const middle = near.y(own(first, side)) as number;
+
+  const arrived = new Map<number, number>();
+  const bands: Band[] = [];
+  const stems: Stem[] = [];
+  let at = middle - tall / 2;
+  for (const head of heads) {
+    const from = at;
+    for (const link of shown.filter((l) => l.head === head).sort((a, b) => partner(a) - partner(b))) {
+      const to = partner(link);
+      const before = arrived.get(to) ?? -((far_sums.get(to) as number) * scale) / 2;
+      const width0 = link.weight * full;
+      const width1 = link.weight * scale;
+      const here = at + width0 / 2;
+      const there = (far.y(to) as number) + before + width1 / 2;
+      arrived.set(to, before + width1);
+      at += width0;
+      bands.push({
+        ...link,
+        y0: side === "query" ? here : there,
+        y1: side === "query" ? there : here,
+        width0: Math.max(THINNEST * unit, side === "query" ? width0 : width1),
+        width1: Math.max(THINNEST * unit, side === "query" ? width1 : width0),
+        opacity: Math.min(0.9, 0.35 + 1.1 * link.weight),
+      });
+    }
+    stems.push({ head, from, to: Math.max(at, from + THINNEST * unit) });
+    at += APART * unit;
+  }
+  return { bands, stems };
+}
+
+const own = (link: Link, side: "query" | "key") => (side === "query" ? link.query : link.key);
+
+/** Thin curves for all tokens at once: width is the weight, at least a hairline. */
+export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit = 1): Band[] {
+  const bands: Band[] = [];
+  for (const link of links) {
+    const y0 = queries.y(link.query);
+    const y1 = keys.y(link.key);
+    if (y0 === null || y1 === null) continue;
+    const most = Math.min(queries.pitch, keys.pitch) / 4;
+    const width = Math.max(THINNEST * unit, Math.min(link.weight * 4 * unit, Math.max(unit, most)));
+    bands.push({ ...link, y0, y1, width0: width, width1: width, opacity: 0.35 });
+  }
+  return bands;
+}
+
+/** A band's outline between x0 and x1: cubic, both handles half way. */
+export function outline(path: Path2D, band: Band, x0: number, x1: number): void {
+  const half = (x0 + x1) / 2;
+  const [top0, bottom0] = [band.y0 - band.width0 / 2, band.y0 + band.width0 / 2];
+  const [top1, bottom1] = [band.y1 - band.width1 / 2, band.y1 + band.width1 / 2];
+  path.moveTo(x0, top0);
+  path.bezierCurveTo(half, top0, half, top1, x1, top1);
+  path.lineTo(x1, bottom1);
+  path.bezierCurveTo(half, bottom1, half, bottom0, x0, bottom0);
+  path.closePath();
+}
+
+/** Where a band is `share` of the way across: for hit tests. */
+export function middleAt(band: Band, share: number): { y: number; width: number } {
+  // The curve's x is not linear in its parameter: solve x(t) = share for t, x(t) = 1.5 t (1 − t) + t³ … by bisection.
+  let low = 0;
+  let high = 1;
+  for (let i = 0; i < 24; i++) {
+    const t = (low + high) / 2;
+    const x = 3 * (1 - t) * (1 - t) * t * 0.5 + 3 * (1 - t) * t * t * 0.5 + t * t * t;
+    if (x < share) low = t;
+    else high = t;
+  }
+  const t = (low + high) / 2;
+  const ease = 3 * (1 - t) * t * t + t * t * t; // y of a cubic whose handles are level with its ends
+  return { y: band.y0 + (band.y1 - band.y0) * ease, width: band.width0 + (band.width1 - band.width0) * ease };
+}
+
+/** The band under a point between the columns, the strongest where several lie, or null. */
+export function bandUnder(bands: readonly Band[], share: number, y: number, slack: number): Band | null {
+  let best: Band | null = null;
+  for (const band of bands) {
+    const { y: middle, width } = middleAt(band, share);
+    if (Math.abs(y - middle) > width / 2 + slack) continue;
+    if (best === null || band.weight > best.weight) best = band;
+  }
+  return best;
+}
+
+/** What of a token's links is kept: the strongest `top`, and none weaker than `threshold`. */
+export function keepLinks(links: readonly Link[], top: number | null, threshold: number): Link[] {
+  const strong = links.filter((link) => link.weight >= threshold && link.weight > 0);
+  if (top === null) return strong;
+  const kept: Link[] = [];
+  const byHead = new Map<number, Link[]>();
+  for (const link of strong) byHead.set(link.head, [...(byHead.get(link.head) ?? []), link]);
+  for (const ofHead of byHead.values()) kept.push(...ofHead.sort((a, b) => b.weight - a.weight).slice(0, top));
+  return kept;
+}
