@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -58,6 +59,7 @@ FROM_KERNEL = (
     "tokens",
     "key_tokens",
 )  # a front-end only reads these
+LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
 LINKS = 3  # of every query, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
@@ -152,10 +154,8 @@ class AttentionWidget(anywidget.AnyWidget):
         refuse_unknown(show, [*SHOW, *TENSOR_KEYWORDS])
         keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims}
         keywords |= {"is_causal": is_causal, "scale": scale, "dims": dims}
-        if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
-            self._open(stack_layers(q, k, v, **keywords), show)
-        else:
-            self._open(Attention(q, k, v, **keywords), show)
+        self._keywords = keywords
+        self._open(_attention_of(q, k, v, keywords), show)
 
     @classmethod
     def from_attention(cls, attention: Attention | AttentionStack, **show: Any) -> AttentionWidget:
@@ -173,13 +173,53 @@ class AttentionWidget(anywidget.AnyWidget):
             )
         refuse_unknown(show, SHOW)
         widget = cls.__new__(cls)
+        widget._keywords = {}
         widget._open(attention, show)
         return widget
 
     @property
     def attention(self) -> Attention | AttentionStack:
-        """The `Attention` or `AttentionStack` that is shown."""
+        """The `Attention` or `AttentionStack` that is shown; assign another and the picture follows.
+
+        What is pinned and chosen stays where it is still there; the tokens go if their number no longer fits.
+        """
         return self._attention
+
+    @attention.setter
+    def attention(self, attention: Attention | AttentionStack) -> None:
+        if not isinstance(attention, Attention | AttentionStack):
+            raise TypeError(
+                f"attention is {type(attention).__name__}: give an Attention or an AttentionStack, "
+                "or call update(q, k, v) with tensors"
+            )
+        with self._guard:
+            self._hold(attention)
+            self._version += 1
+            self._sent.clear()
+            self._refresh_soon()
+
+    def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
+        """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
+
+        Args:
+            q, k, v: as for the widget.
+            keywords: mask, is_causal and the others about tensors; those not given stay as they were.
+
+        Raises:
+            ValueError, TypeError: as the widget does; then it goes on showing what it showed.
+
+        Updates that come faster than they can be drawn are skipped, all but the last.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), is_causal=True)
+        >>> w.update(*torch.randn(3, 4, 8))
+        >>> int(w.weights(0).argmax())
+        0
+        """
+        refuse_unknown(keywords, TENSOR_KEYWORDS)
+        merged = self._keywords | keywords
+        self.attention = _attention_of(q, k, v, merged)
+        self._keywords = merged
 
     def weights(self, query: int) -> Tensor:
         """The exact attention weights of one query in the selected head, over all keys.
@@ -209,13 +249,18 @@ class AttentionWidget(anywidget.AnyWidget):
             raise FileNotFoundError(
                 "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
             )
-        self._attention = attention
-        self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self._hold(attention)
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._version = 0  # of the tensors, which may be replaced
+        self._later: threading.Timer | None = None
+        self._last_update = -LEAST_INTERVAL
         self._sent: dict[str, Any] = {}  # which selection each derived trait was last made for
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
+
+    def _hold(self, attention: Attention | AttentionStack) -> None:
+        self._attention = attention
+        self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
 
     def open(self) -> None:
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
@@ -305,6 +350,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _refresh(self) -> None:
         """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
         with self._guard, self.hold_sync():
+            self.layer = min(self.layer, len(self._stack) - 1)
             for name in ("batch", "head", "query", "key"):  # a layer may have fewer of them than the last one
                 value = getattr(self, name)
                 if value is not None and value >= self._there_are(name):
@@ -320,6 +366,26 @@ class AttentionWidget(anywidget.AnyWidget):
                 self.picture = self._make_picture()
             if self._is_new("links", self._links_wanted()):
                 self.links = self._make_links()
+
+    def _refresh_soon(self) -> None:
+        """At once, or, where updates come faster than that can be drawn, a moment later for all of them together."""
+        with self._guard:
+            if self._later is not None:
+                return
+            wait = self._last_update + LEAST_INTERVAL - time.monotonic()
+            if wait <= 0:
+                self._refresh()
+                self._last_update = time.monotonic()
+            else:
+                self._later = threading.Timer(wait, self._refresh_now)
+                self._later.daemon = True
+                self._later.start()
+
+    def _refresh_now(self) -> None:
+        with self._guard:
+            self._later = None
+            self._refresh()
+            self._last_update = time.monotonic()
 
     def _drop_what_is_gone(self) -> None:
         """Heads and pins that another layer had."""
@@ -424,3 +490,10 @@ class AttentionWidget(anywidget.AnyWidget):
     def _retry(self) -> None:
         self._sent.clear()
         self._refresh()
+
+
+def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
+    """One attention, or a stack of layers where there are five dimensions or a list."""
+    if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
+        return stack_layers(q, k, v, **keywords)
+    return Attention(q, k, v, **keywords)
