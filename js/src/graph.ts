@@ -6,9 +6,7 @@ const TALL = 640;
 const LEAST_PITCH = 12;
 
 /** One row of a column of tokens: a token, or tokens that are left out. */
-export type Row =
-  | { readonly kind: "token"; readonly index: number }
-  | { readonly kind: "gap"; readonly count: number };
+export type Row = { readonly kind: "token"; readonly index: number } | { readonly kind: "gap"; readonly count: number };
 
 /** One column of tokens: where each stands. */
 export interface Lane {
@@ -133,7 +131,9 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
   const scale = Math.min(FULL_FAR, FAR_ROOM / Math.max(...far_sums.values(), 1e-9)) * unit;
 
   const heads = [...new Set(shown.map((link) => link.head))].sort((a, b) => a - b);
-  const sums = heads.map((head) => shown.filter((link) => link.head === head).reduce((sum, { weight }) => sum + weight, 0));
+  const sums = heads.map((head) =>
+    shown.filter((link) => link.head === head).reduce((sum, { weight }) => sum + weight, 0),
+  );
   // The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
   const full = (FULL * unit) / Math.max(1, ...sums);
   const tall = sums.reduce((total, sum) => total + sum * full, 0) + APART * unit * (heads.length - 1);

@@ -1,13 +1,24 @@
 /** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
 
-import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { Kernel } from "./kernel";
 import type { Facts, Model, Pin, Stage, Traits } from "./model";
 import { type Labels, labels } from "./tokens";
-import { decodeLinks, decodePicture, decodeThumbnails, decodeTokens, type Links, type Picture, type Thumbnails } from "./wire";
+import {
+  decodeLinks,
+  decodePicture,
+  decodeThumbnails,
+  decodeTokens,
+  type Links,
+  type Picture,
+  type Thumbnails,
+} from "./wire";
 
 export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key" | "heads" | "pins">;
-export type Looks = Pick<Traits, "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme" | "top_k" | "threshold" | "direction">;
+export type Looks = Pick<
+  Traits,
+  "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme" | "top_k" | "threshold" | "direction"
+>;
 
 const PLAIN = [
   "title",
@@ -75,7 +86,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     stop.addEventListener("abort", () => model.off(event as never, heard as never), { once: true });
   };
 
-  const traits = {} as { [K in Plain]: ReturnType<typeof signal<Traits[K]>> };
+  const traits = {} as { [K in Plain]: Signal<Traits[K]> };
   for (const name of PLAIN) mirror(name);
   function mirror<K extends Plain>(name: K) {
     const value = signal(model.get(name));

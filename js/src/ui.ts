@@ -11,7 +11,10 @@ import { detectHost, detectTheme, type Theme, watchTheme } from "./theme";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
 export type Hover =
-  | { readonly bin: Bin; /** A link of the graph. */ readonly link?: { readonly head: number; readonly weight: number } }
+  | {
+      readonly bin: Bin /** A link of the graph. */;
+      readonly link?: { readonly head: number; readonly weight: number };
+    }
   | { readonly target: Target };
 
 export interface Ui {

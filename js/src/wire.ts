@@ -5,7 +5,8 @@
  */
 import type {
   Bytes,
-  Envelope, LinksMessage,
+  Envelope,
+  LinksMessage,
   PictureMessage,
   Pool,
   Quantisation,
@@ -151,7 +152,9 @@ export async function decodeLinks(message: LinksMessage): Promise<Links> {
     throw new Error("links must be uint32 partners and as many float32 weights");
   }
   if (ofHeads !== heads.length || positions === undefined || count === undefined) {
-    throw new Error(`links of ${heads.length} heads must be (heads, positions, count), got (${message.partners.shape})`);
+    throw new Error(
+      `links of ${heads.length} heads must be (heads, positions, count), got (${message.partners.shape})`,
+    );
   }
   return { layer, batch, heads, side, positions, count, partners, weights };
 }

@@ -210,7 +210,9 @@ function linksOf(line: Line, head: number): Link[] {
   line.values.forEach((weight, other) => {
     if (!(weight > 0) || line.kinds[other] === BLOCKED) return;
     const { side, index } = line.of;
-    links.push(side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight });
+    links.push(
+      side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight },
+    );
   });
   return links;
 }
@@ -330,7 +332,10 @@ function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
       <Lane side="key" lane={keys} labels={store.keyLabels.value} {...{ ui, model, frame, top, partners }} />
       {focus !== null && <Bars {...{ ui, model, frame, top }} />}
       {focus === null && frame.barWidth > 0 && (
-        <p class="aw-prompt" style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}>
+        <p
+          class="aw-prompt"
+          style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}
+        >
           {store.links.value === null
             ? "Too long to draw every token's links. Pin a token to see its own."
             : `The ${OVERVIEW} strongest ${store.direction.value === "query" ? "keys of each query" : "queries of each key"}. Point at a token to see its links. Click to keep it.`}
@@ -356,7 +361,8 @@ function Lane({ side, lane, labels, ui, model, frame, top, partners }: LaneProps
   const focus = model.focus.value;
   const isOwn = (index: number) => focus?.side === side && focus.index === index;
   const isPartner = (index: number) => focus !== null && focus.side !== side && partners.has(index);
-  const rows = lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
+  const rows =
+    lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
   const x = side === "query" ? { right: px(frame.width - frame.queryRight) } : { left: px(frame.keyLeft) };
   return (
     <>
@@ -576,7 +582,10 @@ function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
       const band = under(event);
       canvas.style.cursor = band === null ? "default" : "pointer";
       const span = (index: number) => ({ start: index, stop: index + 1 });
-      ui.hover.value = band === null ? null : {
+      ui.hover.value =
+        band === null
+          ? null
+          : {
               bin: { queries: span(band.query), keys: span(band.key) },
               link: { head: store.shownHeads.value[band.head] ?? 0, weight: band.weight },
             };

@@ -132,7 +132,9 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
       style={{
         fontSize: px(font * unit),
         lineHeight: px(Math.min(16, font + 4) * unit),
-        ...(down ? besideRow(figure, middle, pinned || outlined, unit) : aboveColumn(figure, middle, pinned || outlined, unit)),
+        ...(down
+          ? besideRow(figure, middle, pinned || outlined, unit)
+          : aboveColumn(figure, middle, pinned || outlined, unit)),
       }}
       onPointerEnter={(event: PointerEvent) => {
         if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };

@@ -89,9 +89,11 @@ function OverPins({ over }: { over: Signal<Over> }) {
           onClick={() => {
             over.value = choice;
           }}
-          onKeyDown={(event) => rove(event, index, choices.length, (at) => {
-            over.value = choices[at] as Over;
-          })}
+          onKeyDown={(event) =>
+            rove(event, index, choices.length, (at) => {
+              over.value = choices[at] as Over;
+            })
+          }
         >
           {choice}
         </button>

@@ -156,7 +156,12 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   return (
     <div class="aw-group">
       {label && <span title={isGraph ? "Shift and click for several" : undefined}>{isGraph ? "Heads" : "Head"}</span>}
-      <div class="aw-heads" role={isGraph ? "group" : "radiogroup"} aria-label={isGraph ? "Heads" : "Head"} data-dense={dense || undefined}>
+      <div
+        class="aw-heads"
+        role={isGraph ? "group" : "radiogroup"}
+        aria-label={isGraph ? "Heads" : "Head"}
+        data-dense={dense || undefined}
+      >
         {Array.from({ length: heads }, (_, head) => {
           const chosen = shown.includes(head);
           const color = chosen ? colorOf(head) : undefined;

@@ -48,7 +48,15 @@ function Status({ ui }: { ui: Ui }) {
   const reading = hovering ? ui.hovered.value : ui.pinned.value;
   return (
     <>
-      <span>{store.view.value === "graph" ? <GraphLine ui={ui} /> : reading === null ? <Pinned ui={ui} /> : <Exact reading={reading} picture={picture} ui={ui} />}</span>
+      <span>
+        {store.view.value === "graph" ? (
+          <GraphLine ui={ui} />
+        ) : reading === null ? (
+          <Pinned ui={ui} />
+        ) : (
+          <Exact reading={reading} picture={picture} ui={ui} />
+        )}
+      </span>
       <span>{facts(ui, picture)}</span>
     </>
   );
@@ -158,7 +166,9 @@ function facts(ui: Ui, picture: Picture): string {
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
     heads > 1 && (store.view.value !== "graph" || store.shownHeads.value.length === 1) ? `head ${head}` : "",
-    store.view.value === "graph" && store.shownHeads.value.length > 1 ? `heads ${store.shownHeads.value.join(", ")}` : "",
+    store.view.value === "graph" && store.shownHeads.value.length > 1
+      ? `heads ${store.shownHeads.value.join(", ")}`
+      : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     is_causal ? "causal" : "",
     dtype,

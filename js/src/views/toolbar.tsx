@@ -1,8 +1,8 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
 import { Component, createRef, Fragment } from "preact";
-import type { ColorRange, Side, ViewName } from "../model";
 import { listNumber } from "../format";
+import type { ColorRange, Side, ViewName } from "../model";
 import { isSigned, type Ui } from "../ui";
 import { mount, part, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
@@ -63,15 +63,15 @@ function Toolbar({ ui }: { ui: Ui }) {
           </>
         )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
-        {mode !== "narrow" && !isGraph && (
-          <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
-        )}
+        {mode !== "narrow" && !isGraph && <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />}
         {roomy && !isGraph && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
           </Menu>
         )}
-        {roomy && pooled && !isGraph && <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />}
+        {roomy && pooled && !isGraph && (
+          <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />
+        )}
         <Menu
           name="More"
           sections={[
@@ -109,7 +109,8 @@ function GraphMenus({ ui, roomy }: { ui: Ui; roomy: boolean }) {
 const THRESHOLDS = [0, 0.01, 0.02, 0.05, 0.1];
 const TOPS = [1, 3, 5, 10];
 
-const thresholdName = (threshold: number) => (threshold === 0 ? "all" : `≥ ${listNumber(threshold, "weights").replace(/0+$/, "")}`);
+const thresholdName = (threshold: number) =>
+  threshold === 0 ? "all" : `≥ ${listNumber(threshold, "weights").replace(/0+$/, "")}`;
 
 function keepName({ store }: Ui): string {
   return store.top_k.value === null ? thresholdName(store.threshold.value) : `top ${store.top_k.value}`;
