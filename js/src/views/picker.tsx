@@ -158,8 +158,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
       {label && <span title={isGraph ? "Shift and click for several" : undefined}>{isGraph ? "Heads" : "Head"}</span>}
       <div
         class="aw-heads"
-        role={isGraph ? "group" : "radiogroup"}
-        aria-label={isGraph ? "Heads" : "Head"}
+        {...(isGraph ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
         data-dense={dense || undefined}
       >
         {Array.from({ length: heads }, (_, head) => {
@@ -169,9 +168,8 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
           return (
             <button
               type="button"
-              role={isGraph ? "checkbox" : "radio"}
+              {...{ role: isGraph ? "checkbox" : "radio", "aria-checked": chosen }}
               key={head}
-              aria-checked={chosen}
               style={color ? { "--aw-head": color } : undefined}
               aria-label={`head ${head}`}
               tabIndex={head === store.head.value ? 0 : -1}

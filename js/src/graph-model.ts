@@ -1,0 +1,186 @@
+/** What the graph draws, as signals: columns of tokens, the token in focus, its bands, everybody's strongest links. */
+
+import { computed, type ReadonlySignal } from "@preact/signals-core";
+import { HEAD_COLORS, isDark } from "./color";
+import { type Band, bandsOf, curvesOf, keepLinks, type Lane, type Link, lane, type Stem } from "./graph";
+import type { Side } from "./model";
+import { type Measure, textMeasure } from "./plot";
+import { type HeadTarget, type Line, linesSource, type Target } from "./source";
+import type { Labels } from "./tokens";
+import type { Ui } from "./ui";
+import { BLOCKED } from "./wire";
+
+/** Links of each token, where nothing is pinned. */
+export const OVERVIEW = 3;
+export const LABEL_MOST = 160;
+const LABEL_LEAST = 82;
+const BESIDE = 22; // from a query's label to where its bands begin
+const ACROSS = 372;
+
+/** Where the columns stand, from left to right. */
+export interface Frame {
+  readonly queryRight: number;
+  readonly x0: number;
+  readonly x1: number;
+  readonly keyLeft: number;
+  readonly barLeft: number;
+  readonly barWidth: number;
+  readonly meanRight: number;
+  readonly width: number;
+}
+
+export interface GraphModel {
+  readonly frame: ReadonlySignal<Frame | null>;
+  readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
+  /** The token whose links stand out: pinned, else pointed at. */
+  readonly focus: ReadonlySignal<Target | null>;
+  readonly lines: ReadonlySignal<readonly (Line | null)[]>;
+  readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
+  readonly curves: ReadonlySignal<readonly Band[]>;
+  readonly colors: ReadonlySignal<readonly string[]>;
+  readonly measure: ReadonlySignal<Measure>;
+}
+
+export function graphModel(ui: Ui): GraphModel {
+  const { store, kernel, stop } = ui;
+  const measure = textMeasure(ui);
+  const focus = computed<Target | null>(() => {
+    const at = ui.target.value;
+    return at === null ? null : { side: at.side, index: at.index };
+  });
+  const wanted = computed<readonly HeadTarget[]>(() => {
+    const at = focus.value;
+    return at === null ? [] : store.shownHeads.value.map((head) => ({ ...at, head }));
+  });
+  const weights = computed(() => "weights" as const);
+  const lines = linesSource(store, kernel, wanted, weights, stop);
+
+  /** Links of the token in focus: whole rows where the kernel has sent them, else the strongest that are known. */
+  const focused = computed<readonly Link[]>(() => {
+    const at = focus.value;
+    if (at === null) return [];
+    const links: Link[] = [];
+    lines.value.forEach((line, head) => {
+      if (line !== null) links.push(...linksOf(line, head));
+      else links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
+    });
+    return keepLinks(links, store.top_k.value, store.threshold.value);
+  });
+  const lanes = computed(() => {
+    const { queries, keys } = store.facts.value;
+    const unit = ui.unit.value;
+    const pinned = store.query.value !== null || store.key.value !== null;
+    const keep = (side: Side) => {
+      if (!pinned || focus.value === null) return null;
+      const strong = [...focused.value].sort((a, b) => b.weight - a.weight);
+      const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
+      return [...new Set([...own, ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1)])];
+    };
+    return { queries: lane(queries, keep("query"), unit), keys: lane(keys, keep("key"), unit) };
+  });
+  const frame = computed<Frame | null>(() => {
+    if (ui.width.value === 0 || store.picture.value === null) return null;
+    return frameOf(ui, measure.value);
+  });
+  const bands = computed(() => {
+    const at = focus.value;
+    const { queries, keys } = lanes.value;
+    if (at === null) return { bands: [], stems: [] };
+    return bandsOf(focused.value, at.side, queries, keys, ui.unit.value);
+  });
+  const curves = computed(() => {
+    const { queries, keys } = lanes.value;
+    const side = store.direction.value;
+    const at = focus.value;
+    const perToken = at === null ? Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW) : 1;
+    const threshold = at === null ? store.threshold.value : 0;
+    const links = store.shownHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
+    const others = at === null ? links : links.filter((link) => link[at.side] !== at.index);
+    return curvesOf(
+      others.filter((link) => link.weight > 0 && link.weight >= threshold),
+      queries,
+      keys,
+      ui.unit.value,
+    );
+  });
+  const colors = computed(() => {
+    const dark = isDark(ui.theme.value);
+    const palette = HEAD_COLORS[dark ? "dark" : "light"];
+    const heads = store.shownHeads.value;
+    if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
+    return heads.map((_, place) => palette[place % palette.length] as string);
+  });
+  return { frame, lanes, focus, lines, bands, curves, colors, measure };
+}
+
+/** The strongest links of every token for one of the shown heads, as Python sent them. */
+function overview({ store }: Ui, side: Side, place: number, most = Number.POSITIVE_INFINITY): Link[] {
+  const known = store.links.value;
+  const head = store.shownHeads.value[place];
+  if (known === null || head === undefined || known.side !== side) return [];
+  if (known.layer !== store.layer.value || known.batch !== store.batch.value) return [];
+  const at = known.heads.indexOf(head);
+  if (at < 0) return [];
+  const links: Link[] = [];
+  for (let position = 0; position < known.positions; position++) {
+    for (let rank = 0; rank < Math.min(known.count, most); rank++) {
+      const from = (at * known.positions + position) * known.count + rank;
+      const weight = known.weights[from] as number;
+      const partner = known.partners[from] as number;
+      if (!(weight > 0)) break;
+      links.push(
+        side === "query"
+          ? { query: position, key: partner, head: place, weight }
+          : { query: partner, key: position, head: place, weight },
+      );
+    }
+  }
+  return links;
+}
+
+function linksOf(line: Line, head: number): Link[] {
+  const links: Link[] = [];
+  line.values.forEach((weight, other) => {
+    if (!(weight > 0) || line.kinds[other] === BLOCKED) return;
+    const { side, index } = line.of;
+    links.push(
+      side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight },
+    );
+  });
+  return links;
+}
+
+function frameOf(ui: Ui, measure: Measure): Frame {
+  const { store } = ui;
+  const unit = ui.unit.value;
+  const width = Math.min(ui.width.value, 1280 * unit);
+  const longest = (labels: Labels) => {
+    let most = LABEL_LEAST * unit;
+    for (let i = 0; i < Math.min(labels.length, 2048); i++) {
+      const label = labels.at(i);
+      most = Math.max(most, measure(label.text, 12, 600) + (label.subscript ? measure(label.subscript, 9) + 2 : 0));
+    }
+    return Math.min(LABEL_MOST * unit, most + 6 * unit);
+  };
+  const narrow = ui.mode.value === "narrow";
+  const queryRight = narrow ? Math.min(longest(store.queryLabels.value), 80 * unit) : longest(store.queryLabels.value);
+  const keyRoom = narrow ? Math.min(longest(store.keyLabels.value), 80 * unit) : longest(store.keyLabels.value);
+  const meanRoom = 52 * unit;
+  const x0 = queryRight + BESIDE * unit;
+  const left = width - x0 - 10 * unit - keyRoom - meanRoom;
+  const across = narrow ? left : Math.min(ACROSS * unit, Math.max(160 * unit, left * 0.62));
+  const x1 = x0 + across;
+  const keyLeft = x1 + 10 * unit;
+  const barLeft = keyLeft + keyRoom + 10 * unit;
+  const meanRight = Math.min(width, narrow ? width : barLeft + 340 * unit + meanRoom);
+  return {
+    queryRight,
+    x0,
+    x1,
+    keyLeft,
+    barLeft,
+    barWidth: narrow ? 0 : Math.max(0, meanRight - meanRoom - barLeft),
+    meanRight,
+    width,
+  };
+}

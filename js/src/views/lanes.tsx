@@ -1,0 +1,290 @@
+/** The graph's columns: tokens, gaps where tokens are folded away, bars by head with their mean, the heads' legend. */
+
+import { count, listNumber } from "../format";
+import type { Lane } from "../graph";
+import { type Frame, type GraphModel, LABEL_MOST, OVERVIEW } from "../graph-model";
+import { labelFont } from "../layout";
+import type { Side } from "../model";
+import type { Line } from "../source";
+import { type Labels, shorten } from "../tokens";
+import type { Ui } from "../ui";
+import { BLOCKED } from "../wire";
+import { px } from "./dom";
+import { pinLine } from "./labels";
+import { isNamed } from "./words";
+
+export const HEADER = 34;
+const BARS_FROM = 0.01;
+
+/** Both columns of tokens, the bars by head and their mean. */
+export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
+  const { store } = ui;
+  const frame = model.frame.value;
+  if (frame === null) return null;
+  const unit = ui.unit.value;
+  const { queries, keys } = model.lanes.value;
+  const top = HEADER * unit;
+  const focus = model.focus.value;
+  const partners = new Set(model.bands.value.bands.map((band) => (focus?.side === "query" ? band.key : band.query)));
+  const heads = store.shownHeads.value;
+  const byHead = heads.length > 1;
+  const valueSide = focus?.side === "key" ? "query" : "key";
+  return (
+    <>
+      <span class="aw-graph-head" style={{ right: px(frame.width - frame.queryRight) }}>
+        Query
+      </span>
+      <span class="aw-graph-head" style={{ left: px(frame.keyLeft) }}>
+        Key
+      </span>
+      {focus !== null && frame.barWidth > 0 && (
+        <span class="aw-graph-head" style={{ left: px(frame.barLeft) }}>
+          {byHead ? "Weight by head" : "Weight"}
+          {valueSide === "query" ? ", of each query" : ""}
+        </span>
+      )}
+      {focus !== null && byHead && (
+        <span class="aw-graph-head" style={{ right: px(frame.width - frame.meanRight) }}>
+          Mean
+        </span>
+      )}
+      <TokenColumn
+        side="query"
+        lane={queries}
+        labels={store.queryLabels.value}
+        {...{ ui, model, frame, top, partners }}
+      />
+      <TokenColumn side="key" lane={keys} labels={store.keyLabels.value} {...{ ui, model, frame, top, partners }} />
+      {focus !== null && <Bars {...{ ui, model, frame, top }} />}
+      {focus === null && frame.barWidth > 0 && (
+        <p
+          class="aw-prompt"
+          style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}
+        >
+          {store.links.value === null
+            ? "Too long to draw every token's links. Pin a token to see its own."
+            : `The ${OVERVIEW} strongest ${store.direction.value === "query" ? "keys of each query" : "queries of each key"}. Point at a token to see its links. Click to keep it.`}
+        </p>
+      )}
+    </>
+  );
+}
+
+interface LaneProps {
+  readonly side: Side;
+  readonly lane: Lane;
+  readonly labels: Labels;
+  readonly ui: Ui;
+  readonly model: GraphModel;
+  readonly frame: Frame;
+  readonly top: number;
+  readonly partners: ReadonlySet<number>;
+}
+
+function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: LaneProps) {
+  const unit = ui.unit.value;
+  const focus = model.focus.value;
+  const isOwn = (index: number) => focus?.side === side && focus.index === index;
+  const isPartner = (index: number) => focus !== null && focus.side !== side && partners.has(index);
+  const rows =
+    lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
+  const x = side === "query" ? { right: px(frame.width - frame.queryRight) } : { left: px(frame.keyLeft) };
+  return (
+    <>
+      {rows.map((row, at) => {
+        const y = row.kind === "token" ? (lane.y(row.index) as number) : (at + 0.5) * lane.pitch;
+        const place = { ...x, top: px(top + y), transform: "translateY(-50%)" };
+        if (row.kind === "gap") {
+          return (
+            <span class="aw-label aw-graph-gap" key={`gap${at}`} style={place}>
+              ⋯ {count(row.count)} {row.count === 1 ? "token" : "tokens"}
+            </span>
+          );
+        }
+        return (
+          <GraphLabel
+            key={row.index}
+            index={row.index}
+            pitch={lane.pitch * lane.step}
+            own={isOwn(row.index)}
+            partner={isPartner(row.index)}
+            {...{ side, labels, ui, model, place, unit }}
+          />
+        );
+      })}
+    </>
+  );
+}
+
+/** All tokens, or every k-th where they crowd, beside those that must be named. */
+function plainRows(lane: Lane, total: number, must: (index: number) => boolean) {
+  const rows: { kind: "token"; index: number }[] = [];
+  const named: number[] = [];
+  for (let i = 0; i < total; i++) if (must(i)) named.push(i);
+  const near = lane.step > 1 ? 14 / lane.pitch : 0;
+  for (let i = 0; i < total; i++) {
+    if (named.includes(i) || (i % lane.step === 0 && named.every((n) => Math.abs(n - i) >= near))) {
+      rows.push({ kind: "token", index: i });
+    }
+  }
+  return rows;
+}
+
+function isPinned({ store }: Ui, side: Side, index: number): boolean {
+  return store.shownPins.value.some((pin) => pin[side === "query" ? 0 : 1] === index);
+}
+
+interface GraphLabelProps {
+  readonly index: number;
+  readonly side: Side;
+  readonly labels: Labels;
+  readonly ui: Ui;
+  readonly model: GraphModel;
+  readonly place: Record<string, string>;
+  readonly unit: number;
+  readonly pitch: number;
+  readonly own: boolean;
+  readonly partner: boolean;
+}
+
+function GraphLabel(props: GraphLabelProps) {
+  const { index, side, labels, ui, model, place, unit, pitch, own, partner } = props;
+  const { store } = ui;
+  const label = labels.at(index);
+  const active = (side === "query" ? store.query : store.key).value === index;
+  const pinned = isPinned(ui, side, index);
+  const font = labelFont(pitch, unit);
+  const weight = pinned || own || partner ? 600 : 400;
+  const text = shorten(label.text, (LABEL_MOST - 24) * unit, (piece) => model.measure.value(piece, font, weight));
+  const pill = active ? "aw-label aw-pill" : pinned ? "aw-label aw-pill-outline" : "aw-label";
+  const shift = pinned ? { margin: `0 ${-6 * unit}px` } : {};
+  return (
+    <button
+      type="button"
+      tabIndex={-1}
+      class={pill}
+      data-special={label.special || undefined}
+      data-hovered={(!pinned && (own || partner)) || undefined}
+      title={label.text}
+      style={{ ...place, ...shift, fontSize: px(font * unit), lineHeight: px(Math.min(16, font + 4) * unit) }}
+      onPointerEnter={(event: PointerEvent) => {
+        if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };
+      }}
+      onPointerLeave={() => {
+        ui.hover.value = null;
+      }}
+      onPointerDown={(event: PointerEvent) => event.preventDefault()}
+      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+    >
+      <bdi>{text}</bdi>
+      {label.subscript !== "" && <sub>{label.subscript}</sub>}
+    </button>
+  );
+}
+
+/** For the token in focus: each partner's weight by head as bars, and their mean as a number. */
+function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Frame; top: number }) {
+  const { store } = ui;
+  const unit = ui.unit.value;
+  const focus = model.focus.value;
+  const lines = model.lines.value;
+  if (focus === null || lines.length === 0 || lines.every((line) => line === null)) return null;
+  const side = focus.side === "query" ? "key" : "query";
+  const other = model.lanes.value[side === "key" ? "keys" : "queries"];
+  const total = lines.find((line) => line !== null)?.values.length ?? 0;
+  // Bars stand beside the keys; for a key's queries, on the rows of the queries.
+  const colors = model.colors.value;
+  const tall = (lines.length > 1 ? Math.min(3, (other.pitch * other.step - 4) / lines.length) : 8) * unit;
+  const apart = lines.length > 1 ? Math.min(5, other.pitch / lines.length) * unit : 0;
+  const rows = [];
+  let last = Number.NEGATIVE_INFINITY;
+  for (let index = 0; index < total; index++) {
+    const y = other.y(index);
+    if (y === null || y - last < 11 * unit) continue;
+    const weights = lines.map((line) => (line === null ? 0 : (line.values[index] as number) || 0));
+    const blocked = lines.every((line) => line?.kinds[index] === BLOCKED);
+    const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
+    last = y;
+    rows.push({ index, y, weights, mean, blocked });
+  }
+  return (
+    <>
+      {rows.map(({ index, y, weights, mean, blocked }) => (
+        <span key={index} class="aw-graph-row" data-faint={mean < store.threshold.value || undefined}>
+          {frame.barWidth > 0 &&
+            weights.map((weight, head) =>
+              weight < BARS_FROM ? null : (
+                <i
+                  key={head}
+                  style={{
+                    left: px(frame.barLeft),
+                    top: px(top + y + (head - (weights.length - 1) / 2) * apart - tall / 2),
+                    width: px(Math.max(2, weight * frame.barWidth)),
+                    height: px(tall),
+                    background: colors[head],
+                  }}
+                />
+              ),
+            )}
+          <span style={{ right: px(frame.width - frame.meanRight), top: px(top + y) }}>
+            {blocked ? "masked" : weights.length > 1 ? short(mean, 3) : listNumber(mean, "weights")}
+          </span>
+        </span>
+      ))}
+    </>
+  );
+}
+
+/** The colour of each head, and what it attends to most. */
+export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
+  const { store } = ui;
+  const heads = store.shownHeads.value;
+  const focus = model.focus.value;
+  const colors = model.colors.value;
+  const others = (focus?.side === "key" ? store.queryLabels : store.keyLabels).value;
+  if (heads.length === 1 && focus === null) return null;
+  let aside = false;
+  return (
+    <>
+      {heads.map((head, place) => {
+        const line = model.lines.value[place];
+        const { best, skipped } = line ? strongestOf(line, others) : { best: null, skipped: false };
+        aside ||= skipped;
+        return (
+          <span class="aw-graph-key" key={head}>
+            <i style={{ background: colors[place] }} />
+            <b>head {head}</b>
+            {best !== null && line && (
+              <span>
+                {focus?.side === "key" ? "most from " : "most to "}
+                {isNamed(others, best) ? "" : focus?.side === "key" ? "query " : "key "}
+                <bdi>{others.at(best).text}</bdi>
+                {others.at(best).subscript && <sub>{others.at(best).subscript}</sub>}{" "}
+                {short(line.values[best] as number, 2)}
+              </span>
+            )}
+          </span>
+        );
+      })}
+      {aside && <span class="aw-graph-aside">special tokens aside</span>}
+    </>
+  );
+}
+
+/** A weight to a few decimals, without its leading zero. */
+function short(weight: number, decimals: number): string {
+  return weight.toFixed(decimals).replace(/^0\./, ".");
+}
+
+/** The strongest partner that is not a special token, if there is one. */
+function strongestOf(line: Line, labels: Labels): { best: number | null; skipped: boolean } {
+  let best: number | null = null;
+  let any: number | null = null;
+  line.values.forEach((weight, index) => {
+    if (!(weight > 0)) return;
+    if (any === null || weight > (line.values[any] as number)) any = index;
+    if (labels.at(index).special) return;
+    if (best === null || weight > (line.values[best] as number)) best = index;
+  });
+  return best === null ? { best: any, skipped: false } : { best, skipped: best !== any };
+}
