@@ -122,12 +122,11 @@ function watchLook(ui: Ui): () => void {
   const { root, store, stop, paints, unit, font } = ui;
   let last = "";
   const read = () => {
-    const around = root.parentElement ?? root;
     const preference = store.theme.value;
-    const theme = detectTheme(around, preference);
-    root.dataset.host = detectHost(around);
+    const theme = detectTheme(root, preference);
+    root.dataset.host = detectHost(root);
     root.dataset.theme = theme;
-    root.toggleAttribute("data-own-theme", theme !== detectTheme(around, "auto"));
+    root.toggleAttribute("data-own-theme", theme !== detectTheme(root, "auto"));
     root.removeAttribute("data-dim-greys");
     const style = getComputedStyle(root);
     const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
