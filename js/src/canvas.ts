@@ -212,7 +212,7 @@ function cross(context: CanvasRenderingContext2D, paints: Paints, { left, top, w
   context.stroke();
 }
 
-/** One pixel a cell, made once for each grid and brush, then stretched without smoothing. */
+/** One pixel a cell, made once for each grid, brush and theme, then stretched without smoothing. */
 function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { cellWidth, cellHeight, viewport, dpr } = scene;
   const small = Math.min(cellWidth, cellHeight) * viewport.k < CROSS_FROM * scene.unit;
@@ -228,14 +228,14 @@ function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span
   context.drawImage(source, columns.start, rows.start, across, down, left, top, right - left, bottom - top);
 }
 
-const rasters = new WeakMap<Grid, { brush: Brush; small: boolean; canvas: HTMLCanvasElement }>();
+const rasters = new WeakMap<Grid, { brush: Brush; paints: Paints; small: boolean; canvas: HTMLCanvasElement }>();
 
 function rasterOf(grid: Grid, brush: Brush, paints: Paints, small: boolean): HTMLCanvasElement {
   const known = rasters.get(grid);
-  if (known && known.brush === brush && known.small === small) return known.canvas;
+  if (known && known.brush === brush && known.paints === paints && known.small === small) return known.canvas;
   const canvas = known?.canvas ?? document.createElement("canvas");
   drawRaster(canvas, grid, brush, paints, small);
-  rasters.set(grid, { brush, small, canvas });
+  rasters.set(grid, { brush, paints, small, canvas });
   return canvas;
 }
 

@@ -39,6 +39,8 @@ export interface Kernel {
   ): Promise<Reply<K>>;
   /** Something else is due from Python, as a new picture is after a trait was set: until the returned function is called. */
   expect(): () => void;
+  /** Python has sent something of its own accord: it is there. */
+  heard(): void;
   /** Runs what writes to Python. True if that worked; a throw means that the kernel is gone. */
   guard(write: () => void): boolean;
 }
@@ -251,6 +253,10 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
       return () => {
         if (expected.delete(token)) relax();
       };
+    },
+
+    heard() {
+      if (current.peek() === "gone") setState("idle");
     },
 
     guard(write) {

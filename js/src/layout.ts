@@ -50,10 +50,11 @@ export interface LabelRoom {
 export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1) {
   const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
   const tall = MAX_HEIGHT * unit;
-  const fold = Math.max(1, Math.ceil(columns / (wide * dpr)), Math.ceil(rows / (tall * dpr)));
+  const pixels = (length: number) => Math.max(1, Math.floor(length * dpr));
+  const fold = Math.max(1, Math.ceil(columns / pixels(wide)), Math.ceil(rows / pixels(tall)));
   const across = Math.ceil(columns / fold);
   const down = Math.ceil(rows / fold);
-  const whole = (length: number) => Math.max(1, Math.floor(length * dpr)) / dpr;
+  const whole = (length: number) => pixels(length) / dpr;
   const cell = whole(Math.min(MAX_CELL * unit, wide / across, tall / down));
   const line = NUMBERS_FROM * unit; // few rows over many keys: tall cells rather than a hairline
   const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));

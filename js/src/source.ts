@@ -59,16 +59,23 @@ export function binOf(picture: Picture, row: number, column: number): Bin {
   };
 }
 
-/** Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. */
-function asked<Q, A>(
+/**
+ * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
+ * answer stays until the next one comes: a single number only on the picture that it is of.
+ */
+function asked<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
   known: (question: Q) => A | null,
   ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
   stop: AbortSignal,
+  { outlives = false } = {},
 ): ReadonlySignal<A | null> {
   const answer = signal<A | null>(null);
+  let last: Picture | null = null;
   const end = effect(() => {
     const now = question.value;
+    if (now?.picture !== last && !outlives) answer.value = null;
+    last = now?.picture ?? null;
     const ready = now === null ? null : known(now);
     if (now === null || ready !== null) {
       answer.value = ready;
@@ -120,6 +127,7 @@ export function lineSource(store: Store, kernel: Kernel, target: ReadonlySignal<
       return { of: target, stage: picture.of.stage, values: grid.values, kinds: grid.kinds };
     },
     stop,
+    { outlives: true }, // a list that vanished between two heads would move what stands under it
   );
 }
 
@@ -211,7 +219,7 @@ export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<
   return asked<{ picture: Picture; bin: Bin }, Reading>(
     question,
     ({ picture, bin }) => {
-      if (!picture.exact || picture.grid === null) return null;
+      if (!picture.exact || picture.grid === null || bin.keys.start >= picture.keys) return null;
       const at = bin.queries.start * picture.grid.columns + bin.keys.start;
       if (picture.grid.values[at] === undefined) return null;
       return {

@@ -81,9 +81,10 @@ export function isOf(
 }
 
 export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): Store {
+  const ends: (() => void)[] = [];
   const listen = (event: string, heard: (...values: never[]) => void) => {
     model.on(event as never, heard as never);
-    stop.addEventListener("abort", () => model.off(event as never, heard as never), { once: true });
+    ends.push(() => model.off(event as never, heard as never));
   };
 
   const traits = {} as { [K in Plain]: Signal<Traits[K]> };
@@ -120,23 +121,11 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
 
   const refused = signal<string | null>(null);
   const arrived = decoded("picture", decodePicture);
+  listen("change:picture", () => kernel.heard());
   const thumbnails = decoded("thumbnails", decodeThumbnails);
   const links = decoded("links", decodeLinks);
   const queryTokens = decoded("tokens", decodeTokens);
   const keyTokens = decoded("key_tokens", decodeTokens);
-
-  const picture = signal<Picture | null>(null);
-  const problem = signal<string | null>(null);
-  const ends: (() => void)[] = [
-    effect(() => {
-      const next = arrived.value;
-      if (next === null) return;
-      batch(() => {
-        if (next.grid !== null) picture.value = next;
-        problem.value = next.error;
-      });
-    }),
-  ];
 
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
   const stale = computed(() => {
@@ -150,6 +139,21 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     return arrived.value !== null && !isOf(arrived.value, wanted);
   });
   ends.push(effect(() => (stale.value ? kernel.expect() : undefined)));
+
+  // One that comes late, for a head that was left meanwhile, takes nobody's place.
+  const picture = signal<Picture | null>(null);
+  const problem = signal<string | null>(null);
+  ends.push(
+    effect(() => {
+      const next = arrived.value;
+      if (next === null) return;
+      const late = stale.value;
+      batch(() => {
+        if (next.grid !== null && (!late || picture.peek() === null)) picture.value = next;
+        problem.value = late ? null : next.error;
+      });
+    }),
+  );
 
   listen("msg:custom", ((content: { refused?: unknown }) => {
     if (typeof content?.refused === "string") refused.value = content.refused;

@@ -131,12 +131,11 @@ function watchLook(ui: Ui): () => void {
   const { root, store, stop, paints, unit, font, theme } = ui;
   let last = "";
   const read = () => {
-    const around = root.parentElement ?? root;
     const preference = store.theme.value;
-    const found = detectTheme(around, preference);
-    root.dataset.host = detectHost(around);
+    const found = detectTheme(root, preference);
+    root.dataset.host = detectHost(root);
     root.dataset.theme = found;
-    root.toggleAttribute("data-own-theme", found !== detectTheme(around, "auto"));
+    root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
     root.removeAttribute("data-dim-greys");
     const style = getComputedStyle(root);
     const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));

@@ -22,6 +22,7 @@ function start(model: Model, stop: AbortSignal): Session {
 /** Older hosts give no signal: what is returned ends the same. */
 function ending(signal: AbortSignal | undefined): AbortController {
   const end = new AbortController();
+  if (signal?.aborted) end.abort();
   signal?.addEventListener("abort", () => end.abort(), { once: true });
   return end;
 }

@@ -118,7 +118,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const subscript = label.subscript !== "" && (down || pitch >= 16 * unit || pinned);
   const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
-  const rest = subscript ? measure(label.subscript, font * 0.75, weight) + 2 : 0;
+  const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;
   const text = shorten(label.text, most - rest, (part) => measure(part, font, weight));
   const middle = axis.start(index) + pitch / 2;
   return (

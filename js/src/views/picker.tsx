@@ -109,8 +109,8 @@ interface StepperProps {
 function Stepper({ name, value, count: total, of, choose }: StepperProps) {
   const typed = (event: Event) => {
     const input = event.currentTarget as HTMLInputElement;
-    const wanted = Number.parseInt(input.value, 10);
-    if (wanted >= 0 && wanted < total && wanted !== value) choose(wanted);
+    const wanted = Number(input.value.trim() || Number.NaN);
+    if (Number.isInteger(wanted) && wanted >= 0 && wanted < total && wanted !== value) choose(wanted);
     else input.value = String(value);
   };
   return (

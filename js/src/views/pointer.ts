@@ -22,6 +22,7 @@ export interface Pointing {
 }
 
 const HINT_MS = 2500;
+const CLICK_MOVES = 4; // a hand that trembles by less still clicks
 
 export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointing {
   const { store, kernel, stop } = ui;
@@ -53,16 +54,23 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   listen("dblclick", () => reset());
 
   let hinted = false;
+  let hinting: ReturnType<typeof setTimeout> | undefined;
   listen("wheel", (event) => {
     const picture = store.picture.value;
     const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
     if (event.ctrlKey || event.metaKey || hinted || !pooled) return;
     hinted = true;
     hint.value = true;
-    setTimeout(() => {
+    hinting = setTimeout(() => {
       hint.value = false;
     }, HINT_MS);
   });
+
+  // Where the picture is at its largest or smallest d3-zoom leaves the event to the browser, which would zoom the page.
+  const keepPage = (event: WheelEvent) => {
+    if (event.ctrlKey || event.metaKey) event.preventDefault();
+  };
+  canvas.addEventListener("wheel", keepPage, { signal: stop, passive: false });
 
   /** Pin a cell, or the greatest number of a bin; what is pinned already is freed. */
   async function pin(bin: Bin, add = false): Promise<void> {
@@ -103,6 +111,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       const pixels = event.deltaMode === 1 ? 30 * event.deltaY : event.deltaY;
       return -Math.sign(pixels) * Math.min(0.5, Math.abs(pixels) * 0.01);
     })
+    .clickDistance(CLICK_MOVES)
     .on("zoom", (event: D3ZoomEvent<HTMLCanvasElement, unknown>) => {
       const { k, x, y } = event.transform;
       plot.viewport.value = { k, x, y };
@@ -150,6 +159,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     zoomBy: (factor) => surface.call(behaviour.scaleBy, factor),
     dispose() {
       end();
+      clearTimeout(hinting);
       surface.on(".zoom", null);
     },
   };

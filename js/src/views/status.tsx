@@ -121,8 +121,7 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
     return (
       <>
         <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
-        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" />
-        <i class="aw-gap" />
+        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" /> <i class="aw-gap" />
         {kind === BLOCKED ? "" : `${wordOf(stage)} `}
         <b class="aw-exact">{number}</b>
       </>
@@ -130,8 +129,7 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
   }
   return (
     <>
-      queries <b>{rangeOf(bin.queries)}</b> → keys <b>{rangeOf(bin.keys)}</b>
-      <i class="aw-gap" />
+      queries <b>{rangeOf(bin.queries)}</b> → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
       {kind === BLOCKED ? (
         <b class="aw-exact">all masked</b>
       ) : (

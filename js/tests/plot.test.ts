@@ -1,0 +1,184 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { createHost } from "../src/host";
+import { createKernel } from "../src/kernel";
+import { layoutFigure } from "../src/layout";
+import type { Traits } from "../src/model";
+import { binAt, binUnder, boxAt, cellOf, createPlot, inView, isWithin } from "../src/plot";
+import { createStore } from "../src/store";
+import { createUi } from "../src/ui";
+import { WHOLE } from "../src/viewport";
+import { decodePicture } from "../src/wire";
+import { settle } from "./page.ts";
+import { resize } from "./setup.ts";
+import { CAUSAL, type Cells, factsOf, pictureOf, quantised, stateOf, tokensOf, weights } from "./states.ts";
+
+let end: AbortController;
+beforeEach(() => {
+  vi.useFakeTimers();
+  end = new AbortController();
+});
+afterEach(() => {
+  end.abort();
+  vi.useRealTimers();
+});
+
+async function plotOf(cells: Cells, { width = 900, ...changes }: Partial<Traits> & { width?: number } = {}) {
+  const host = createHost(stateOf(cells, changes));
+  const kernel = createKernel(host, { signal: end.signal });
+  const store = createStore(host, kernel, end.signal);
+  const root = document.createElement("div");
+  document.body.append(root);
+  const ui = createUi(store, kernel, root, end.signal);
+  const plot = createPlot(ui);
+  if (width > 0) resize(root, width);
+  await settle();
+  return { host, ui, plot, root, store };
+}
+
+const LABELS = { query: 60, key: 60, keys: () => 60, keyTicks: false };
+const figureOf = (rows: number, columns: number, width = 900) =>
+  layoutFigure({ width, rows, columns, labels: LABELS, dpr: 1 });
+
+describe("a figure", () => {
+  test("is there when there is a picture and a width, not before", async () => {
+    const { plot, root } = await plotOf(CAUSAL, { width: 0 });
+    expect([plot.figure.value, plot.grid.value]).toEqual([null, null]);
+    resize(root, 900);
+    expect(plot.figure.value).toMatchObject({ rows: 4, columns: 4, cellWidth: 44 });
+  });
+
+  test("keeps its size while the widget is hidden", async () => {
+    const { plot, root } = await plotOf(CAUSAL);
+    const shown = plot.figure.value;
+    resize(root, 0);
+    expect(plot.figure.value).toBe(shown);
+  });
+
+  test("has room for its longest label", async () => {
+    const short = await plotOf(CAUSAL);
+    const long = await plotOf(CAUSAL, { tokens: tokensOf(["a", "b", "c", "internationalisation"]) });
+    expect(long.plot.figure.value!.left).toBeGreaterThan(short.plot.figure.value!.left + 40);
+  });
+
+  test("leaves no room for tokens where a cell stands for several", async () => {
+    const cells = weights(64, 64);
+    const tokens = tokensOf(Array.from({ length: 64 }, () => "internationalisation"));
+    const { plot } = await plotOf(cells, { picture: quantised(cells, {}, 2), tokens, key_tokens: tokens });
+    expect(plot.figure.value).toMatchObject({ rows: 32, columns: 32, top: 26 });
+    expect(plot.figure.value!.left).toBeLessThan(40);
+  });
+});
+
+describe("numbers fit", () => {
+  test("into wide cells, not into narrow ones, until they are zoomed", async () => {
+    const large = await plotOf(CAUSAL);
+    expect(large.plot.numbersFit.value).toBe(true);
+    const small = await plotOf(weights(40, 40));
+    expect(small.plot.numbersFit.value).toBe(false);
+    small.plot.viewport.value = { k: 22 / small.plot.figure.value!.cellWidth, x: 0, y: 0 };
+    expect(small.plot.numbersFit.value).toBe(true);
+  });
+
+  test("not into a narrow widget", async () => {
+    expect((await plotOf(CAUSAL, { width: 519 })).plot.numbersFit.value).toBe(false);
+    expect((await plotOf(CAUSAL, { width: 520 })).plot.numbersFit.value).toBe(true);
+  });
+
+  test("never where a cell stands for several", async () => {
+    const cells = weights(8, 8);
+    const { plot } = await plotOf(cells, { picture: quantised(cells, {}, 2) });
+    expect(plot.figure.value!.cellWidth).toBe(44);
+    expect(plot.numbersFit.value).toBe(false);
+  });
+});
+
+describe("more cells than pixels", () => {
+  const cells = weights(512, 512);
+  const facts = factsOf(cells, { layers: ["only"] });
+
+  test("are folded: what is drawn is the greatest of each fold × fold", async () => {
+    const { plot, store } = await plotOf(cells, { facts, width: 480, picture: pictureOf(cells) });
+    const { fold, rows, columns } = plot.figure.value!;
+    expect(fold).toBeGreaterThan(1);
+    expect([rows, columns]).toEqual([Math.ceil(512 / fold), Math.ceil(512 / fold)]);
+    const first = cells.slice(0, fold).flatMap((row) => row.slice(0, fold));
+    expect(plot.grid.value!.values[0]).toBe(Math.fround(Math.max(...first)));
+    expect(store.picture.value!.grid!.rows).toBe(512);
+    expect(plot.numbersFit.value).toBe(false);
+  });
+
+  test("on a range for each row have a brush of their own rows", async () => {
+    const { plot } = await plotOf(cells, { facts, width: 480, picture: pictureOf(cells), color_range: "row" });
+    const grid = plot.grid.value!;
+    for (const row of [0, 50, grid.rows - 1]) {
+      const greatest = Math.max(...grid.values.subarray(row * grid.columns, (row + 1) * grid.columns));
+      expect(plot.brush.value!.index(greatest, row)).toBe(255);
+    }
+  });
+});
+
+describe("places", () => {
+  test("a cell stands for its bin, and every place of the bin is in that cell", async () => {
+    const picture = await decodePicture(quantised(weights(70, 50), {}, 3));
+    const figure = { ...figureOf(12, 9), fold: 2 };
+    for (let row = 0; row < 12; row++) {
+      for (let column = 0; column < 9; column++) {
+        const bin = binAt(picture, figure, row, column);
+        expect(bin.queries.stop).toBeLessThanOrEqual(70);
+        expect(bin.keys.stop).toBeLessThanOrEqual(50);
+        for (const query of [bin.queries.start, bin.queries.stop - 1]) {
+          for (const key of [bin.keys.start, bin.keys.stop - 1]) {
+            expect(cellOf(picture, figure, query, key)).toEqual({ row, column });
+          }
+        }
+      }
+    }
+    expect(binAt(picture, figure, 11, 8)).toEqual({ queries: { start: 66, stop: 70 }, keys: { start: 48, stop: 50 } });
+  });
+
+  test("what is under the pointer is the box that is drawn there, zoomed or not", async () => {
+    const picture = await decodePicture(pictureOf(weights(20, 20)));
+    const figure = figureOf(20, 20);
+    for (const view of [WHOLE, { k: 2.3, x: -140.5, y: -61.25 }]) {
+      const { rows, columns } = inView(figure, view);
+      for (let row = rows.start; row < rows.stop; row++) {
+        for (let column = columns.start; column < columns.stop; column++) {
+          const box = boxAt(figure, view, row, column, 1, 1);
+          const bin = binUnder(picture, figure, view, box.x + box.width / 2, box.y + box.height / 2);
+          expect(bin?.queries.start).toBe(row);
+          expect(bin?.keys.start).toBe(column);
+        }
+      }
+    }
+  });
+
+  test("nothing is under the pointer outside the cells", async () => {
+    const picture = await decodePicture(pictureOf(CAUSAL));
+    const figure = figureOf(4, 4);
+    for (const [x, y] of [
+      [-1, 5],
+      [5, -1],
+      [4 * figure.cellWidth, 5],
+      [5, 4 * figure.cellHeight],
+    ] as const) {
+      expect(binUnder(picture, figure, WHOLE, x, y)).toBeNull();
+    }
+  });
+
+  test("a box has the tile's size: less its gap from 12 px, the whole cell below", () => {
+    const wide = figureOf(20, 20);
+    expect(boxAt(wide, WHOLE, 2, 3, 1, 1)).toEqual({
+      x: 3 * wide.cellWidth,
+      y: 2 * wide.cellHeight,
+      width: wide.cellWidth - 1,
+      height: wide.cellHeight - 1,
+    });
+    const small = figureOf(100, 100);
+    expect(small.cellWidth).toBeLessThan(12);
+    expect(boxAt(small, WHOLE, 0, 1, 1, 1)).toMatchObject({ x: small.cellWidth, width: small.cellWidth });
+  });
+
+  test("a span holds its start and not its stop", () => {
+    expect([1, 2, 4, 5].map((index) => isWithin(index, { start: 2, stop: 5 }))).toEqual([false, true, true, false]);
+  });
+});
