@@ -10,6 +10,8 @@ const MAX_HEIGHT = 640;
 const FRAME = 1280;
 const PANEL_GAP = 36;
 const KEY_GUTTER = 96;
+const TICK_ROOM = 52;
+const KEY_TICK_ROOM = 44;
 
 export function modeOf(width: number, unit = 1): Mode {
   const w = width / unit;
@@ -113,15 +115,18 @@ export function layoutFigure(input: {
   const keyMost = (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2;
 
   // Room for labels at their full size, so that zooming in moves nothing.
-  const labelRoom = Math.min(most, Math.ceil(labels.query)) + 2;
-  const left = labelRoom + 14 * unit;
-  const longest = Math.min(keyMost, labels.key);
+  const wide = Math.min(most, Math.ceil(labels.query)) + 2;
+  const keysWide = Math.min(keyMost, labels.key);
   let cell = NUMBERS_FROM * unit;
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
+    const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
+    const labelRoom = crowded ? Math.min(wide, TICK_ROOM * unit) : wide;
+    const left = labelRoom + 14 * unit;
+    const longest = crowded ? Math.min(keysWide, KEY_TICK_ROOM * unit) : keysWide;
     const keyRoom = labels.keyTicks ? 26 * unit : Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
     const reach = (index: number, at: number) =>
-      Math.min(keyMost, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
+      Math.min(longest, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
     let overhang = labels.keyTicks ? 16 * unit : 0;
     if (!labels.keyTicks) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));

@@ -54,7 +54,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly keyLabels: ReadonlySignal<Labels>;
   /** Why Python put back what was last set here. */
   readonly refused: ReadonlySignal<string | null>;
-  /** The heads and pins in force: a host that links only `head` or `query` leaves the lists behind for a moment. */
+  /** The heads and pins in force. `head` is one of `heads` and (`query`, `key`) the last of `pins`: where only those were
+   *  set, here or by a linked widget, the lists follow, as Python makes them do. */
   readonly shownHeads: ReadonlySignal<readonly number[]>;
   readonly shownPins: ReadonlySignal<readonly Pin[]>;
   select(change: Partial<Selection>): void;
@@ -170,20 +171,6 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     return query === null && key === null ? [] : [[query, key]];
   });
 
-  /** `head` is one of `heads`, and `query`, `key` the last of `pins`: Python keeps to the same rule. */
-  function select(change: Partial<Selection>) {
-    const whole: Partial<Selection> = { ...change };
-    if (change.head !== undefined && change.heads === undefined && !shownHeads.value.includes(change.head)) {
-      whole.heads = [change.head];
-    }
-    if ((change.query !== undefined || change.key !== undefined) && change.pins === undefined) {
-      const query = change.query === undefined ? traits.query.value : change.query;
-      const key = change.key === undefined ? traits.key.value : change.key;
-      whole.pins = query === null && key === null ? [] : [[query, key]];
-    }
-    write(whole);
-  }
-
   function addPin(query: number | null, key: number | null) {
     const others = shownPins.value.filter((pin) => pin[0] !== query || pin[1] !== key);
     const pins: Pin[] = others.length < shownPins.value.length ? [...others] : [...others, [query, key]];
@@ -227,7 +214,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),
     shownHeads,
     shownPins,
-    select,
+    select: write,
     addPin,
     toggleHead,
     show: write,

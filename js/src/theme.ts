@@ -2,7 +2,7 @@
  * Which host a view stands in and how light its page is. Hosts say it in different places, and some variables lie: in VS
  * Code Jupyter's own variables exist and are always light, so VS Code is asked first.
  */
-import { luminanceOf, parseColor } from "./color";
+import { type Color, luminanceOf, parseColor } from "./color";
 import type { ThemePreference } from "./model";
 
 export type HostName = "jupyter" | "vscode" | "other";
@@ -64,13 +64,18 @@ function hostHasHighContrast(el: Element): boolean {
   return jpThemeName !== undefined && /high contrast/i.test(jpThemeName);
 }
 
-/** By the nearest opaque background behind the element, or undefined if there is none up to the root. */
-function pageIsDark(el: Element): boolean | undefined {
+/** The nearest opaque background behind the element, or undefined if there is none up to the root. */
+export function pageColor(el: Element): Color | undefined {
   for (let at = el.isConnected ? parentOf(el) : bodyOf(el); at; at = parentOf(at)) {
     const color = parseColor(getComputedStyle(at).backgroundColor);
-    if (color && color.a > 0.5) return luminanceOf(color) < DARK;
+    if (color && color.a > 0.5) return color;
   }
   return undefined;
+}
+
+function pageIsDark(el: Element): boolean | undefined {
+  const color = pageColor(el);
+  return color && luminanceOf(color) < DARK;
 }
 
 /** The parent, out of a shadow root too. */

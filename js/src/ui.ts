@@ -2,12 +2,12 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
-import { contrast } from "./color";
+import { contrast, cssOf } from "./color";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
 import { type Bin, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
 import type { Store } from "./store";
-import { detectHost, detectTheme, type Theme, watchTheme } from "./theme";
+import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "./theme";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
 export type Hover =
@@ -32,6 +32,8 @@ export interface Ui {
   readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
   /** From number to colour for the picture in hand. */
   readonly brush: ReadonlySignal<Brush | null>;
+  /** Where the view's own parts end on the right: toolbar and status end there too. */
+  readonly extent: Signal<number | null>;
   readonly hover: Signal<Hover | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
   readonly target: ReadonlySignal<Target | null>;
@@ -53,6 +55,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const theme = signal<Theme>("light");
   const paints = signal<{ sequential: Paints; diverging: Paints } | null>(null);
   const hover = signal<Hover | null>(null);
+  const extent = signal<number | null>(null);
 
   const hoverBin = steady(() => {
     const at = hover.value;
@@ -102,6 +105,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     mode: computed(() => modeOf(width.value, unit.value)),
     paints,
     brush,
+    extent,
     hover,
     target,
     line: lineSource(store, kernel, target, stop),
@@ -136,6 +140,10 @@ function watchLook(ui: Ui): () => void {
     root.dataset.host = detectHost(root);
     root.dataset.theme = found;
     root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
+    // On a page of its own colour the widget sits on that page, where the host has no name for it.
+    const page = root.dataset.host === "other" && preference === "auto" ? pageColor(root) : undefined;
+    if (page === undefined) root.style.removeProperty("--aw-bg");
+    else root.style.setProperty("--aw-bg", cssOf(page));
     root.removeAttribute("data-dim-greys");
     const style = getComputedStyle(root);
     const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));

@@ -1,9 +1,11 @@
 /** What anywidget calls: `initialize` once for each model, `render` once for each view of it. */
 
+import { untracked } from "@preact/signals-core";
 import { createKernel, type Kernel } from "./kernel";
 import type { Model } from "./model";
 import { createStore, type Store } from "./store";
 import { createUi } from "./ui";
+import type { View } from "./views/dom";
 import { frame } from "./views/frame";
 
 interface Session {
@@ -22,12 +24,12 @@ function start(model: Model, stop: AbortSignal): Session {
 /** Older hosts give no signal: what is returned ends the same. */
 function ending(signal: AbortSignal | undefined): AbortController {
   const end = new AbortController();
-  if (signal?.aborted) end.abort();
   signal?.addEventListener("abort", () => end.abort(), { once: true });
   return end;
 }
 
 function initialize({ model, signal }: { model: Model; signal?: AbortSignal }): () => void {
+  if (signal?.aborted) return () => {};
   const end = ending(signal);
   const uid = model.get("uid");
   const session = start(model, end.signal);
@@ -39,16 +41,24 @@ function initialize({ model, signal }: { model: Model; signal?: AbortSignal }): 
 }
 
 function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?: AbortSignal }): () => void {
+  if (signal?.aborted) return () => {};
   const end = ending(signal);
   const { store, kernel } = sessions.get(model.get("uid")) ?? start(model, end.signal);
   const root = document.createElement("div");
   root.className = "attnwidget";
   el.append(root);
   const ui = createUi(store, kernel, root, end.signal);
-  const view = frame(ui);
-  root.append(view.node);
+  // The view is built when there is a width to draw it at: not before it is in the page, and not while a notebook full
+  // of widgets is being opened, whose other models have two seconds to start.
+  let view: View | null = null;
+  const whenWide = ui.width.subscribe((width) => {
+    if (width === 0 || view !== null) return;
+    view = untracked(() => frame(ui));
+    root.append(view.node);
+  });
   end.signal.addEventListener("abort", () => {
-    view.dispose();
+    whenWide();
+    view?.dispose();
     root.remove();
   });
   return () => end.abort();

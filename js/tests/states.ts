@@ -153,6 +153,7 @@ export function failed(error: string, of: Partial<Of> = {}, cells: Cells = CAUSA
 export function factsOf(cells: Cells, facts: Partial<Facts> = {}): Facts {
   const [queries, keys] = shapeOf(cells) as [number, number];
   return {
+    version: 0,
     layers: ["layer 0", "layer 1"],
     batches: 1,
     heads: 4,
@@ -171,6 +172,11 @@ export function factsOf(cells: Cells, facts: Partial<Facts> = {}): Facts {
 
 let widgets = 0;
 
+/** The one pin that Python makes of a query and a key. */
+function pinsOf({ query = null, key = null }: Partial<Traits>): Traits["pins"] {
+  return query === null && key === null ? [] : [[query, key]];
+}
+
 /** Everything that Python has sent before the first view is drawn. */
 export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
   const facts = changes.facts ?? factsOf(cells);
@@ -188,11 +194,17 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     ...OF,
     query: null,
     key: null,
+    heads: [changes.head ?? 0],
+    pins: pinsOf(changes),
     view: "heatmap",
     color_scale: "linear",
     color_range: "head",
     palette: "attnwidget",
     theme: "light",
+    top_k: null,
+    threshold: 0.02,
+    direction: "query",
+    links: null,
     facts,
     picture: pictureOf(cells, of),
     thumbnails: {

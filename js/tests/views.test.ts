@@ -186,15 +186,15 @@ describe("the panel", () => {
     expect(view.all(".aw-sums")).toHaveLength(0);
   });
 
-  test("an infinite score is said, and makes no bar of no length or too much", async () => {
+  test("an infinite score is said, and fills its bar", async () => {
     const { view } = await draw([[Number.POSITIVE_INFINITY, 1, Number.NEGATIVE_INFINITY]], {
       stage: "scores",
       query: 0,
     });
     expect(rows(view).map(({ number, bar }) => [number, bar])).toEqual([
-      ["+∞", "0%"],
+      ["+∞", "100%"],
       ["1.000", "100%"],
-      ["−∞", "0%"],
+      ["−∞", "100%"],
     ]);
   });
 
@@ -287,8 +287,8 @@ describe("the legend", () => {
 describe("stages and palettes", () => {
   test.each<[Stage, string]>([
     ["scores", "score"],
-    ["scaled", "scaled"],
-    ["masked", "masked"],
+    ["scaled", "scaled score"],
+    ["masked", "masked score"],
     ["weights", "weight"],
   ])("%s: colours of its own kind, and its own word", async (stage, word) => {
     const cells = [

@@ -629,10 +629,10 @@ describe("a head that cannot be computed", () => {
     const { state, options } = started({ picture: failed(MEMORY) });
     const { view } = await show(state, options);
     expect(view.text(".aw-problem")).toContain(MEMORY);
-    expect(view.find(".aw-figure").hidden).toBe(true);
+    expect(view.find(".aw-stage").hidden).toBe(true);
     view.button("head 2").click();
     await settle();
-    expect(view.find(".aw-figure").hidden).toBe(false);
+    expect(view.find(".aw-stage").hidden).toBe(false);
     expect(sizes(view)).toEqual([176, 176]);
   });
 });
@@ -756,9 +756,9 @@ describe("when a view goes", () => {
     const endModel = widget.initialize({ model: proxied, signal: whole.signal });
     const endView = widget.render({ model: proxied, el, signal: one.signal });
     const view = new View(el);
-    const { canvas } = view;
     resize(view.root, 900);
     await settle();
+    const { canvas } = view;
     await useAll(view);
     expect([subscribed.size > 10, observers.size, left(el).length > 0]).toEqual([true, 2, true]);
 

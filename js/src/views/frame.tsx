@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals-core";
 import type { ViewName } from "../model";
 import type { Ui } from "../ui";
-import { mount, part, type View } from "./dom";
+import { mount, part, px, type View } from "./dom";
 import { graph } from "./graph";
 import { matrix } from "./matrix";
 import { Message } from "./message";
@@ -21,18 +21,27 @@ export function frame(ui: Ui): View {
   );
   const tools = toolbar(ui);
   const pick = picker(ui);
+  const body = part("aw-body");
   const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
   const views = [title, tools, pick, problem, notice(ui), status(ui)];
   const [, , , , notes, line] = views as [View, View, View, View, View, View];
-  node.append(title.node, tools.node, pick.node, stage, problem.node, notes.node, line.node);
+  body.append(stage, problem.node);
+  node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
 
   const ends = [
     effect(() => {
       const facts = store.facts.value;
       pick.node.hidden = facts.layers.length < 2 && facts.heads < 2 && facts.batches < 2;
       ui.root.dataset.mode = ui.mode.value;
-      stage.hidden = store.problem.value !== null && store.picture.value === null;
+      const failed = store.problem.value !== null;
+      stage.hidden = failed && store.picture.value === null;
+      stage.toggleAttribute("data-failed", failed);
+    }),
+    effect(() => {
+      const extent = ui.extent.value;
+      if (extent === null) node.style.removeProperty("--aw-extent");
+      else node.style.setProperty("--aw-extent", px(extent));
     }),
     effect(() => {
       // Each view lives and ends with its own signal.
@@ -43,6 +52,7 @@ export function frame(ui: Ui): View {
         own.abort();
         view.dispose();
         ui.hover.value = null;
+        ui.extent.value = null;
       };
     }),
   ];

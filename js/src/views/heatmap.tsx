@@ -52,6 +52,7 @@ export function heatmap(ui: Ui): Heatmap {
     stop,
   );
 
+  let last: readonly unknown[] = [];
   const ends = [
     effect(() => {
       const figure = plot.figure.value;
@@ -75,7 +76,6 @@ export function heatmap(ui: Ui): Heatmap {
     }),
   ];
 
-  let last: readonly unknown[] = [];
   function draw(): void {
     const figure = plot.figure.value;
     const grid = plot.grid.value;

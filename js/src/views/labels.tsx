@@ -91,7 +91,7 @@ function labelled(axis: Axis, unit: number): number[] {
   };
   const chosen: number[] = [];
   for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0 && inside(i)) chosen.push(i);
-  if (step === 1 && (axis.side === "query" || axis.pitch >= 16 * unit)) return chosen;
+  if (step === 1 && (axis.side === "query" || axis.pitch >= 20 * unit)) return chosen;
   const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbours step back for a pinned or hovered label
   const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
   for (const s of special) if (isWithin(s, axis.cells) && inside(s) && !kept.includes(s)) kept.push(s);

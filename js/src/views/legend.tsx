@@ -74,7 +74,7 @@ function Legend({ ui }: { ui: Ui }) {
             below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
           </span>
         )}
-        <span>{rangeText(ui)}</span>
+        {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
         {pooled && (
           <span>
             each cell: the {store.pool.value === "max" ? "maximum" : "mean"} of {count(picture.queryBin)} ×{" "}

@@ -9,6 +9,8 @@ import { panel } from "./panel";
 
 const PANEL_GAP = 36;
 const HEADLINE = 30; // of the panel, above its first row
+const ROW = 22;
+const SUMS = 54;
 const LEGEND_LEAST = 420;
 
 export function matrix(ui: Ui): View {
@@ -29,7 +31,14 @@ export function matrix(ui: Ui): View {
     side.node.style.width = px(figure.panel);
     colours.node.style.paddingLeft = px(figure.left);
     const least = Math.min(ui.width.value, LEGEND_LEAST * unit);
-    colours.node.style.maxWidth = px(Math.max(figure.left + figure.width + figure.overhang, least));
+    const wide = Math.max(figure.left + figure.width + figure.overhang, least);
+    colours.node.style.maxWidth = px(wide);
+    const beside = figure.mode === "beside" || figure.mode === "wide";
+    ui.extent.value = beside ? wide + PANEL_GAP * unit + figure.panel : null;
+    // Room for all that a row may show, so that pointing at one moves nothing.
+    const { queries, keys } = ui.store.facts.value;
+    const rows = Math.min(figure.mode === "narrow" ? 6 : 12, Math.max(queries, keys)) + 1;
+    side.node.style.minHeight = px((HEADLINE + ROW * rows + SUMS) * unit);
   });
   return {
     node,

@@ -1,7 +1,9 @@
 /** A word that opens a list: `Show weights ⌄`. Arrow keys walk it, Esc closes it, a click outside too. */
 
 import { Component, type ComponentChildren, createRef } from "preact";
-import { Chevron } from "./dom";
+import { Chevron, px } from "./dom";
+
+const EDGE = 4; // pixels between a menu and the window's edge
 
 export interface Choice {
   readonly value: string;
@@ -29,6 +31,7 @@ interface Props {
 export class Menu extends Component<Props, { open: boolean }> {
   override state = { open: false };
   private node = createRef<HTMLDivElement>();
+  private popup = createRef<HTMLDivElement>();
   private listening: AbortController | null = null;
 
   override componentWillUnmount() {
@@ -43,12 +46,40 @@ export class Menu extends Component<Props, { open: boolean }> {
     const outside = (event: Event) => {
       if (!event.composedPath().includes(this.node.current as EventTarget)) this.toggle(false);
     };
-    document.addEventListener("pointerdown", outside, { signal: this.listening.signal, capture: true });
+    const options = { signal: this.listening.signal, capture: true };
+    document.addEventListener("pointerdown", outside, options);
+    const moved = (event: Event) => {
+      if (!event.composedPath().includes(this.popup.current as EventTarget)) this.toggle(false);
+    };
+    document.addEventListener("scroll", moved, options);
+    window.addEventListener("resize", moved, options);
     requestAnimationFrame(() => {
       const items = this.items();
       (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus();
     });
   };
+
+  override componentDidUpdate(_: Props, before: { open: boolean }) {
+    if (this.state.open && !before.open) this.place();
+  }
+
+  /** In the top layer, which no output area clips, below its word or above it, and inside the window. */
+  private place() {
+    const popup = this.popup.current;
+    const button = this.node.current?.querySelector("button");
+    if (!popup || !button) return;
+    popup.showPopover?.();
+    const word = button.getBoundingClientRect();
+    const { width } = popup.getBoundingClientRect();
+    const [below, above] = [window.innerHeight - word.bottom - 2 * EDGE, word.top - 2 * EDGE];
+    const up = below < popup.scrollHeight && above > below;
+    const wanted = this.props.side === "left" ? word.left - EDGE : word.right + EDGE - width;
+    Object.assign(popup.style, {
+      left: px(Math.max(EDGE, Math.min(wanted, window.innerWidth - width - EDGE))),
+      maxHeight: px(Math.max(120, up ? above : below)),
+      ...(up ? { bottom: px(window.innerHeight - word.top + 2) } : { top: px(word.bottom + 2) }),
+    });
+  }
 
   private items(): HTMLElement[] {
     return [...(this.node.current?.querySelectorAll<HTMLElement>(".aw-popup button, .aw-popup input") ?? [])];
@@ -79,7 +110,7 @@ export class Menu extends Component<Props, { open: boolean }> {
     if (this.state.open && to && !this.node.current?.contains(to)) this.toggle(false);
   };
 
-  override render({ label, value, name, side, sections, children }: Props, { open }: { open: boolean }) {
+  override render({ label, value, name, sections, children }: Props, { open }: { open: boolean }) {
     return (
       <div
         class="aw-menu"
@@ -111,7 +142,7 @@ export class Menu extends Component<Props, { open: boolean }> {
           )}
         </button>
         {open && (
-          <div class="aw-popup" role="menu" aria-label={name} data-side={side ?? "right"}>
+          <div class="aw-popup" role="menu" aria-label={name} popover="manual" ref={this.popup}>
             {sections.map((section) => (
               <div role="group" aria-label={section.title ?? name} key={section.title ?? name}>
                 {section.title && <h4>{section.title}</h4>}

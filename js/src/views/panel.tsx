@@ -125,7 +125,8 @@ export function combine(lines: readonly Line[], mean: boolean): Line {
 
 function headline(line: Line, byQuery: boolean): string {
   if (line.stage === "weights") return byQuery ? "attends to" : "is attended to by";
-  return byQuery ? `${line.stage} over its keys` : `${line.stage} over its queries`;
+  const what = line.stage === "scores" ? "scores" : `${line.stage} scores`;
+  return byQuery ? `${what} over its keys` : `${what} over its queries`;
 }
 
 interface RanksProps {
@@ -213,7 +214,7 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
                 </span>
               </div>
               <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
-                <span class="aw-sum-name">90 % of weight in</span>
+                <span class="aw-sum-name">{ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}</span>
                 <span>
                   <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
                 </span>
@@ -242,9 +243,10 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
 }
 
 function barStyle(value: number, greatest: number, weights: boolean) {
-  const share = greatest > 0 && Number.isFinite(value) ? (100 * Math.abs(value)) / greatest : 0;
+  const share = Number.isFinite(value) ? (greatest > 0 ? (100 * Math.abs(value)) / greatest : 0) : 100;
   return {
     width: `${share}%`,
+    minWidth: share > 0 ? "1px" : "0",
     ...(weights ? {} : { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" }),
   };
 }

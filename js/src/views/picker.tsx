@@ -144,14 +144,14 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { heads, groups } = store.facts.value;
   const thumbnails = store.thumbnails.value;
   const paints = ui.paints.value?.sequential ?? null;
-  const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 260 : 0);
-  const dense = heads * 29 > Math.max(room, 12 * 29);
+  const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
+  const dense = heads * 29 > Math.max(room, CHIPS * 29);
   const isGraph = store.view.value === "graph";
   const shown = isGraph ? store.shownHeads.value : [store.head.value];
   const dark = isDark(ui.theme.value);
   const colorOf = (head: number) =>
     shown.length > 1 ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
-  const choose = (head: number) => store.select({ head, heads: [head] });
+  const choose = (head: number) => store.select(isGraph ? { head, heads: [head] } : { head });
   const shared = groups < heads ? heads / groups : 0;
   return (
     <div class="aw-group">
@@ -160,6 +160,8 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
         class="aw-heads"
         {...(isGraph ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
         data-dense={dense || undefined}
+        data-many={heads >= 8 || undefined}
+        ref={(list) => keepInView(list, store.head.value)}
       >
         {Array.from({ length: heads }, (_, head) => {
           const chosen = shown.includes(head);
@@ -188,6 +190,19 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
       </div>
     </div>
   );
+}
+
+/** Scroll the list, and nothing but the list, so that a newly chosen head is in view. */
+function keepInView(list: HTMLElement | null, head: number): void {
+  if (list === null || list.dataset.head === String(head)) return;
+  list.dataset.head = String(head);
+  requestAnimationFrame(() => {
+    const [chosen, frame] = [list.children[head]?.getBoundingClientRect(), list.getBoundingClientRect()];
+    if (chosen === undefined) return;
+    const margin = 24;
+    if (chosen.left < frame.left + margin) list.scrollLeft += chosen.left - frame.left - margin;
+    else if (chosen.right > frame.right - margin) list.scrollLeft += chosen.right - frame.right + margin;
+  });
 }
 
 /** A thumbnail is on its own range: 0 to 1. */

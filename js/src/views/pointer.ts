@@ -114,6 +114,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     .clickDistance(CLICK_MOVES)
     .on("zoom", (event: D3ZoomEvent<HTMLCanvasElement, unknown>) => {
       const { k, x, y } = event.transform;
+      hint.value = false;
       plot.viewport.value = { k, x, y };
     });
   const surface = select(canvas).call(behaviour).on("dblclick.zoom", null);

@@ -96,15 +96,18 @@ export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
   if (figure === null || picture === null || plot.numbersFit.value || at === null || !("bin" in at)) return null;
   const { row, column } = cellOf(picture, figure, at.bin.queries.start, at.bin.keys.start);
   const box = boxAt(figure, plot.viewport.value, row, column, ui.dpr.value, ui.unit.value);
-  const left = box.x + box.width / 2 > figure.width / 2;
-  const above = box.y + box.height / 2 > figure.height / 2;
   const away = 14 * ui.unit.value;
+  const [before, after] = [figure.left + box.x - away, figure.left + box.x + box.width + away];
+  const above = box.y + box.height / 2 > figure.height / 2;
+  const room = Math.min(ui.width.value, 1280 * ui.unit.value) - 8;
+  const left = before > room - after; // beside the cell, where there is more room; never outside the widget
   return (
     <div
       class="aw-readout"
       style={{
-        left: px(figure.left + (left ? box.x - away : box.x + box.width + away)),
+        left: px(left ? before : after),
         top: px(figure.top + (above ? box.y - away : box.y + box.height + away)),
+        maxWidth: px(Math.min(260 * ui.unit.value, left ? before : room - after)),
         transform: `translate(${left ? "-100%" : "0"}, ${above ? "-100%" : "0"})`,
       }}
     >

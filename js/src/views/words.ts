@@ -8,7 +8,7 @@ import { MINUS_INF, NAN, PLUS_INF } from "../wire";
 
 /** One number of a stage: "weight", "score". */
 export function wordOf(stage: Stage): string {
-  return stage === "weights" ? "weight" : stage === "scores" ? "score" : stage;
+  return stage === "weights" ? "weight" : stage === "scores" ? "score" : `${stage} score`;
 }
 
 export function numberOf(value: number, kind: number, stage: Stage): string {
