@@ -1,6 +1,7 @@
 """Widgets on a plain page, without Jupyter: the real front-end on states that the real `AttentionWidget` made.
 
-The page's kernel is this process: requests are answered and traits taken by the widget itself, through Playwright.
+The page's kernel is this process: requests are answered and traits taken by the widget itself, through Playwright. The
+kernel can be made to wait (`hold`, `release`) and to end (`end_kernel`).
 """
 
 from __future__ import annotations
@@ -10,47 +11,83 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import OfflinePages, Page
+from lab import SCREENSHOTS, OfflinePages, Page
 
 from attnwidget import AttentionWidget, requests, widget
 
 HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"
+AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
+MARGIN = 8  # of the page, on each side of a widget
 
-# What each host says of its theme, and the colours that it puts behind and into a widget.
+# What each host says of its theme, and the colours that it puts behind and into a widget. Fonts differ on purpose: the
+# plain hosts have the system's, the others Inter or a Helvetica if they are installed.
+_FONTS = "Inter,&quot;Liberation Sans&quot;,sans-serif"
 HOSTS = {
     "plain-light": '<body style="background:#fff;color:#222">',
     "plain-dark": '<body style="background:#111;color:#eee" class="dark-theme">',
-    "jupyter-light": '<body data-jp-theme-light="true" style="background:#fff;--jp-layout-color0:#fff">',
-    "jupyter-dark": '<body data-jp-theme-light="false" style="background:#111;--jp-layout-color0:#111">',
-    "jupyter-contrast": '<body data-jp-theme-light="false" data-jp-theme-name="JupyterLab Dark High Contrast">',
+    "jupyter-light": (
+        '<body data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light" '
+        f'style="background:#fff;--jp-layout-color0:#fff;--jp-ui-font-size1:13px;--jp-ui-font-family:{_FONTS}">'
+    ),
+    "jupyter-dark": (
+        '<body data-jp-theme-light="false" data-jp-theme-name="JupyterLab Dark" '
+        f'style="background:#111;--jp-layout-color0:#111;--jp-ui-font-size1:13px;--jp-ui-font-family:{_FONTS}">'
+    ),
+    "jupyter-contrast": (
+        '<body data-jp-theme-light="false" data-jp-theme-name="JupyterLab Dark High Contrast" '
+        f'style="background:#000;--jp-layout-color0:#000;--jp-ui-font-size1:13px;--jp-ui-font-family:{_FONTS}">'
+    ),
+    "jupyter-large": (  # the reader has made everything larger
+        '<body data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light" '
+        f'style="background:#fff;--jp-layout-color0:#fff;--jp-ui-font-size1:18px;--jp-ui-font-family:{_FONTS}">'
+    ),
+    "vscode-light": (
+        '<body data-vscode-theme-kind="vscode-light" style="background:#fff;color:#333;--jp-layout-color0:#fff;'
+        f'--vscode-editor-background:#fff;--vscode-font-family:{_FONTS};--vscode-focusBorder:#0090f1">'
+    ),
     "vscode-dark": (  # a white panel behind pale text, and Jupyter's variables, always light
         '<body data-vscode-theme-kind="vscode-dark" style="background:#fff;color:#ccc;--jp-layout-color0:#fff;'
-        '--vscode-editor-background:#1f1f1f;--vscode-font-family:sans-serif">'
+        f'--vscode-editor-background:#1f1f1f;--vscode-font-family:{_FONTS};--vscode-focusBorder:#0078d4">'
     ),
     "vscode-contrast": (
         '<body data-vscode-theme-kind="vscode-high-contrast" style="background:#fff;color:#fff;'
-        '--vscode-editor-background:#000;--vscode-font-family:sans-serif">'
+        f'--vscode-editor-background:#000;--vscode-font-family:{_FONTS};--vscode-focusBorder:#f38518">'
     ),
     "vscode-contrast-light": (
         '<body data-vscode-theme-kind="vscode-high-contrast-light" style="background:#fff;color:#000;'
-        '--vscode-editor-background:#fff;--vscode-font-family:sans-serif">'
+        f'--vscode-editor-background:#fff;--vscode-font-family:{_FONTS};--vscode-focusBorder:#006bbd">'
     ),
+    "sepia": '<body style="background:#f4ecd8;color:#433422">',
 }
 
 SCRIPT = """
 import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
+let open = Promise.resolve();
+let release = () => {};
+window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
+window.release = () => release();
+window.endKernel = () => { for (const { host } of window.mounted) host.dead = true; };
 window.start = async (states, live) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
-      answer: async (request) => reviveState(await window.answer(index, request)),
-      take: async (changes) => reviveState(await window.take(index, changes)),
+      answer: async (request) => { await open; return reviveState(await window.answer(index, request)); },
+      take: async (changes) => { await open; return reviveState(await window.take(index, changes)); },
     };
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
   }
 };
 """
+
+DRAWN = """() => {
+  const roots = [...document.querySelectorAll(".mount")];
+  return document.querySelectorAll(".aw-ghost").length === 0 && roots.every((root) => {
+    const picture = root.querySelector("[data-aw=picture]");
+    const status = root.querySelector("[data-aw=status]");
+    return picture?.style.width && picture.getAttribute("aria-label") && status.textContent;
+  });
+}"""
 
 
 def portable(value: Any) -> Any:
@@ -70,40 +107,137 @@ def state_of(shown: AttentionWidget) -> dict[str, Any]:
     return dict(shown.get_state(names))
 
 
+class Gallery:
+    """A page with widgets, one below the other."""
+
+    def __init__(self, shown: Page, widgets: Sequence[AttentionWidget]) -> None:
+        self.shown = shown
+        self.page = shown.page
+        self.widgets = widgets
+
+    @property
+    def faults(self) -> list[str]:
+        """What a reader would complain about, and what the console and the network say: empty if all is well."""
+        found: list[str] = self.page.evaluate(AUDIT)
+        found += [f"console, {message.kind}: {message.text}" for message in self.shown.problems]
+        return found + [f"fetched from outside: {url}" for url in self.shown.blocked]
+
+    def check(self, also: Sequence[str] = ()) -> None:
+        """Nothing is amiss, nor was before (`also`)."""
+        faults = [*also, *self.faults]
+        assert not faults, "\n".join([f"{len(faults)} faults", *faults])
+
+    def place(self, query: int, key: int, index: int = 0) -> tuple[float, float]:
+        """The middle of a cell on the page, as long as nothing is zoomed."""
+        facts = self.widgets[index].facts
+        box = self.page.locator("[data-aw=picture]").nth(index).bounding_box()
+        assert box is not None
+        across, down = (key + 0.5) / facts["keys"], (query + 0.5) / facts["queries"]
+        return box["x"] + box["width"] * across, box["y"] + box["height"] * down
+
+    def hover(self, query: int, key: int, index: int = 0) -> None:
+        self.page.mouse.move(*self.place(query, key, index))
+
+    def click(self, query: int, key: int, index: int = 0) -> None:
+        self.page.mouse.click(*self.place(query, key, index))
+
+    def leave(self) -> None:
+        """Take the pointer off all widgets."""
+        self.page.mouse.move(1, 1)
+
+    def menu(self, name: str) -> None:
+        """Open one of the toolbar's menus."""
+        self.page.locator(f".aw-menu[aria-label='{name}'] > button").first.click()
+        self.page.wait_for_selector(f".aw-popup[aria-label='{name}']")
+
+    def choose(self, menu: str, item: str) -> None:
+        self.menu(menu)
+        self.page.get_by_role("menuitemradio", name=item).first.click()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until all that is due has been drawn."""
+        self.page.wait_for_function(DRAWN)
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+        )
+
+    def pixels(self, index: int = 0) -> str:
+        """The picture as a data URL: equal for equal pictures."""
+        picture = self.page.locator("[data-aw=picture]").nth(index)
+        url: str = picture.evaluate("(canvas) => canvas.toDataURL()")
+        return url
+
+    def zoom(self, query: int, key: int, by: float) -> None:
+        """Ctrl + wheel over a cell, `by` > 0 is in."""
+        self.hover(query, key)
+        self.page.keyboard.down("Control")
+        for _ in range(round(abs(by))):
+            self.page.mouse.wheel(0, -50 if by > 0 else 50)
+        self.page.keyboard.up("Control")
+        self.settle()
+
+    def hold(self) -> None:
+        """From now on the kernel is busy."""
+        self.page.evaluate("() => window.hold()")
+
+    def release(self) -> None:
+        self.page.evaluate("() => window.release()")
+
+    def end_kernel(self) -> None:
+        self.page.evaluate("() => window.endKernel()")
+
+    def screenshot(self, name: str) -> Path:
+        """Save a picture of all widgets and of what floats over them."""
+        width, height = self.page.evaluate(
+            """() => {
+              const nodes = [...document.querySelectorAll(".attnwidget, .attnwidget *")];
+              const bottom = Math.max(...nodes.map((node) => node.getBoundingClientRect().bottom));
+              return [innerWidth, Math.ceil(bottom + scrollY + 8)];
+            }"""
+        )
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"gallery-{name}.png"
+        clip = {"x": 0, "y": 0, "width": width, "height": height}
+        self.page.screenshot(path=path, full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
+        return path
+
+
 def show(
     offline_page: OfflinePages,
-    widgets: Sequence[AttentionWidget],
+    widgets: Sequence[AttentionWidget] | AttentionWidget,
     *,
     host: str = "plain-light",
-    widths: Sequence[int] | int = 900,
+    width: int = 900,
+    height: int = 1400,
     live: bool = True,
     **context: Any,
-) -> Page:
-    """Open a page with these widgets, one below the other, and wait until each has drawn."""
-    widths = [widths] * len(widgets) if isinstance(widths, int) else widths
-    mounts = "".join(f'<div class="mount" style="width:{width}px;margin:0 0 24px"></div>' for width in widths)
+) -> Gallery:
+    """Open a page with these widgets, `width` pixels wide, and wait until each has drawn."""
+    widgets = [widgets] if isinstance(widgets, AttentionWidget) else widgets
+    mounts = '<div class="mount" style="margin:0 0 24px"></div>' * len(widgets)
     html = (
-        f'<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="widget.css">{HOSTS[host]}{mounts}'
+        f'<!doctype html><meta charset="utf-8"><title>attnwidget</title><link rel="stylesheet" href="widget.css">'
+        f"<style>html{{scrollbar-width:none}}body{{margin:{MARGIN}px}}</style>{HOSTS[host]}{mounts}"
         f'<script src="host.js"></script><script type="module">{SCRIPT}</script>'
     )
     files = {name: widget.STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
     page.page.expose_function("answer", _answerer(widgets))
     page.page.expose_function("take", _taker(widgets))
     page.page.wait_for_function("() => typeof window.start === 'function'")
     states = [portable(state_of(shown)) for shown in widgets]
     page.page.evaluate("([states, live]) => window.start(states, live)", [states, live])
-    page.page.wait_for_function(
-        "() => [...document.querySelectorAll('[data-aw=picture]')].every((c) => c.width > 0) && "
-        "document.querySelectorAll('.aw-ghost').length === 0"
-    )
-    return page
+    gallery = Gallery(page, widgets)
+    gallery.settle()
+    return gallery
 
 
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(shown._stack, {"requests": [request]}, lambda: None)
+        reply = requests.answer(shown._stack, {"requests": [request]}, shown._retry)
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

@@ -32,6 +32,7 @@ from playwright.sync_api import BrowserContext, Playwright, Route
 from playwright.sync_api import Page as PlaywrightPage
 
 Theme = Literal["light", "dark", "contrast"]
+Kind = Literal["lab", "notebook"]
 
 SCREENSHOTS = Path(__file__).parents[2] / "test-artifacts" / "screenshots"
 
@@ -46,6 +47,9 @@ HOST_NOISE = [
     (r"reading 'schema'", "Notebook 7.6 opens its settings before they are loaded"),
     (r"Could not restore the debugger state", "JupyterLab asks the old kernel for it while that one is restarted"),
     (r"Connection lost, reconnecting", "a restarted kernel closes its socket"),
+    (r"Menu entry for command '[\w:-]+' is duplicated", "Notebook 7.6's own menus"),
+    (r"\[yjs#509\] Not same Y.Doc", "Notebook 7.6 loads the library twice"),
+    (r"Command 'filebrowser:open-path' not registered", "Notebook 7.6 has it in another page"),
 ]
 
 # Chromium as root in a container, and silent: no telemetry, no component updates.
@@ -113,6 +117,7 @@ class LabServer:
             "--ServerApp.disable_check_xsrf=True",
             "--IdentityProvider.token=",
             "--LabApp.expose_app_in_browser=True",
+            "--JupyterNotebookApp.expose_app_in_browser=True",
             "--LabApp.news_url=",
             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
             "--LabApp.extension_manager=readonly",
@@ -165,6 +170,11 @@ class LabServer:
                 process.kill()
         psutil.wait_procs(family, timeout=5)
         shutil.rmtree(self.home, ignore_errors=True)
+
+    @property
+    def log(self) -> str:
+        """What the server has said, and the kernels on their standard error."""
+        return self._log.read_text(errors="replace")
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -242,16 +252,17 @@ class Page:
 
 
 class LabNotebook(Page):
-    """A notebook that is open in JupyterLab, its kernel connected and idle."""
+    """A notebook that is open in JupyterLab or in Jupyter Notebook 7, its kernel connected and idle."""
 
-    def __init__(self, context: BrowserContext, server: LabServer, path: Path) -> None:
+    def __init__(self, context: BrowserContext, server: LabServer, path: Path, kind: Kind = "lab") -> None:
         super().__init__(context)
         self.server = server
         self.path = path
-        self.url = f"{server.base}/lab/tree/{quote(path.relative_to(server.root).as_posix())}?reset"
+        at = {"lab": "lab/tree/{}?reset", "notebook": "notebooks/{}"}[kind]
+        self.url = f"{server.base}/{at.format(quote(path.relative_to(server.root).as_posix()))}"
 
     def load(self) -> None:
-        """(Re)load JupyterLab on this notebook."""
+        """(Re)load the page on this notebook."""
         self.page.goto(self.url, wait_until="domcontentloaded", timeout=90_000)
         self.page.wait_for_selector(".jp-NotebookPanel .jp-Notebook .jp-CodeCell", timeout=90_000)
         self.wait_idle()
@@ -365,6 +376,35 @@ class LabNotebook(Page):
     def clear_outputs(self) -> None:
         self.command("notebook:clear-all-cell-outputs")
 
+    def clear_output(self, index: int) -> None:
+        self.activate(index)
+        self.command("notebook:clear-cell-output")
+
+    def leave(self) -> None:
+        """Bring another tab to the front."""
+        self.command("launcher:create")
+        self.page.wait_for_selector(".jp-NotebookPanel", state="hidden")
+
+    def come_back(self) -> None:
+        """Bring the notebook to the front again."""
+        self.page.evaluate(
+            """() => {
+              const { shell } = window.jupyterapp;
+              for (const widget of shell.widgets("main")) if (widget.content?.activeCell) shell.activateById(widget.id);
+            }"""
+        )
+        self.page.wait_for_selector(".jp-NotebookPanel", state="visible")
+
+    def send_as_front_end(self, model_id: str, data: Mapping[str, Any]) -> None:
+        """Send a widget's kernel side a message as a front-end would, whatever it says."""
+        self.page.evaluate(
+            """([id, data]) => {
+              const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+              return kernel._comms.get(id).send(data).done;
+            }""",
+            [model_id, dict(data)],
+        )
+
     def save(self) -> nbformat.NotebookNode:
         """Save, and return what is in the file."""
         self.command("docmanager:save")
@@ -432,7 +472,7 @@ class Lab:
         self._open: list[LabNotebook] = []
         self.server = server
 
-    def open(self, cells: Sequence[str], *, theme: Theme = "light", **context: Any) -> LabNotebook:
+    def open(self, cells: Sequence[str], *, theme: Theme = "light", kind: Kind = "lab", **context: Any) -> LabNotebook:
         """Open a new notebook with these code cells. Further keywords are those of `Browser.context`."""
         folder = Path(tempfile.mkdtemp(dir=self.server.root))
         path = folder / "notebook.ipynb"
@@ -441,11 +481,11 @@ class Lab:
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
         )
         nbformat.write(notebook, path)
-        return self.open_file(path, theme=theme, **context)
+        return self.open_file(path, theme=theme, kind=kind, **context)
 
-    def open_file(self, path: Path, *, theme: Theme = "light", **context: Any) -> LabNotebook:
+    def open_file(self, path: Path, *, theme: Theme = "light", kind: Kind = "lab", **context: Any) -> LabNotebook:
         """Open a notebook that lies below `server.root`."""
-        opened = LabNotebook(self._browser.context(**context), self.server, path)
+        opened = LabNotebook(self._browser.context(**context), self.server, path, kind)
         self._open.append(opened)
         opened.load()
         opened.set_theme(theme)

@@ -1,0 +1,597 @@
+"""Every state that a reader can meet, drawn by the real front-end from real widgets, measured and photographed.
+
+Each test says that nothing is amiss (audit.js: nothing sticks out, overlaps, is cut off, is small, pale or nameless;
+nothing on the console) and that the words are there; how it looks is in test-artifacts/screenshots/gallery-*.png.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gallery import Gallery, show
+from lab import OfflinePages
+
+from attnwidget import AttentionWidget
+from attnwidget.samples import load_sample
+
+Show = Callable[..., Gallery]
+
+
+@pytest.fixture
+def gallery(offline_page: OfflinePages) -> Show:
+    def opened(widgets: Any, **keywords: Any) -> Gallery:
+        return show(offline_page, widgets, **keywords)
+
+    return opened
+
+
+def bank(**more: Any) -> AttentionWidget:
+    q, k, v, tokens, mask = load_sample("bank")
+    return AttentionWidget(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, **more})
+
+
+def of_scores(scores: torch.Tensor, **more: Any) -> AttentionWidget:
+    """A widget of one head with exactly these scores, (Q, K)."""
+    return AttentionWidget(scores, torch.eye(scores.shape[1]), **{"scale": 1.0, **more})
+
+
+def random(queries: int, keys: int, heads: int = 1, size: int = 16, sharp: float = 1.5, **more: Any) -> AttentionWidget:
+    """A widget of random attention, with something of a diagonal."""
+    generator = torch.Generator().manual_seed(queries * 1000 + keys)
+    q = torch.randn(1, heads, queries, size, generator=generator) * sharp
+    k = torch.randn(1, heads, keys, size, generator=generator)
+    angles = torch.arange(max(queries, keys)).float() / 12
+    turning = torch.stack([angles.cos(), angles.sin()], -1) * 3
+    q[..., :2] += turning[:queries]
+    k[..., :2] += turning[:keys]
+    return AttentionWidget(q, k, **more)
+
+
+def text_of(gallery: Gallery, part: str) -> str:
+    return " ".join(gallery.page.locator(f"[data-aw={part}]").first.inner_text().split())
+
+
+# The bank sample: every width of the layout, in every theme and host.
+
+THEMES = ["jupyter-light", "jupyter-dark", "jupyter-contrast"]
+OTHERS = [
+    "vscode-light",
+    "vscode-dark",
+    "vscode-contrast",
+    "vscode-contrast-light",
+    "plain-light",
+    "plain-dark",
+    "sepia",
+]
+NARROW = dict.fromkeys((320, 360, 519), "narrow")
+MODES = {**NARROW, 600: "under", 760: "beside", 900: "beside", 1250: "wide", 2000: "wide"}
+
+
+@pytest.mark.parametrize(
+    ("host", "width"),
+    [(host, width) for width in MODES for host in THEMES if host == "jupyter-light" or width in (360, 900)]
+    + [(host, 900) for host in OTHERS]
+    + [("plain-light", width) for width in (320, 600, 760, 1250)],
+)
+def test_widths_and_hosts(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(bank(), host=host, width=width)
+    shown.click(14, 16)
+    shown.hover(5, 8)
+    shown.settle()
+    shown.screenshot(f"bank-{width}-{host}")
+    root = shown.page.locator(".attnwidget")
+    assert root.get_attribute("data-mode") == MODES[width]
+    name, _, theme = host.partition("-")
+    assert root.get_attribute("data-host") == (name if name in ("jupyter", "vscode") else "other")
+    assert root.get_attribute("data-theme") == (theme or "light")
+    assert text_of(shown, "status").startswith("bank 5 → river 8 weight 0.223724")
+    assert text_of(shown, "panel").startswith("bank14 attends to 16 lent .2283 8 river .2242")
+    assert (shown.widgets[0].query, shown.widgets[0].key) == (14, 16)
+    shown.check()
+
+
+def test_a_reader_with_larger_type(gallery: Show) -> None:
+    shown = gallery(bank(query=14, key=16), host="jupyter-large", width=1100)
+    shown.screenshot("bank-1100-large-type")
+    size = shown.page.locator("[data-aw=status]").evaluate("(node) => getComputedStyle(node).fontSize")
+    assert float(size.removesuffix("px")) == pytest.approx(11 * 18 / 13, abs=0.1)
+    shown.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_forced_colours(gallery: Show, scheme: str) -> None:
+    shown = gallery(bank(query=14, key=16), width=900, forced_colors="active", color_scheme=scheme)
+    shown.screenshot(f"bank-forced-colours-{scheme}")
+    theme = shown.page.locator(".attnwidget").get_attribute("data-theme")
+    assert theme == {"light": "contrast-light", "dark": "contrast"}[scheme]
+    # What is chosen stands out by its ground: the browser must not take that away.
+    pill, page = shown.page.evaluate(
+        """() => [".aw-panel .aw-pill", ".attnwidget"].map((selector) => {
+          return getComputedStyle(document.querySelector(selector)).backgroundColor;
+        })"""
+    )
+    assert pill != page
+    shown.check()
+
+
+def test_a_device_of_one_pixel_to_a_pixel(gallery: Show) -> None:
+    shown = gallery(bank(query=14, key=16), width=900, device_scale_factor=1)
+    shown.screenshot("bank-900-1x")
+    shown.check()
+
+
+def test_two_widgets_on_one_page_are_independent(gallery: Show) -> None:
+    shown = gallery([bank(), bank(head=3)], width=900, height=1800)
+    shown.click(14, 16, index=1)
+    shown.settle()
+    first, second = shown.widgets
+    assert (first.query, first.key) == (None, None)
+    assert (second.query, second.key) == (14, 16)
+    assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
+    assert shown.pixels(0) != shown.pixels(1)
+    shown.check()
+
+
+# What the pointer and the menus show.
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_nothing_pinned(gallery: Show, host: str) -> None:
+    shown = gallery(bank(), host=host)
+    shown.leave()
+    shown.settle()
+    shown.screenshot(f"nothing-pinned-{host}")
+    assert "Point at a row to see its keys" in text_of(shown, "panel")
+    assert shown.page.locator(".aw-ring").count() == 0
+    shown.check()
+
+
+@pytest.mark.parametrize(("width", "queries"), [(900, 20), (600, 20), (360, 20), (900, 3)])
+def test_hovering_changes_no_layout(gallery: Show, width: int, queries: int) -> None:
+    q, k, v, tokens, _ = load_sample("bank")
+    at = slice(queries)
+    few = AttentionWidget(q[..., at, :], k, v, tokens=[row[at] for row in tokens], key_tokens=tokens, layer=5, head=7)
+    shown = gallery(few, width=width)
+    shown.leave()
+    shown.settle()
+    boxes = """() => ["toolbar", "picker", "picture", "legend", "panel", "status"].map((name) => {
+      const { x, y, width, height } = document.querySelector(`[data-aw=${name}]`).getBoundingClientRect();
+      return [name, x, y, ...(name === "panel" ? [] : [width, height])];
+    })"""
+    before = shown.page.evaluate(boxes)
+    shown.hover(1, 0)
+    shown.settle()
+    assert text_of(shown, "status").startswith("she 1 → [CLS] 0 weight 0.6")
+    shown.screenshot(f"hovered-{width}-{queries}-queries")
+    assert shown.page.evaluate(boxes) == before
+    shown.check()
+
+
+def test_a_key_alone(gallery: Show) -> None:
+    shown = gallery(bank())
+    shown.page.locator(".aw-label", has_text="lent").last.click()
+    shown.leave()
+    shown.settle()
+    shown.screenshot("key-pinned")
+    assert (shown.widgets[0].query, shown.widgets[0].key) == (None, 16)
+    assert text_of(shown, "panel").startswith("lent is attended to by")
+    shown.check()
+
+
+def test_a_query_alone(gallery: Show) -> None:
+    shown = gallery(bank())
+    shown.page.locator(".aw-label", has_text="lent").first.click()
+    shown.leave()
+    shown.settle()
+    shown.screenshot("query-pinned")
+    assert (shown.widgets[0].query, shown.widgets[0].key) == (16, None)
+    assert text_of(shown, "panel").startswith("lent attends to")
+    shown.check()
+
+
+def test_zoomed_in(gallery: Show) -> None:
+    shown = gallery(random(64, 64, tokens=[f"tok{i}" for i in range(64)]), host="jupyter-light")
+    before = shown.page.locator(".aw-label").count()
+    shown.zoom(20, 30, by=3)
+    shown.hover(32, 32)
+    shown.settle()
+    shown.screenshot("zoomed-64")
+    assert shown.page.locator(".aw-plot[data-zoomed]").count() == 1
+    assert shown.page.locator(".aw-label").count() != before
+    shown.check()
+    shown.page.locator("[data-aw=picture]").dblclick()
+    shown.settle()
+    assert shown.page.locator(".aw-plot[data-zoomed]").count() == 0
+
+
+@pytest.mark.parametrize("host", THEMES)
+@pytest.mark.parametrize("menu", ["Show", "Colour", "More"])
+def test_menus(gallery: Show, menu: str, host: str) -> None:
+    shown = gallery(bank(), host=host)
+    shown.menu(menu)
+    shown.settle()
+    shown.screenshot(f"menu-{menu.lower()}-{host}")
+    shown.check()
+    shown.page.keyboard.press("Escape")
+    assert shown.page.locator(".aw-popup").count() == 0
+    assert shown.page.evaluate("() => document.activeElement.parentElement.getAttribute('aria-label')") == menu
+
+
+@pytest.mark.parametrize(("menu", "width"), [("View", 320), ("More", 320), ("More", 600), ("Show", 600)])
+def test_menus_where_there_is_little_room(gallery: Show, menu: str, width: int) -> None:
+    shown = gallery(bank(), width=width)
+    shown.menu(menu)
+    shown.settle()
+    shown.screenshot(f"menu-{menu.lower()}-{width}")
+    shown.check()
+
+
+def test_the_menu_of_a_pooled_picture(gallery: Show) -> None:
+    shown = gallery(random(1024, 1024), host="jupyter-light")
+    shown.menu("Pool")
+    shown.settle()
+    shown.screenshot("menu-pool")
+    shown.check()
+    shown.page.get_by_role("menuitemradio", name="mean").click()
+    shown.settle()
+    assert shown.widgets[0].pool == "mean"
+    assert "each cell: the mean of 2 × 2" in text_of(shown, "legend")
+
+
+def test_keyboard_focus(gallery: Show) -> None:
+    shown = gallery(bank(query=14, key=16), host="jupyter-light")
+    picture = shown.page.locator("[data-aw=picture]")
+    shown.page.locator("[role=radiogroup][aria-label=Head] [aria-checked=true]").focus()
+    shown.page.keyboard.press("Tab")
+    assert picture.evaluate("(node) => node === document.activeElement"), "one Tab leads from the heads to the picture"
+    shown.page.keyboard.press("ArrowDown")
+    shown.settle()
+    shown.screenshot("keyboard-focus")
+    assert (shown.widgets[0].query, shown.widgets[0].key) == (15, 16)
+    width = picture.evaluate("(node) => getComputedStyle(node).outlineWidth")
+    assert width == "2px"
+    shown.check()
+
+
+# Stages, colours and ranges.
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("stage", ["scores", "scaled", "masked"])
+def test_stages(gallery: Show, stage: str, host: str) -> None:
+    shown = gallery(bank(batch=1, stage=stage, query=1, key=4), host=host)
+    shown.screenshot(f"stage-{stage}-{host}")
+    assert f"{stage} over its keys" in text_of(shown, "panel")
+    shown.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "looks", "said"),
+    [
+        ("log", {"color_scale": "log"}, "Weight, log"),
+        ("row", {"color_range": "row"}, "each row on its own range"),
+        ("unit", {"color_range": "unit"}, "fixed range"),
+        ("own", {"color_range": (0.05, 0.3)}, "own range"),
+        ("viridis", {"palette": "viridis"}, "range of this head"),
+        ("scores-unit", {"stage": "scores", "color_range": "unit"}, "beyond ±1"),
+    ],
+)
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_colours(gallery: Show, name: str, looks: dict[str, Any], said: str, host: str) -> None:
+    shown = gallery(bank(query=14, key=16, **looks), host=host)
+    shown.screenshot(f"colours-{name}-{host}")
+    assert said in text_of(shown, "legend")
+    shown.check()
+
+
+# Cells that are not numbers.
+
+
+def planted(**more: Any) -> AttentionWidget:
+    """As in the look's ninth picture: causal and padded, one query may attend to nothing, one is NaN."""
+    tokens = ["the", "bank", "lent", "her", "money", ".", "[PAD]", "[PAD]"]
+    scores = torch.randn(8, 8, generator=torch.Generator().manual_seed(4)) * 1.2
+    scores[:, 2] += 2
+    scores[4] = torch.nan
+    allowed = torch.ones(8, 8, dtype=torch.bool).tril()
+    allowed[:, 6:] = False
+    allowed[2] = False
+    return of_scores(scores, tokens=tokens, mask=allowed, **more)
+
+
+def infinite(**more: Any) -> AttentionWidget:
+    """Scores that overflow in both directions."""
+    q = torch.tensor([[1e30], [-1e30], [1.0], [0.5], [-2.0], [0.0]])
+    k = torch.tensor([[1e30], [1.0], [-0.5], [2.0], [0.0]])
+    return AttentionWidget(q, k, scale=1.0, **{"stage": "scores", "color_range": (-2, 2), **more})
+
+
+@pytest.mark.parametrize("host", [*THEMES, "vscode-contrast-light"])
+def test_masked_padded_blocked_and_nan(gallery: Show, host: str) -> None:
+    shown = gallery(planted(), host=host, width=760)
+    shown.hover(3, 1)
+    shown.settle()
+    shown.screenshot(f"cells-{host}")
+    assert "masked" in text_of(shown, "legend")
+    assert "NaN, 5 cells" in text_of(shown, "legend")
+    shown.check()
+    shown.hover(2, 1)
+    shown.settle()
+    assert "Nothing allowed: its output is 0." in text_of(shown, "panel")
+    shown.screenshot(f"cells-blocked-row-{host}")
+    shown.hover(4, 1)
+    shown.settle()
+    assert "NaN in 5 keys: look for it in q of this query" in text_of(shown, "panel")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_infinite_scores(gallery: Show, host: str) -> None:
+    shown = gallery(infinite(), host=host, width=760)
+    shown.hover(0, 0)
+    shown.settle()
+    shown.screenshot(f"infinite-{host}")
+    legend = text_of(shown, "legend")
+    assert "+∞" in legend
+    assert "−∞" in legend
+    assert "beyond ±2" in legend
+    shown.check()
+
+
+@pytest.mark.parametrize("size", [20, 26, 48, 80])
+def test_masked_and_nan_cells_get_smaller(gallery: Show, size: int) -> None:
+    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(size)) * 1.5
+    scores[size // 2] = torch.nan
+    shown = gallery(of_scores(scores, is_causal=True), host="jupyter-light", width=520)
+    shown.screenshot(f"cells-small-{size}")
+    assert "masked" in text_of(shown, "legend")
+    shown.check()
+
+
+# Messages.
+
+
+def failing(**more: Any) -> AttentionWidget:
+    """One head of it runs out of memory."""
+
+    class Failing(AttentionWidget):
+        def _look_at(self, *of: Any, **more: Any) -> dict[str, Any]:
+            if self.head == 3:
+                raise RuntimeError(
+                    "CUDA out of memory while reading k of layer 5. Tried to allocate 20.00 GiB, 1.16 GiB are free."
+                )
+            return super()._look_at(*of, **more)
+
+    q, k, v, tokens, mask = load_sample("bank")
+    return Failing(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, **more})
+
+
+@pytest.mark.parametrize(("host", "width"), [("jupyter-light", 900), ("jupyter-dark", 900), ("jupyter-light", 360)])
+def test_a_head_that_cannot_be_computed(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(failing(), host=host, width=width)
+    shown.page.get_by_role("radio", name="head 3", exact=True).click()
+    shown.page.get_by_text("This head could not be computed").wait_for()
+    shown.leave()
+    shown.settle()
+    shown.screenshot(f"message-error-{width}-{host}")
+    assert "CUDA out of memory while reading k of layer 5." in shown.page.locator(".aw-problem").inner_text()
+    shown.check()
+    shown.page.get_by_role("radio", name="head 4", exact=True).click()
+    shown.page.get_by_text("This head could not be computed").wait_for(state="detached")
+
+
+@pytest.mark.parametrize("width", [900, 360])
+def test_waiting_for_the_kernel(gallery: Show, width: int) -> None:
+    shown = gallery(bank(query=14, key=16), host="jupyter-light", width=width)
+    before = shown.pixels()
+    shown.hold()
+    shown.page.get_by_role("radio", name="head 3", exact=True).click()
+    shown.page.get_by_text("Waiting for the kernel").wait_for()
+    shown.hover(5, 8)
+    shown.settle()
+    shown.screenshot(f"message-waiting-{width}")
+    assert shown.pixels() == before, "the last picture stays"
+    assert text_of(shown, "status").startswith("bank 5 → river 8 weight 0.223724")
+    shown.check()
+    shown.release()
+    shown.page.get_by_text("Waiting for the kernel").wait_for(state="detached")
+    is_new = "(before) => document.querySelector('[data-aw=picture]').toDataURL() !== before"
+    shown.page.wait_for_function(is_new, arg=before)
+    assert shown.widgets[0].head == 3
+
+
+@pytest.mark.parametrize("width", [900, 360])
+def test_the_kernel_is_gone(gallery: Show, width: int) -> None:
+    shown = gallery(bank(query=14, key=16), host="jupyter-light", width=width)
+    before = shown.pixels()
+    shown.end_kernel()
+    shown.page.get_by_role("radio", name="head 3", exact=True).click()
+    shown.page.get_by_text("The kernel is gone").wait_for()
+    shown.hover(5, 8)
+    shown.settle()
+    shown.screenshot(f"message-gone-{width}")
+    assert shown.pixels() == before
+    assert text_of(shown, "status").startswith("bank 5 → river 8 weight 0.223724")
+    shown.check()
+
+
+def test_a_range_of_ones_own(gallery: Show) -> None:
+    shown = gallery(bank(), host="jupyter-light")
+    shown.menu("Colour")
+    shown.page.get_by_label("Low end of the colours").fill("2")
+    shown.page.get_by_label("High end of the colours").fill("1")
+    shown.page.get_by_role("button", name="Set").click()
+    shown.page.get_by_text("The first must be less").wait_for()
+    shown.screenshot("own-range-refused")
+    shown.check()
+    assert shown.widgets[0].color_range == "head"
+    shown.page.get_by_label("Low end of the colours").fill("0.1")
+    shown.page.get_by_role("button", name="Set").click()
+    shown.settle()
+    assert tuple(shown.widgets[0].color_range) == (0.1, 1.0)
+    assert "own range" in text_of(shown, "legend")
+
+
+def test_with_no_kernel_behind_it(gallery: Show) -> None:
+    shown = gallery(bank(), live=False)
+    shown.click(14, 16)
+    shown.settle()
+    assert text_of(shown, "panel").startswith("bank14 attends to 16 lent .2283")
+    assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
+    shown.check()
+
+
+# Sizes.
+
+
+TEXT = "the keys that a query attends to most are drawn in the darkest ink of all that there is on this page"
+
+
+def words(count: int) -> list[str]:
+    text = TEXT.split()
+    return [text[i % len(text)] for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "width"),
+    [
+        (1, 1, 600),
+        (4, 4, 600),
+        (4, 4, 1250),
+        (1, 40, 900),
+        (1, 40, 320),
+        (50, 3, 900),
+        (50, 3, 320),
+        (26, 26, 900),
+        (40, 40, 900),
+        (64, 64, 900),
+        (64, 64, 360),
+        (128, 128, 600),
+        (16, 512, 900),
+        (512, 16, 900),
+        (300, 300, 900),
+        (300, 300, 360),
+        (512, 512, 900),
+        (2048, 2048, 900),
+        (2048, 2048, 320),
+    ],
+)
+def test_sizes(gallery: Show, queries: int, keys: int, width: int) -> None:
+    drawn = random(queries, keys, heads=2, tokens=words(queries), key_tokens=words(keys))
+    shown = gallery(drawn, host="jupyter-light", width=width)
+    name = f"size-{queries}x{keys}-{width}"
+    shown.screenshot(name)
+    faults = shown.faults
+    query, key = 2 * queries // 3, keys // 3
+    shown.click(query, key)
+    shown.hover(queries // 4, keys // 2)
+    shown.page.wait_for_function("() => document.querySelector('[data-aw=panel] .aw-ranks')")
+    shown.settle()
+    shown.screenshot(f"{name}-pinned")
+    pinned = shown.widgets[0]
+    assert pinned.query is not None
+    assert pinned.key is not None
+    bins = shown.widgets[0].picture
+    assert abs(pinned.query - query) <= 4 * bins["query_bin"]
+    assert abs(pinned.key - key) <= 4 * bins["key_bin"]
+    shown.check(also=faults)
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_many_heads_and_layers(gallery: Show, host: str) -> None:
+    q = torch.randn(80, 1, 64, 12, 8, generator=torch.Generator().manual_seed(0)) * 2
+    k = torch.randn(80, 1, 8, 12, 8, generator=torch.Generator().manual_seed(1))
+    shown = gallery(AttentionWidget(q, k, tokens=words(12), layer=17, head=41), host=host, width=1000)
+    shown.screenshot(f"heads-64-layers-80-{host}")
+    assert "of 80" in text_of(shown, "picker")
+    assert shown.page.locator("[role=radio]").count() == 64
+    shown.check()
+    shown.page.get_by_label("layer, 0 to 79").fill("79")
+    shown.page.keyboard.press("Enter")
+    shown.page.wait_for_function("() => document.querySelector('[data-aw=status]').textContent.includes('layer 79')")
+    assert shown.widgets[0].layer == 79
+    shown.check()
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "width"),
+    [(64, 8, 320), (64, 8, 700), (12, 4, 900), (16, 1, 600), (128, 16, 900), (12, 12, 760), (3, 3, 360)],
+)
+def test_grouped_heads(gallery: Show, heads: int, groups: int, width: int) -> None:
+    q = torch.randn(3, 1, heads, 12, 8, generator=torch.Generator().manual_seed(0)) * 2
+    k = torch.randn(3, 1, groups, 12, 8, generator=torch.Generator().manual_seed(1))
+    shown = gallery(AttentionWidget(q, k, tokens=words(12), head=heads * 3 // 4), host="jupyter-light", width=width)
+    shown.screenshot(f"heads-{heads}-groups-{groups}-{width}")
+    chosen = shown.page.locator("[role=radio][aria-checked=true]").last
+    assert chosen.get_attribute("aria-label") == f"head {heads * 3 // 4}"
+    row = shown.page.locator(".aw-heads").bounding_box()
+    box = chosen.bounding_box()
+    assert row is not None
+    assert box is not None
+    assert row["x"] - 1 <= box["x"], "the chosen head is scrolled into view"
+    assert box["x"] + box["width"] <= row["x"] + row["width"] + 1, "the chosen head is scrolled into view"
+    shown.check()
+
+
+# Tokens.
+
+ODD = [
+    "<s>",
+    "Ġthe",
+    "▁wide",
+    "##ing",
+    " ",
+    "\n",
+    "\t",
+    "\x00\x1b",
+    "\u200b",
+    "مرحبا",
+    "שלום",
+    "👩‍👩‍👧‍👦",
+    "日本語の",
+    "e\u0301\u0323\u0308",
+    "<img src=x onerror='window.hacked=1'>",
+    "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunter",
+    "\u202egnitirw",
+    "</script>",
+    "&amp;",
+    "[SEP]",
+]
+
+
+@pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("jupyter-dark", 900), ("plain-light", 360)])
+def test_odd_tokens(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(random(len(ODD), len(ODD), tokens=ODD, title="‮A title\n<b>of</b> its own"), host=host, width=width)
+    shown.click(14, 15)
+    shown.hover(16, 9)
+    shown.settle()
+    shown.screenshot(f"tokens-odd-{width}-{host}")
+    assert shown.page.locator(".attnwidget img, .attnwidget script, .aw-title b").count() == 0
+    assert shown.page.evaluate("() => window.hacked") is None
+    shown.check()
+    shown.hover(15, 15)
+    shown.settle()
+    shown.screenshot(f"tokens-long-{width}-{host}")
+    shown.check()
+
+
+def test_only_positions(gallery: Show) -> None:
+    shown = gallery(random(20, 30), host="jupyter-light")
+    shown.click(3, 4)
+    shown.settle()
+    shown.screenshot("tokens-none")
+    assert text_of(shown, "status").startswith("query 3 → key 4 weight")
+    shown.check()
+
+
+def test_a_long_title_and_layer_names(gallery: Show) -> None:
+    q, k = torch.randn(2, 2, 1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    title = "Which heads of the fine-tuned model still tell the two senses of one word apart, and which no longer do?"
+    for width in (900, 320):
+        shown = gallery(AttentionWidget(q, k, title=title), host="jupyter-light", width=width)
+        shown.screenshot(f"title-{width}")
+        assert shown.page.locator(".aw-title").inner_text() == title
+        shown.check()
