@@ -4,7 +4,7 @@ import { Component, createRef, Fragment } from "preact";
 import { listNumber } from "../format";
 import type { ColorRange, Side, ViewName } from "../model";
 import { isSigned, type Ui } from "../ui";
-import { mount, part, type View } from "./dom";
+import { mount, part, rove, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
@@ -42,12 +42,16 @@ function Toolbar({ ui }: { ui: Ui }) {
         />
       ) : (
         <div class="aw-tabs" role="tablist" aria-label="View">
-          {VIEWS.map((view) => (
+          {VIEWS.map((view, index) => (
             <button
               type="button"
               role="tab"
               key={view.value}
               aria-selected={store.view.value === view.value}
+              tabIndex={store.view.value === view.value ? 0 : -1}
+              onKeyDown={(event) =>
+                rove(event, index, VIEWS.length, (at) => store.show({ view: VIEWS[at]?.value ?? "heatmap" }))
+              }
               onClick={() => store.show({ view: view.value })}
             >
               {view.name}
