@@ -70,12 +70,14 @@ export class Menu extends Component<Props, { open: boolean }> {
     if (!popup || !button) return;
     popup.showPopover?.();
     const word = button.getBoundingClientRect();
+    const frame = popup.closest(".attnwidget")?.getBoundingClientRect() ?? document.body.getBoundingClientRect();
+    popup.style.maxWidth = px(Math.max(200, frame.width));
     const { width } = popup.getBoundingClientRect();
     const [below, above] = [window.innerHeight - word.bottom - 2 * EDGE, word.top - 2 * EDGE];
     const up = below < popup.scrollHeight && above > below;
     const wanted = this.props.side === "left" ? word.left - EDGE : word.right + EDGE - width;
     Object.assign(popup.style, {
-      left: px(Math.max(EDGE, Math.min(wanted, window.innerWidth - width - EDGE))),
+      left: px(Math.max(0, frame.left, Math.min(wanted, frame.right - width, window.innerWidth - width))),
       maxHeight: px(Math.max(120, up ? above : below)),
       ...(up ? { bottom: px(window.innerHeight - word.top + 2) } : { top: px(word.bottom + 2) }),
     });
