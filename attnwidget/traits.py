@@ -6,13 +6,13 @@ what they expect.
 
 from __future__ import annotations
 
-import difflib
-import math
 import operator
-from collections.abc import Sequence
+import reprlib
 from typing import Any
 
 import traitlets
+
+from .tensors import as_choice, as_number, nearest
 
 
 class WrongValue(traitlets.TraitError, ValueError):
@@ -41,7 +41,18 @@ class Index(traitlets.TraitType[Any, Any]):
             return operator.index(value)
         except TypeError:
             wanted = "a whole number or None" if self.allow_none else "a whole number"
-            raise WrongType(f"{self.name} is {value!r}: give {wanted}") from None
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give {wanted}") from None
+
+
+class Text(traitlets.TraitType[Any, Any]):
+    """A string that can be sent; None is an empty one."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        if not isinstance(value, str | None):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a string")
+        return (value or "").encode("utf-8", "replace").decode()
 
 
 class Choice(traitlets.TraitType[Any, Any]):
@@ -52,9 +63,12 @@ class Choice(traitlets.TraitType[Any, Any]):
         super().__init__(words[0], **keywords)
 
     def validate(self, obj: Any, value: Any) -> str:
-        if isinstance(value, str) and value in self.words:
-            return value
-        raise WrongValue(f"{self.name} is {value!r}: give one of {', '.join(self.words)}{nearest(value, self.words)}")
+        if not isinstance(value, str):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: give one of {', '.join(self.words)}")
+        try:
+            return as_choice(value, self.words, str(self.name))
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
 
 
 class ColorRange(traitlets.TraitType[Any, Any]):
@@ -64,21 +78,15 @@ class ColorRange(traitlets.TraitType[Any, Any]):
     default_value = "head"
 
     def validate(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, str) and value in self.words:
+            return value
+        advice = f"give {', '.join(self.words)}, or two numbers (low, high)"
         if isinstance(value, str):
-            if value in self.words:
-                return value
-            wanted = f"{', '.join(self.words)}, or two numbers (low, high){nearest(value, self.words)}"
-            raise WrongValue(f"{self.name} is {value!r}: give {wanted}")
+            raise WrongValue(f"no {self.name} is called {value!r}: {nearest(value, self.words)}{advice}")
         try:
-            low, high = (float(bound) for bound in value)
-        except (TypeError, ValueError):
-            raise WrongValue(f"{self.name} is {value!r}: give head, row, unit, or two numbers (low, high)") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise WrongValue(f"{self.name} is ({low:g}, {high:g}): low must be less than high, and both finite")
+            low, high = (as_number(bound, str(self.name)) for bound in value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: {advice}, both finite") from None
+        if low >= high:
+            raise WrongValue(f"{self.name} is ({low:g}, {high:g}): the first must be less than the second")
         return (low, high)
-
-
-def nearest(value: Any, words: Sequence[str]) -> str:
-    """ ": did you mean …?" where one of the words is close to what was given, else nothing."""
-    close = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
-    return f": did you mean {close[0]}?" if close else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import threading
 import uuid
@@ -17,18 +18,18 @@ from .places import as_index
 from .pyramid import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .traits import Choice, ColorRange, Index, NotThere, WrongType, WrongValue
+from .traits import Choice, ColorRange, Index, NotThere, Text, WrongType, WrongValue
 
 STATIC = pathlib.Path(__file__).parent / "static"
 PICTURE_SIZE = 512  # cells along a side, at most
 THUMBNAIL_SIZE = 32
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
-LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "layout")
-SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LOOKS)  # the keywords about showing, of every way to make one
+LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme")
+SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LOOKS, "layout")  # keywords of every way to make one
+FROM_FRONT_END = (*SELECTION, *LOOKS)  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "is_causal", "scale", "dims")
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-FROM_KERNEL = ("uid", "title", "facts", "picture", "thumbnails", "tokens", "key_tokens")  # a front-end only reads these
 NO_PICTURE = {"query_bin": 1, "key_bin": 1, "low": None, "high": None, "values": None, "blocked": None}
 
 
@@ -65,11 +66,12 @@ class AttentionWidget(anywidget.AnyWidget):
     torch.Size([4])
     """
 
-    _esm = STATIC / "widget.js"
-    _css = STATIC / "widget.css"
+    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
 
     uid = traitlets.Unicode().tag(sync=True)
-    title = traitlets.Unicode("", help="A line above the picture.").tag(sync=True)
+    title = Text(help="A line above the picture.").tag(sync=True)
 
     layer = Index(help="The selected layer.").tag(sync=True)
     batch = Index(help="The selected sample of the batch.").tag(sync=True)
@@ -94,7 +96,15 @@ class AttentionWidget(anywidget.AnyWidget):
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
-    thumbnails = traitlets.Dict(help="All heads of the selected layer, small.").tag(sync=True)
+    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _script(self) -> str:
+        return _bundled("widget.js")
+
+    @traitlets.default("_css")
+    def _style(self) -> str:
+        return _bundled("widget.css")
 
     def __init__(
         self,
@@ -154,6 +164,7 @@ class AttentionWidget(anywidget.AnyWidget):
         Raises:
             IndexError: there is no such query.
         """
+        query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
     def __repr__(self) -> str:
@@ -166,14 +177,11 @@ class AttentionWidget(anywidget.AnyWidget):
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
 
     def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
-        if not (STATIC / "widget.js").exists():
-            raise FileNotFoundError(
-                "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
-            )
+        _bundled("widget.js")  # raises where there is none
         self._attention = attention
         self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
-        self._sent: dict[str, Any] = {}  # which selection each derived trait was last made for
+        self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
@@ -181,6 +189,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self._refresh()
         self.on_msg(self._receive)
         self.observe(lambda change: self._refresh(), FOLLOWED)
+        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
         super().open()
 
     # The selection: checked against the tensors, whoever sets it.
@@ -192,7 +201,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _there_are(self, name: str) -> int:
         if name == "layer":
             return len(self._stack)
-        shape = self._stack[min(self.layer, len(self._stack) - 1)].shape
+        shape = self._selected.shape
         return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
 
     @traitlets.validate("layer", "batch", "head", "query", "key")
@@ -207,9 +216,12 @@ class AttentionWidget(anywidget.AnyWidget):
 
     @traitlets.validate("tokens", "key_tokens")
     def _fits(self, proposal: Any) -> Any:
-        name, shape = proposal["trait"].name, self._stack[min(self.layer, len(self._stack) - 1)].shape
+        name = proposal["trait"].name
         try:
-            check_tokens(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
+            length = self._there_are("query" if name == "tokens" else "key")
+            check_tokens(proposal["value"], self._there_are("batch"), length, name)
+        except IndexError as error:  # a layer set at the same time, that is not there
+            raise NotThere(str(error)) from None
         except TypeError as error:
             raise WrongType(str(error)) from None
         except ValueError as error:
@@ -237,22 +249,25 @@ class AttentionWidget(anywidget.AnyWidget):
                 value = getattr(self, name)
                 if value is not None and value >= self._there_are(name):
                     setattr(self, name, None if name in ("query", "key") else 0)
-            if self._is_new("facts", self.layer):
-                self.facts = self._make_facts()
-            if self._is_new("tokens", (self.layer, self.batch)):
-                self.send_state(["tokens", "key_tokens"])
-            if self._is_new("thumbnails", (self.layer, self.batch)):
-                self.thumbnails = self._make_thumbnails()
-            if self._is_new("picture", (self.layer, self.batch, self.head, self.stage, self.pool)):
-                self.picture = self._make_picture()
+            of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
+            if self._made.get("thumbnails") != of[:2]:
+                self._send_soon("tokens", "key_tokens")
+            for name, part, make in (
+                ("facts", of[:1], self._make_facts),
+                ("thumbnails", of[:2], self._make_thumbnails),
+                ("picture", of, self._make_picture),
+            ):
+                if self._made.get(name) != part:
+                    setattr(self, name, make(*part))
+                    self._made[name] = part
 
-    def _is_new(self, name: str, selection: Any) -> bool:
-        is_new = self._sent.get(name) != selection
-        self._sent[name] = selection
-        return is_new
+    def _send_soon(self, *names: str) -> None:
+        """Send traits whose values are as before but mean something else now."""
+        with self.hold_sync():
+            self._states_to_send.update(names)
 
-    def _make_facts(self) -> dict[str, Any]:
-        att, shape = self._selected, self._selected.shape
+    def _make_facts(self, layer: int) -> dict[str, Any]:
+        att, shape = self._stack[layer], self._stack[layer].shape
         return {
             "layers": list(self._stack.names),
             "batches": shape.B,
@@ -268,24 +283,25 @@ class AttentionWidget(anywidget.AnyWidget):
             "stages": list(STAGES),
         }
 
-    def _make_thumbnails(self) -> dict[str, Any]:
-        heads = (self._thumbnail(head) for head in range(self._selected.shape.H))
-        values = wire.encode_thumbnails((small.values, small.allowed) for small in heads)
-        return {"layer": self.layer, "batch": self.batch, "values": values}
+    # What cannot be computed (out of memory, a lost device) is refused while opening; later the picture says why.
 
-    def _thumbnail(self, head: int) -> pyramid.Overview:
-        att, size = self._selected, THUMBNAIL_SIZE
-        if att.shape.Q * att.shape.K <= PICTURE_SIZE * PICTURE_SIZE:
-            return pyramid.overview(att, self.batch, head, size=size)
-        return pyramid.sampled(att, self.batch, head, rows=size, columns=size)
-
-    def _make_picture(self) -> dict[str, Any]:
-        of = {name: getattr(self, name) for name in ("layer", "batch", "head", "stage", "pool")}
-        shape = self._selected.shape
-        picture = {**of, "queries": shape.Q, "keys": shape.K}
+    def _make_thumbnails(self, layer: int, batch: int) -> dict[str, Any] | None:
+        att = self._stack[layer]
         try:
-            return picture | self._look_at(**of)
-        except Exception as error:  # out of memory, a lost device: the widget says so and stays usable
+            seen = (_thumbnail(att, batch, head) for head in range(att.shape.H))
+            values = wire.encode_thumbnails((small.values, small.allowed) for small in seen)
+        except Exception:
+            if self.comm is None:
+                raise
+            return None
+        return {"layer": layer, "batch": batch, "values": values}
+
+    def _make_picture(self, *of: Any) -> dict[str, Any]:
+        shape = self._stack[of[0]].shape
+        picture = {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K}
+        try:
+            return picture | self._look_at(*of)
+        except Exception as error:
             if self.comm is None:
                 raise
             return picture | NO_PICTURE | {"error": str(error) or type(error).__name__}
@@ -293,28 +309,23 @@ class AttentionWidget(anywidget.AnyWidget):
     def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
         seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
         blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
-        finite = seen.values[seen.values.isfinite() if blocked is None else seen.values.isfinite() & ~blocked]
-        values, bits = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
-        return {
-            "query_bin": seen.query_bin,
-            "key_bin": seen.key_bin,
-            "low": float(finite.min()) if finite.numel() else None,
-            "high": float(finite.max()) if finite.numel() else None,
-            "values": values,
-            "blocked": bits,
-            "error": None,
-        }
+        encoded = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
+        return {"query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Take what a front-end has set; what cannot be is put back there, with the reason."""
-        wanted = {name: value for name, value in sync_data.items() if name not in FROM_KERNEL}
-        try:
-            super().set_state(wanted)
-        except traitlets.TraitError as error:
-            self.send({"refused": str(error)})
-            self.send_state([name for name in wanted if self.has_trait(name)])
+        """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
+        given = sync_data if isinstance(sync_data, dict) else {}
+        wanted = {name: given[name] for name in FROM_FRONT_END if name in given}
+        with self._guard:
+            try:
+                for name, value in wanted.items():
+                    self.traits()[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
+                super().set_state(wanted)
+            except traitlets.TraitError as error:
+                self.send({"refused": str(error)[:500]})
+                self.send_state(list(wanted))
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
@@ -323,5 +334,22 @@ class AttentionWidget(anywidget.AnyWidget):
             self.send(*reply)
 
     def _retry(self) -> None:
-        self._sent.clear()
+        self._made.clear()
         self._refresh()
+
+
+def _thumbnail(att: Attention, batch: int, head: int) -> pyramid.Overview:
+    if att.shape.Q * att.shape.K <= PICTURE_SIZE * PICTURE_SIZE:
+        return pyramid.overview(att, batch, head, size=THUMBNAIL_SIZE)
+    return pyramid.sampled(att, batch, head, rows=THUMBNAIL_SIZE, columns=THUMBNAIL_SIZE)
+
+
+@functools.cache
+def _bundled(name: str) -> str:
+    """The text of a part of the front-end."""
+    try:
+        return (STATIC / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
+        ) from None
