@@ -7,9 +7,12 @@ was asked or with a sentence that says why not. Nothing here raises.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from reprlib import repr as short  # what is untrusted may be long or deep
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import wire
@@ -19,6 +22,7 @@ from .stack import AttentionStack
 
 MASKED_STAGES = ("masked", "weights")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply
+MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
 
 log = logging.getLogger(__name__)
@@ -49,8 +53,8 @@ def _answer_one(stack: AttentionStack, request: Any, retry: Callable[[], None], 
         if kind == "retry":
             retry()
             return _ok(request)
-        if kind not in ANSWERS:
-            raise ValueError(f"no request is called {str(kind)[:40]!r}: there are {', '.join(ANSWERS)}, retry and ping")
+        if not isinstance(kind, str) or kind not in ANSWERS:
+            raise ValueError(f"no request is called {short(kind)}: there are {', '.join(ANSWERS)}, retry and ping")
         return {**_ok(request), **ANSWERS[kind](stack, request, buffers)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
         log.debug("request refused", exc_info=True)
@@ -71,31 +75,24 @@ def _column(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Repl
 
 def _cells(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
-    queries, keys = _span(request, "queries", att.shape.Q), _span(request, "keys", att.shape.K)
-    count = (queries.stop - queries.start) * (keys.stop - keys.start)
-    if count > MAX_CELLS:
-        raise ValueError(f"{count:,} cells were asked for: at most {MAX_CELLS:,} at once")
-    return _numbers(att, request, queries, keys, buffers)
+    return _numbers(att, request, *_spans(att, request, MAX_CELLS), buffers)
 
 
 def _peak(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
-    queries, keys = _span(request, "queries", att.shape.Q), _span(request, "keys", att.shape.K)
-    best: Reply = {"value": None, "query": None, "key": None}
-    rows = max(1, MAX_CELLS * 16 // (keys.stop - keys.start))
-    for start in range(queries.start, queries.stop, rows):  # a bin of a long matrix is large: never held whole
-        stop = min(start + rows, queries.stop)
-        values, blocked = _block(att, request, slice(start, stop), keys)
-        if blocked is not None:
-            values = values.masked_fill(blocked, -float("inf"))
-        top = int(values.argmax())
-        value = float(values.flatten()[top])
-        if value != -float("inf") and (best["value"] is None or not value <= best["value"]):
-            row, column = divmod(top, values.shape[1])
-            best = {"value": value, "query": start + row, "key": keys.start + column}
-    if best["value"] is not None and not -float("inf") < best["value"] < float("inf"):
-        best["value"] = str(best["value"])  # JSON has no NaN and no infinity
-    return best
+    queries, keys = _spans(att, request, MAX_BIN)
+    values, blocked = _block(att, request, queries, keys)
+    if blocked is not None:
+        if bool(blocked.all()):
+            return {"value": None, "query": None, "key": None}
+        values = values.masked_fill(blocked, -math.inf)
+    top = int(values.argmax())  # that of a NaN, if there is one: as the picture pools
+    value = float(values.flatten()[top])
+    if value == -math.inf and blocked is not None:
+        top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
+    row, column = divmod(top, values.shape[1])
+    place = {"query": queries.start + row, "key": keys.start + column}
+    return {"value": value if math.isfinite(value) else str(value), **place}  # JSON has no NaN and no infinity
 
 
 ANSWERS = {"row": _row, "column": _column, "cells": _cells, "peak": _peak}
@@ -106,7 +103,7 @@ def _attention(stack: AttentionStack, request: Reply) -> Attention:
     _integer(request, "batch", att.shape.B)
     _integer(request, "head", att.shape.H)
     if request.get("stage") not in STAGES:
-        raise ValueError(f"no stage is called {str(request.get('stage'))[:40]!r}: there are {', '.join(STAGES)}")
+        raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
     return att
 
 
@@ -132,22 +129,36 @@ def _numbers(
 def _integer(request: Reply, name: str, bound: int) -> int:
     value = request.get(name)
     if type(value) is not int or not 0 <= value < bound:
-        raise IndexError(f"{name} {str(value)[:40]} is not there: there are 0 to {bound - 1}")
+        raise IndexError(f"{name} {short(value)} is not there: there are 0 to {bound - 1}")
     return value
+
+
+def _spans(att: Attention, request: Reply, limit: int) -> tuple[slice, slice]:
+    queries, keys = _span(request, "queries", att.shape.Q), _span(request, "keys", att.shape.K)
+    count = (queries.stop - queries.start) * (keys.stop - keys.start)
+    if count > limit:
+        raise ValueError(f"{count:,} cells were asked for: at most {limit:,} at once")
+    return queries, keys
 
 
 def _span(request: Reply, name: str, bound: int) -> slice:
     value = request.get(name)
     if not (isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)):
-        raise ValueError(f"{name} is {str(value)[:40]}: give [start, stop]")
+        raise ValueError(f"{name} is {short(value)}: give [start, stop]")
     if not 0 <= value[0] < value[1] <= bound:
-        raise IndexError(f"{name} {value[0]} to {value[1]} are not there: there are 0 to {bound - 1}")
+        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
     return slice(value[0], value[1])
 
 
 def _ok(request: Reply) -> Reply:
-    return {"id": request.get("id"), "ok": True}
+    return {"id": _id(request), "ok": True}
 
 
 def _refusal(request: Any, error: str) -> Reply:
-    return {"id": request.get("id") if isinstance(request, dict) else None, "ok": False, "error": error}
+    return {"id": _id(request), "ok": False, "error": error}
+
+
+def _id(request: Any) -> str | None:
+    """The request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
+    name = request.get("id") if isinstance(request, dict) else None
+    return name if isinstance(name, str) and name.isprintable() else None

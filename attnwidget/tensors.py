@@ -163,7 +163,7 @@ def as_choice(value: Any, options: Sequence[str], name: str) -> str:
     """value, if it is one of the options; else ValueError with the nearest of them."""
     if isinstance(value, str) and value in options:
         return value
-    raise ValueError(f"no {name} is called {value!r}: {_nearest(value, options)}give one of {', '.join(options)}")
+    raise ValueError(f"no {name} is called {value!r}: {nearest(value, options)}give one of {', '.join(options)}")
 
 
 def as_number(value: Any, name: str) -> float:
@@ -195,10 +195,11 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"no keyword is called {name!r}: {_nearest(name, known)}give one of {', '.join(known)}")
+            raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {', '.join(known)}")
 
 
-def _nearest(name: Any, known: Sequence[str]) -> str:
+def nearest(name: Any, known: Sequence[str]) -> str:
+    """ "did you mean …? else " where one of the known names is close to what was given, else nothing."""
     close = get_close_matches(str(name), known, n=1)
     return f"did you mean {close[0]!r}? else " if close else ""
 

@@ -6,13 +6,13 @@ what they expect.
 
 from __future__ import annotations
 
-import difflib
-import math
 import operator
-from collections.abc import Sequence
+import reprlib
 from typing import Any, ClassVar
 
 import traitlets
+
+from .tensors import as_choice, as_number, nearest
 
 
 class WrongValue(traitlets.TraitError, ValueError):
@@ -36,12 +36,21 @@ class Index(traitlets.TraitType[Any, Any]):
         if value is None and self.allow_none:
             return None
         try:
-            if isinstance(value, bool):
-                raise TypeError
-            return operator.index(value)
+            return _whole(value)
         except TypeError:
             wanted = "a whole number or None" if self.allow_none else "a whole number"
-            raise WrongType(f"{self.name} is {value!r}: give {wanted}") from None
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give {wanted}") from None
+
+
+class Text(traitlets.TraitType[Any, Any]):
+    """A string that can be sent; None is an empty one."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        if not isinstance(value, str | None):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a string")
+        return (value or "").encode("utf-8", "replace").decode()
 
 
 class Choice(traitlets.TraitType[Any, Any]):
@@ -52,9 +61,12 @@ class Choice(traitlets.TraitType[Any, Any]):
         super().__init__(words[0], **keywords)
 
     def validate(self, obj: Any, value: Any) -> str:
-        if isinstance(value, str) and value in self.words:
-            return value
-        raise WrongValue(f"{self.name} is {value!r}: give one of {', '.join(self.words)}{nearest(value, self.words)}")
+        if not isinstance(value, str):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: give one of {', '.join(self.words)}")
+        try:
+            return as_choice(value, self.words, str(self.name))
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
 
 
 class ColorRange(traitlets.TraitType[Any, Any]):
@@ -64,53 +76,57 @@ class ColorRange(traitlets.TraitType[Any, Any]):
     default_value = "head"
 
     def validate(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, str) and value in self.words:
+            return value
+        advice = f"give {', '.join(self.words)}, or two numbers (low, high)"
         if isinstance(value, str):
-            if value in self.words:
-                return value
-            wanted = f"{', '.join(self.words)}, or two numbers (low, high){nearest(value, self.words)}"
-            raise WrongValue(f"{self.name} is {value!r}: give {wanted}")
+            raise WrongValue(f"no {self.name} is called {value!r}: {nearest(value, self.words)}{advice}")
         try:
-            low, high = (float(bound) for bound in value)
-        except (TypeError, ValueError):
-            raise WrongValue(f"{self.name} is {value!r}: give head, row, unit, or two numbers (low, high)") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise WrongValue(f"{self.name} is ({low:g}, {high:g}): low must be less than high, and both finite")
+            low, high = (as_number(bound, str(self.name)) for bound in value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: {advice}, both finite") from None
+        if low >= high:
+            raise WrongValue(f"{self.name} is ({low:g}, {high:g}): the first must be less than the second")
         return (low, high)
 
 
 class Heads(traitlets.TraitType[Any, Any]):
-    """Several heads, in the order in which they were chosen; bounds are the widget's to check."""
+    """Several heads, each once; the widget checks their bounds."""
 
     default_value: ClassVar[list[int]] = [0]
 
     def validate(self, obj: Any, value: Any) -> list[int]:
         try:
-            heads = list(dict.fromkeys(operator.index(head) for head in value))
-        except TypeError:
-            raise WrongType(f"{self.name} is {value!r}: give a list of heads, such as [0, 4]") from None
+            if isinstance(value, str | bytes):
+                raise TypeError
+            heads = list(dict.fromkeys(_whole(head) for head in value))
+        except (TypeError, RecursionError):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a list of heads, such as [0, 4]") from None
         if not heads:
             raise WrongValue(f"{self.name} is empty: give at least one head")
         return heads
 
 
+Pin = tuple[int | None, int | None]
+
+
 class Pins(traitlets.TraitType[Any, Any]):
     """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
 
-    default_value: ClassVar[list[tuple[int | None, int | None]]] = []
+    default_value: ClassVar[list[Pin]] = []
 
-    def validate(self, obj: Any, value: Any) -> list[tuple[int | None, int | None]]:
+    def validate(self, obj: Any, value: Any) -> list[Pin]:
         try:
-            return [self._pair(*pair) for pair in value]
-        except TypeError:
-            raise WrongType(
-                f"{self.name} is {value!r}: give a list of pairs (query, key), such as [(14, 16)]"
-            ) from None
+            return [self._pin(*pin) for pin in value]
+        except (TypeError, RecursionError):
+            advice = "give a list of pairs (query, key), such as [(14, 16)]"
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: {advice}") from None
 
     @staticmethod
-    def _pair(query: Any, key: Any) -> tuple[int | None, int | None]:
+    def _pin(query: Any, key: Any) -> Pin:
         if query is None and key is None:
             raise TypeError
-        return (None if query is None else operator.index(query), None if key is None else operator.index(key))
+        return (None if query is None else _whole(query), None if key is None else _whole(key))
 
 
 class Threshold(traitlets.TraitType[Any, Any]):
@@ -120,15 +136,15 @@ class Threshold(traitlets.TraitType[Any, Any]):
 
     def validate(self, obj: Any, value: Any) -> float:
         try:
-            threshold = float(value)
-        except (TypeError, ValueError):
-            raise WrongType(f"{self.name} is {value!r}: give a weight from 0 to 1") from None
+            threshold = as_number(value, str(self.name))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a weight from 0 to 1") from None
         if not 0 <= threshold <= 1:
             raise WrongValue(f"{self.name} is {threshold:g}: give a weight from 0 to 1")
         return threshold
 
 
-def nearest(value: Any, words: Sequence[str]) -> str:
-    """ ": did you mean …?" where one of the words is close to what was given, else nothing."""
-    close = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
-    return f": did you mean {close[0]}?" if close else ""
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)

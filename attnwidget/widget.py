@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import threading
 import time
@@ -19,50 +20,24 @@ from .places import as_index
 from .pyramid import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .traits import Choice, ColorRange, Heads, Index, NotThere, Pins, Threshold, WrongType, WrongValue
+from .traits import Choice, ColorRange, Heads, Index, NotThere, Pin, Pins, Text, Threshold, WrongType, WrongValue
 
 STATIC = pathlib.Path(__file__).parent / "static"
 PICTURE_SIZE = 512  # cells along a side, at most
 THUMBNAIL_SIZE = 32
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
-LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "layout")
-LOOKS += ("top_k", "threshold", "direction")
-SHOW = (
-    "title",
-    "tokens",
-    "key_tokens",
-    "heads",
-    "pins",
-    *SELECTION,
-    *LOOKS,
-)  # the keywords about showing, of every way to make one
+LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
+LISTS = ("heads", "pins")  # several heads, several pinned places
+SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LISTS, *LOOKS, "layout")  # keywords of every way to make one
+FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS)  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "is_causal", "scale", "dims")
-FOLLOWED = (
-    "layer",
-    "batch",
-    "head",
-    "stage",
-    "pool",
-    "view",
-    "heads",
-    "top_k",
-    "direction",
-)  # what is sent follows these
-FROM_KERNEL = (
-    "uid",
-    "title",
-    "facts",
-    "picture",
-    "thumbnails",
-    "links",
-    "tokens",
-    "key_tokens",
-)  # a front-end only reads these
-LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
-LINKS = 3  # of every query, where nothing is pinned
+FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
+LINKED = ("view", "heads", "top_k", "direction")  # and of these other links
+LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
 NO_PICTURE = {"query_bin": 1, "key_bin": 1, "low": None, "high": None, "values": None, "blocked": None}
 
 
@@ -99,11 +74,12 @@ class AttentionWidget(anywidget.AnyWidget):
     torch.Size([4])
     """
 
-    _esm = STATIC / "widget.js"
-    _css = STATIC / "widget.css"
+    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
 
     uid = traitlets.Unicode().tag(sync=True)
-    title = traitlets.Unicode("", help="A line above the picture.").tag(sync=True)
+    title = Text(help="A line above the picture.").tag(sync=True)
 
     layer = Index(help="The selected layer.").tag(sync=True)
     batch = Index(help="The selected sample of the batch.").tag(sync=True)
@@ -121,6 +97,7 @@ class AttentionWidget(anywidget.AnyWidget):
     color_range = ColorRange(help="What the colours span.").tag(sync=True)
     palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True)
     theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(sync=True)
+
     top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
@@ -134,8 +111,16 @@ class AttentionWidget(anywidget.AnyWidget):
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
-    thumbnails = traitlets.Dict(help="All heads of the selected layer, small.").tag(sync=True)
+    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
     links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _script(self) -> str:
+        return _bundled("widget.js")
+
+    @traitlets.default("_css")
+    def _style(self) -> str:
+        return _bundled("widget.css")
 
     def __init__(
         self,
@@ -181,7 +166,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def attention(self) -> Attention | AttentionStack:
         """The `Attention` or `AttentionStack` that is shown; assign another and the picture follows.
 
-        What is pinned and chosen stays where it is still there; the tokens go if their number no longer fits.
+        What is pinned and chosen stays where it is still there; tokens whose number no longer fits are not shown.
         """
         return self._attention
 
@@ -195,7 +180,7 @@ class AttentionWidget(anywidget.AnyWidget):
         with self._guard:
             self._hold(attention)
             self._version += 1
-            self._sent.clear()
+            self._made.clear()
             self._refresh_soon()
 
     def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
@@ -233,6 +218,7 @@ class AttentionWidget(anywidget.AnyWidget):
         Raises:
             IndexError: there is no such query.
         """
+        query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
     def __repr__(self) -> str:
@@ -245,16 +231,13 @@ class AttentionWidget(anywidget.AnyWidget):
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
 
     def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
-        if not (STATIC / "widget.js").exists():
-            raise FileNotFoundError(
-                "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
-            )
+        _bundled("widget.js")  # raises where there is none
         self._hold(attention)
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._version = 0  # of the tensors, which may be replaced
         self._later: threading.Timer | None = None
         self._last_update = -LEAST_INTERVAL
-        self._sent: dict[str, Any] = {}  # which selection each derived trait was last made for
+        self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
 
@@ -266,7 +249,8 @@ class AttentionWidget(anywidget.AnyWidget):
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
         self._refresh()
         self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), FOLLOWED)
+        self.observe(lambda change: self._refresh(), [*FOLLOWED, *LINKED])
+        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
         super().open()
 
     # The selection: checked against the tensors, whoever sets it.
@@ -278,7 +262,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _there_are(self, name: str) -> int:
         if name == "layer":
             return len(self._stack)
-        shape = self._stack[min(self.layer, len(self._stack) - 1)].shape
+        shape = self._selected.shape
         return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
 
     @traitlets.validate("layer", "batch", "head", "query", "key")
@@ -294,11 +278,11 @@ class AttentionWidget(anywidget.AnyWidget):
             raise NotThere(str(error)) from None
 
     @traitlets.validate("heads")
-    def _heads_are_there(self, proposal: Any) -> list[int]:
+    def _heads_are_there(self, proposal: Any) -> list[int | None]:
         return [self._index("head", head) for head in proposal["value"]]
 
     @traitlets.validate("pins")
-    def _pins_are_there(self, proposal: Any) -> list[tuple[int | None, int | None]]:
+    def _pins_are_there(self, proposal: Any) -> list[Pin]:
         return [(self._index("query", query), self._index("key", key)) for query, key in proposal["value"]]
 
     @traitlets.observe("head", "heads")
@@ -324,9 +308,12 @@ class AttentionWidget(anywidget.AnyWidget):
 
     @traitlets.validate("tokens", "key_tokens")
     def _fits(self, proposal: Any) -> Any:
-        name, shape = proposal["trait"].name, self._stack[min(self.layer, len(self._stack) - 1)].shape
+        name = proposal["trait"].name
         try:
-            check_tokens(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
+            length = self._there_are("query" if name == "tokens" else "key")
+            check_tokens(proposal["value"], self._there_are("batch"), length, name)
+        except IndexError as error:  # a layer set at the same time, that is not there
+            raise NotThere(str(error)) from None
         except TypeError as error:
             raise WrongType(str(error)) from None
         except ValueError as error:
@@ -350,64 +337,57 @@ class AttentionWidget(anywidget.AnyWidget):
     def _refresh(self) -> None:
         """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
         with self._guard, self.hold_sync():
-            self.layer = min(self.layer, len(self._stack) - 1)
-            for name in ("batch", "head", "query", "key"):  # a layer may have fewer of them than the last one
-                value = getattr(self, name)
-                if value is not None and value >= self._there_are(name):
-                    setattr(self, name, None if name in ("query", "key") else 0)
             self._drop_what_is_gone()
-            if self._is_new("facts", self.layer):
-                self.facts = self._make_facts()
-            if self._is_new("tokens", (self.layer, self.batch)):
-                self.send_state(["tokens", "key_tokens"])
-            if self._is_new("thumbnails", (self.layer, self.batch)):
-                self.thumbnails = self._make_thumbnails()
-            if self._is_new("picture", (self.layer, self.batch, self.head, self.stage, self.pool)):
-                self.picture = self._make_picture()
-            if self._is_new("links", self._links_wanted()):
-                self.links = self._make_links()
+            of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
+            if self._made.get("thumbnails") != of[:2]:
+                self._send_soon("tokens", "key_tokens")
+            for name, part, make in (
+                ("facts", of[:1], self._make_facts),
+                ("thumbnails", of[:2], self._make_thumbnails),
+                ("picture", of, self._make_picture),
+                ("links", self._links_wanted(*of[:2]), self._make_links),
+            ):
+                if self._made.get(name) != part:
+                    setattr(self, name, make(*part))
+                    self._made[name] = part
 
     def _refresh_soon(self) -> None:
-        """At once, or, where updates come faster than that can be drawn, a moment later for all of them together."""
-        with self._guard:
-            if self._later is not None:
-                return
-            wait = self._last_update + LEAST_INTERVAL - time.monotonic()
-            if wait <= 0:
-                self._refresh()
-                self._last_update = time.monotonic()
-            else:
-                self._later = threading.Timer(wait, self._refresh_now)
-                self._later.daemon = True
-                self._later.start()
+        """At once, or, where updates come faster than they can be drawn, a moment later for all of them together."""
+        if self._later is not None:
+            return
+        wait = self._last_update + LEAST_INTERVAL - time.monotonic()
+        if wait > 0:
+            self._later = threading.Timer(wait, self._refresh_late)
+            self._later.daemon = True
+            self._later.start()
+        else:
+            self._refresh()
+            self._last_update = time.monotonic()
 
-    def _refresh_now(self) -> None:
+    def _refresh_late(self) -> None:
         with self._guard:
             self._later = None
             self._refresh()
             self._last_update = time.monotonic()
 
     def _drop_what_is_gone(self) -> None:
-        """Heads and pins that another layer had."""
+        """Another layer, or other tensors, may have fewer of everything."""
+        self.layer = min(self.layer, len(self._stack) - 1)
+        for name in ("batch", "head", "query", "key"):
+            value = getattr(self, name)
+            if value is not None and value >= self._there_are(name):
+                setattr(self, name, None if name in ("query", "key") else 0)
         shape = self._selected.shape
         self.heads = [head for head in self.heads if head < shape.H] or [self.head]
         self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]
 
-    def _links_wanted(self) -> tuple[Any, ...]:
-        shape = self._selected.shape
-        n = shape.Q if self.direction == "query" else shape.K
-        count = min(self.top_k or LINKS, wire.BUDGET // (LINK_BYTES * n * len(self.heads)))
-        if self.view != "graph" or count == 0 or shape.Q * shape.K > LINK_CELLS:
-            return ()
-        return (self.layer, self.batch, tuple(self.heads), self.direction, count)
+    def _send_soon(self, *names: str) -> None:
+        """Send traits whose values are as before but mean something else now."""
+        with self.hold_sync():
+            self._states_to_send.update(names)
 
-    def _is_new(self, name: str, selection: Any) -> bool:
-        is_new = self._sent.get(name) != selection
-        self._sent[name] = selection
-        return is_new
-
-    def _make_facts(self) -> dict[str, Any]:
-        att, shape = self._selected, self._selected.shape
+    def _make_facts(self, layer: int) -> dict[str, Any]:
+        att, shape = self._stack[layer], self._stack[layer].shape
         return {
             "version": self._version,
             "layers": list(self._stack.names),
@@ -424,62 +404,69 @@ class AttentionWidget(anywidget.AnyWidget):
             "stages": list(STAGES),
         }
 
-    def _make_thumbnails(self) -> dict[str, Any]:
-        heads = (self._thumbnail(head) for head in range(self._selected.shape.H))
-        values = wire.encode_thumbnails((small.values, small.allowed) for small in heads)
-        return {"layer": self.layer, "batch": self.batch, "values": values}
+    # What cannot be computed (out of memory, a lost device) is refused while opening; later the picture says why.
 
-    def _thumbnail(self, head: int) -> pyramid.Overview:
-        att, size = self._selected, THUMBNAIL_SIZE
-        if att.shape.Q * att.shape.K <= PICTURE_SIZE * PICTURE_SIZE:
-            return pyramid.overview(att, self.batch, head, size=size)
-        return pyramid.sampled(att, self.batch, head, rows=size, columns=size)
-
-    def _make_picture(self) -> dict[str, Any]:
-        of = {name: getattr(self, name) for name in ("layer", "batch", "head", "stage", "pool")}
-        shape = self._selected.shape
-        picture = {**of, "queries": shape.Q, "keys": shape.K}
+    def _make_thumbnails(self, layer: int, batch: int) -> dict[str, Any] | None:
+        att = self._stack[layer]
         try:
-            return picture | self._look_at(**of)
-        except Exception as error:  # out of memory, a lost device: the widget says so and stays usable
+            seen = (_thumbnail(att, batch, head) for head in range(att.shape.H))
+            values = wire.encode_thumbnails((small.values, small.allowed) for small in seen)
+        except Exception:
+            if self.comm is None:
+                raise
+            return None
+        return {"layer": layer, "batch": batch, "values": values}
+
+    def _links_wanted(self, layer: int, batch: int) -> tuple[Any, ...]:
+        """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
+        shape = self._stack[layer].shape
+        count = min(self.top_k or LINKS, wire.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(self.heads)))
+        if self.view != "graph" or count < 1 or shape.Q * shape.K > LINK_CELLS:
+            return ()
+        return (layer, batch, tuple(self.heads), self.direction, count)
+
+    def _make_links(self, *wanted: Any) -> dict[str, Any] | None:
+        if not wanted:
+            return None
+        layer, batch, heads, side, count = wanted
+        try:
+            found = [strongest(self._stack[layer], batch, head, count=count, side=side) for head in heads]
+        except Exception:
+            if self.comm is None:
+                raise
+            return None
+        return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **wire.encode_links(found)}
+
+    def _make_picture(self, *of: Any) -> dict[str, Any]:
+        shape = self._stack[of[0]].shape
+        picture = {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K}
+        try:
+            return picture | self._look_at(*of)
+        except Exception as error:
             if self.comm is None:
                 raise
             return picture | NO_PICTURE | {"error": str(error) or type(error).__name__}
 
-    def _make_links(self) -> dict[str, Any] | None:
-        wanted = self._links_wanted()
-        if not wanted:
-            return None
-        layer, batch, heads, side, count = wanted
-        found = [strongest(self._stack[layer], batch, head, count=count, side=side) for head in heads]
-        of = {"layer": layer, "batch": batch, "heads": list(heads), "side": side}
-        return of | wire.encode_links(found)
-
     def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
         seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
         blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
-        finite = seen.values[seen.values.isfinite() if blocked is None else seen.values.isfinite() & ~blocked]
-        values, bits = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
-        return {
-            "query_bin": seen.query_bin,
-            "key_bin": seen.key_bin,
-            "low": float(finite.min()) if finite.numel() else None,
-            "high": float(finite.max()) if finite.numel() else None,
-            "values": values,
-            "blocked": bits,
-            "error": None,
-        }
+        encoded = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
+        return {"query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Take what a front-end has set; what cannot be is put back there, with the reason."""
-        wanted = {name: value for name, value in sync_data.items() if name not in FROM_KERNEL}
-        try:
-            super().set_state(wanted)
-        except traitlets.TraitError as error:
-            self.send({"refused": str(error)})
-            self.send_state([name for name in wanted if self.has_trait(name)])
+        """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
+        given = sync_data if isinstance(sync_data, dict) else {}
+        wanted = {name: given[name] for name in FROM_FRONT_END if name in given}
+        with self._guard:
+            try:
+                for name, value in wanted.items():
+                    self.traits()[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
+                super().set_state(wanted)
+            except traitlets.TraitError as error:
+                self.send({"refused": str(error)[:500]})
+                self.send_state(list(wanted))
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
@@ -488,7 +475,7 @@ class AttentionWidget(anywidget.AnyWidget):
             self.send(*reply)
 
     def _retry(self) -> None:
-        self._sent.clear()
+        self._made.clear()
         self._refresh()
 
 
@@ -497,3 +484,20 @@ def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
         return stack_layers(q, k, v, **keywords)
     return Attention(q, k, v, **keywords)
+
+
+def _thumbnail(att: Attention, batch: int, head: int) -> pyramid.Overview:
+    if att.shape.Q * att.shape.K <= PICTURE_SIZE * PICTURE_SIZE:
+        return pyramid.overview(att, batch, head, size=THUMBNAIL_SIZE)
+    return pyramid.sampled(att, batch, head, rows=THUMBNAIL_SIZE, columns=THUMBNAIL_SIZE)
+
+
+@functools.cache
+def _bundled(name: str) -> str:
+    """The text of a part of the front-end."""
+    try:
+        return (STATIC / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
+        ) from None

@@ -27,7 +27,7 @@ WORTH_DEFLATING = 4096  # bytes
 
 
 def encode(array: np.ndarray[Any, Any]) -> Envelope:
-    """One array as an envelope: its bytes (deflated where that saves a tenth), dtype and shape."""
+    """One array as an envelope: its bytes (deflated where that saves a fiftieth), dtype and shape."""
     raw = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return _envelope(raw, array.dtype.name, array.shape)
 
@@ -42,21 +42,32 @@ def encode_numbers(values: Tensor, blocked: Tensor | None) -> tuple[Envelope, En
     return encode(to_numpy(values)), None if blocked is None else encode_bits(blocked.cpu().numpy())
 
 
-def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> tuple[Envelope, Envelope | None]:
-    """A matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond."""
-    if values.numel() <= EXACT_CELLS:
-        return encode_numbers(values, blocked)
+def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
+    """A matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond.
+
+    Returns:
+        `values` and `blocked`, envelopes, and `low` and `high`, the least and greatest finite value, or None.
+    """
     cells = to_numpy(values)
-    high = float(np.max(np.abs(cells), where=np.isfinite(cells), initial=0.0))
-    codes = _signed_codes(cells, high) if signed else _log_codes(cells, high)
-    codes = _mark(codes, cells, blocked)
+    shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
+    finite = cells[shown]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+    if cells.size <= EXACT_CELLS:
+        exact, bits = encode_numbers(values, blocked)
+    else:
+        exact, bits = _encode_codes(cells, blocked, max(abs(low or 0.0), abs(high or 0.0)), signed=signed), None
+    return {"low": low, "high": high, "values": exact, "blocked": bits}
+
+
+def _encode_codes(cells: np.ndarray[Any, Any], blocked: Tensor | None, high: float, *, signed: bool) -> Envelope:
+    codes = _mark(_signed_codes(cells, high) if signed else _log_codes(cells, high), cells, blocked)
     scale = {"kind": "linear", "high": high} if signed else {"kind": "log", "high": high, "octaves": OCTAVES}
     envelope = encode(codes)
     for step in (2, 4):  # noise that does not deflate: fewer steps rather than more bytes
         if len(envelope["data"]) <= BUDGET:
             break
         envelope = encode(_coarser(codes, step, signed=signed))
-    return {**envelope, "scale": scale}, None
+    return {**envelope, "scale": scale}
 
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
@@ -65,8 +76,8 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
     for values, allowed in heads:
         cells = to_numpy(values)
         high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
-        with np.errstate(invalid="ignore"):
-            share = np.nan_to_num(cells / high if high > 0 else cells * 0, nan=0.0, posinf=0.0, neginf=0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num(cells / np.float32(high), nan=0.0, posinf=0.0, neginf=0.0)
         codes = np.rint(share * TOP).astype(np.uint8)
         pictures.append(_mark(codes, cells, ~allowed))
     return {**encode(np.stack(pictures)), "scale": {"kind": "unit", "high": 1.0}}
@@ -97,15 +108,17 @@ def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
 
 
 def to_numpy(values: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor of any device and float type as float32 in main memory."""
+    """A tensor of any device and float type as float32 in main memory; what lies beyond its range becomes ±∞."""
     return values.detach().to("cpu", torch.float32).numpy()
 
 
 def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
     deflated = False
     if len(raw) >= WORTH_DEFLATING:
-        smaller = zlib.compress(raw, 1)
-        if len(smaller) < 0.9 * len(raw):
+        # Runs and frequencies: on pictures twice as fast as looking for repeats, and smaller.
+        deflate = zlib.compressobj(1, strategy=zlib.Z_RLE)
+        smaller = deflate.compress(raw) + deflate.flush()
+        if len(smaller) < 0.98 * len(raw):
             raw, deflated = smaller, True
     return {"data": raw, "dtype": dtype, "shape": list(shape), "deflated": deflated}
 
@@ -133,7 +146,7 @@ def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndar
     if signed:
         coarse = MIDDLE + np.rint((whole - MIDDLE) / step).astype(np.int16) * step
     else:
-        coarse = np.maximum(TOP - (TOP - whole) // step * step, 1)
+        coarse = TOP - np.rint((TOP - whole) / step).astype(np.int16) * step
     return np.where(is_value, coarse, codes).astype(np.uint8)
 
 

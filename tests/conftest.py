@@ -2,10 +2,21 @@
 
 import os
 
+import comm
+import pytest
 import torch
+from front_end import FrontEnd
 from hypothesis import settings
 
 settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("attnwidget")
 
 torch.set_num_threads(1)  # small tensors: threads would only wait for one another
+
+
+@pytest.fixture
+def front_end(monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
+    """Hears all that widgets made in this test send."""
+    front_end = FrontEnd()
+    monkeypatch.setattr(comm, "create_comm", front_end.create_comm)
+    return front_end

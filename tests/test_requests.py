@@ -1,0 +1,292 @@
+"""Questions of a front-end: exact numbers in reply, a sentence for what cannot be answered, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from front_end import decode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnwidget import Attention, AttentionStack, requests
+
+torch.manual_seed(0)
+Q, K = 7, 5
+STACK = AttentionStack(
+    [
+        Attention(torch.randn(2, 4, Q, 8), torch.randn(2, 2, K, 8), is_causal=True),
+        Attention(torch.randn(3, 8, dtype=torch.float64), torch.randn(3, 8, dtype=torch.float64)),
+    ]
+)
+HERE = {"layer": 0, "batch": 1, "head": 3, "stage": "weights"}
+
+
+def ask(*questions: Any, stack: AttentionStack = STACK) -> list[dict[str, Any]]:
+    answered = requests.answer(stack, {"requests": list(questions)}, retry=lambda: None)
+    assert answered is not None
+    message, buffers = answered
+    replies: list[dict[str, Any]] = json.loads(json.dumps(message, allow_nan=False))["replies"]
+    for reply in replies:
+        for name in ("values", "blocked"):
+            if reply.get(name):
+                reply[name] = decode(reply[name], buffers)
+    return replies
+
+
+def ask_one(stack: AttentionStack = STACK, **question: Any) -> dict[str, Any]:
+    (reply,) = ask({"id": "a", **HERE, **question}, stack=stack)
+    assert reply["id"] == "a"
+    return reply
+
+
+def exact(stage: str = "weights", layer: int = 0, batch: int = 1, head: int = 3) -> np.ndarray[Any, Any]:
+    return STACK[layer].block(stage, batch=batch, head=head).float().numpy()
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    """Equal but for the last bit, which depends on the size of a product."""
+    assert np.shape(found) == np.shape(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+ALLOWED = np.tril(np.ones((Q, K), bool))
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize("stage", ["scores", "scaled", "masked", "weights"])
+@pytest.mark.parametrize(
+    ("question", "at"),
+    [
+        ({"kind": "row", "query": 2}, np.s_[2, :]),
+        ({"kind": "column", "key": 4}, np.s_[:, 4]),
+        ({"kind": "cells", "queries": [1, 4], "keys": [0, 5]}, np.s_[1:4, 0:5]),
+        ({"kind": "cells", "queries": [6, 7], "keys": [2, 3]}, np.s_[6:7, 2:3]),
+    ],
+    ids=["row", "column", "cells", "one cell"],
+)
+def test_numbers_are_exact_and_blocked_ones_are_said(stage: str, question: dict[str, Any], at: Any) -> None:
+    reply = ask_one(stage=stage, **question)
+    assert reply["ok"] is True
+    assert reply["values"].dtype == np.float32
+    assert_close(reply["values"], exact(stage)[at])
+    if stage in ("masked", "weights") and not ALLOWED[at].all():
+        assert np.array_equal(reply["blocked"], ~ALLOWED[at])
+    else:
+        assert reply["blocked"] is None
+
+
+def test_several_questions_are_answered_in_order_with_their_own_buffers() -> None:
+    questions = [{**HERE, "id": f"{n}", "kind": "row", "query": n} for n in (4, 0, 6)]
+    replies = ask(*questions)
+    assert [reply["id"] for reply in replies] == ["4", "0", "6"]
+    for n, reply in zip((4, 0, 6), replies, strict=True):
+        assert_close(reply["values"], exact()[n])
+
+
+def test_the_peak_of_a_bin_is_found_with_its_place() -> None:
+    reply = ask_one(kind="peak", queries=[2, 6], keys=[1, 5])
+    row, column = np.unravel_index(exact()[2:6, 1:5].argmax(), (4, 4))
+    assert (reply["query"], reply["key"]) == (2 + row, 1 + column)
+    assert_close(reply["value"], exact()[2 + row, 1 + column])
+
+
+def test_a_bin_of_blocked_cells_has_no_peak() -> None:
+    reply = ask_one(kind="peak", queries=[0, 2], keys=[3, 5])
+    assert (reply["value"], reply["query"], reply["key"]) == (None, None, None)
+
+
+def test_the_peak_is_not_a_blocked_cell() -> None:
+    reply = ask_one(kind="peak", stage="masked", queries=[1, 2], keys=[0, 5])
+    assert (reply["query"], reply["key"]) == (1, int(exact("masked")[1, :2].argmax()))
+    zeros = AttentionStack([Attention(torch.zeros(3, 4), torch.zeros(3, 4), mask=torch.eye(3, dtype=torch.bool))])
+    reply = ask_one(zeros, layer=0, batch=0, head=0, kind="peak", queries=[1, 3], keys=[0, 3])
+    assert (reply["value"], reply["query"], reply["key"]) == (1.0, 1, 1)
+
+
+def test_the_peak_is_an_allowed_cell_even_where_its_weight_is_0_or_minus_infinity() -> None:
+    q, k = torch.tensor([[1.0]]), torch.tensor([[1000.0], [0.0], [0.0]])
+    stack = AttentionStack([Attention(q, k, mask=torch.tensor([[True, False, True]]), scale=1.0)])
+    reply = ask_one(stack, layer=0, batch=0, head=0, kind="peak", queries=[0, 1], keys=[1, 3])
+    assert (reply["value"], reply["key"]) == (0.0, 2)
+    stack = AttentionStack([Attention(-math.inf * q, k + 1, mask=torch.tensor([[False, False, True]]), scale=1.0)])
+    reply = ask_one(stack, stage="masked", layer=0, batch=0, head=0, kind="peak", queries=[0, 1], keys=[0, 3])
+    assert (reply["value"], reply["key"]) == ("-inf", 2)
+
+
+def as_javascript_reads(value: Any) -> float:
+    """js/src/source.ts: Number(String(value).replace("inf", "Infinity"))."""
+    text = str(value).replace("inf", "Infinity")
+    return float({"Infinity": "inf", "-Infinity": "-inf", "nan": "nan"}.get(text, text))
+
+
+@pytest.mark.parametrize(
+    ("odd", "wanted"), [(math.nan, math.nan), (math.inf, math.inf), (-math.inf, -math.inf), (2.0, 2.0)]
+)
+def test_a_peak_that_json_has_no_number_for_goes_as_text(odd: float, wanted: float) -> None:
+    q = torch.full((3, 1), odd)
+    stack = AttentionStack([Attention(q, torch.ones(3, 1), mask=torch.ones(3, 3).tril().bool(), scale=1.0)])
+    for stage in ("scores", "masked"):
+        reply = ask_one(stack, stage=stage, layer=0, batch=0, head=0, kind="peak", queries=[0, 3], keys=[0, 3])
+        assert as_javascript_reads(reply["value"]) == pytest.approx(wanted, nan_ok=True)
+        assert reply["key"] <= reply["query"] or stage == "scores", "never a blocked cell"
+
+
+def test_nan_is_the_peak_as_in_the_picture() -> None:
+    q = torch.tensor([[1.0], [math.nan], [9.0]])
+    stack = AttentionStack([Attention(q, torch.ones(2, 1))])
+    reply = ask_one(stack, stage="scores", layer=0, batch=0, head=0, kind="peak", queries=[0, 3], keys=[0, 2])
+    assert (reply["value"], reply["query"]) == ("nan", 1)
+    assert math.isnan(stack[0].overview(stage="scores", size=1).values.item())
+
+
+def test_retry_is_passed_on_and_ping_is_answered() -> None:
+    retries: list[int] = []
+    answered = requests.answer(
+        STACK, {"requests": [{"id": "r", "kind": "retry"}, {"id": "p", "kind": "ping"}]}, lambda: retries.append(1)
+    )
+    assert answered == ({"replies": [{"id": "r", "ok": True}, {"id": "p", "ok": True}]}, [])
+    assert retries == [1]
+
+
+# What cannot be answered.
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"kind": "row", "query": 7}, "query 7 is not there: there are 0 to 6"),
+        ({"kind": "row", "query": -1}, "query -1 is not there"),
+        ({"kind": "row", "query": 1.0}, "query 1.0 is not there"),
+        ({"kind": "row", "query": True}, "query True is not there"),
+        ({"kind": "row"}, "query None is not there"),
+        ({"kind": "column", "key": 5}, "key 5 is not there: there are 0 to 4"),
+        ({"kind": "row", "query": 0, "layer": 2}, "layer 2 is not there: there are 0 to 1"),
+        ({"kind": "row", "query": 0, "batch": 2}, "batch 2 is not there"),
+        ({"kind": "row", "query": 0, "head": 4}, "head 4 is not there"),
+        ({"kind": "row", "query": 0, "stage": "allowed"}, "no stage is called 'allowed': there are scores"),
+        ({"kind": "row", "query": 0, "stage": ["weights"]}, "no stage is called"),
+        ({"kind": "cells", "queries": [0, 8], "keys": [0, 1]}, r"queries [0, 8] are not there: there are 0 to 6"),
+        ({"kind": "cells", "queries": [2, 2], "keys": [0, 1]}, r"queries [2, 2] are not there"),
+        ({"kind": "cells", "queries": [3, 1], "keys": [0, 1]}, r"queries [3, 1] are not there"),
+        ({"kind": "cells", "queries": [0, 1], "keys": [-1, 1]}, r"keys [-1, 1] are not there"),
+        ({"kind": "cells", "queries": 1, "keys": [0, 1]}, r"queries is 1: give [start, stop]"),
+        ({"kind": "cells", "queries": [0, 1.5], "keys": [0, 1]}, "give [start, stop]"),
+        ({"kind": "peak", "queries": [0, 1], "keys": None}, "keys is None: give [start, stop]"),
+        ({"kind": "tile"}, "no request is called 'tile': there are row, column, cells, peak, retry and ping"),
+        ({"kind": None}, "no request is called None"),
+        ({"kind": ["row"]}, "no request is called ['row']"),
+    ],
+)
+def test_what_is_not_there_is_said(question: dict[str, Any], said: str) -> None:
+    reply = ask_one(**question)
+    assert set(reply) == {"id", "ok", "error"}
+    assert reply["ok"] is False
+    assert said in reply["error"]
+
+
+@pytest.mark.parametrize("question", [None, 3, "row", [], [{}]])
+def test_a_request_that_is_no_request_is_answered_too(question: Any) -> None:
+    (reply,) = ask(question)
+    assert reply == {"id": None, "ok": False, "error": f"a request is a dict, not {type(question).__name__}"}
+
+
+def test_too_much_at_once_is_refused_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = AttentionStack([Attention(torch.zeros(4096, 2), torch.zeros(4096, 2))])
+    where = {"layer": 0, "batch": 0, "head": 0}
+    assert ask_one(long, **where, kind="cells", queries=[0, 256], keys=[0, 256])["ok"]
+    assert ask_one(long, **where, kind="peak", queries=[0, 1024], keys=[0, 4096])["ok"]
+    monkeypatch.setattr(Attention, "block", lambda *_, **__: pytest.fail("computed"))
+    cells = ask_one(long, **where, kind="cells", queries=[0, 256], keys=[0, 257])
+    assert cells["error"] == "65,792 cells were asked for: at most 65,536 at once"
+    peak = ask_one(long, **where, kind="peak", queries=[0, 1025], keys=[0, 4096])
+    assert peak["error"] == "4,198,400 cells were asked for: at most 4,194,304 at once"
+
+
+def test_too_many_requests_are_answered_all_the_same() -> None:
+    replies = ask(*({"id": str(n), "kind": "ping"} for n in range(70)))
+    assert [reply["id"] for reply in replies] == [str(n) for n in range(70)]
+    assert [reply["ok"] for reply in replies] == [True] * 64 + [False] * 6
+    assert replies[-1]["error"] == "a message holds at most 64 requests"
+
+
+def test_a_failure_is_answered_and_those_beside_it_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Attention.block
+
+    def failing(self: Attention, *stage: Any, **where: Any) -> Any:
+        if where["head"] == 2:
+            raise RuntimeError("CUDA out of memory")
+        return block(self, *stage, **where)
+
+    monkeypatch.setattr(Attention, "block", failing)
+    row = {**HERE, "kind": "row", "query": 0}
+    replies = ask({**row, "id": "a"}, {**row, "id": "b", "head": 2}, {**row, "id": "c"})
+    assert [reply["ok"] for reply in replies] == [True, False, True]
+    assert replies[1]["error"] == "CUDA out of memory"
+    assert_close(replies[2]["values"], exact()[0])
+
+
+@pytest.mark.parametrize("content", [None, 3, [], {}, {"requests": None}, {"requests": {}}, {"replies": []}])
+def test_a_message_without_requests_has_no_reply(content: Any) -> None:
+    assert requests.answer(STACK, content, lambda: None) is None
+
+
+# Junk.
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=6,
+)
+likely = st.integers(-2, 9)
+questions = json_values | st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.text(st.characters()) | json_values,
+        "kind": st.sampled_from(["row", "column", "cells", "peak", "retry", "ping"]) | json_values,
+        **dict.fromkeys(("layer", "batch", "head", "query", "key"), likely | json_values),
+        "stage": st.sampled_from(["scores", "weights", "allowed"]) | json_values,
+        "queries": st.lists(likely, min_size=2, max_size=2) | json_values,
+        "keys": st.lists(likely, min_size=2, max_size=2) | json_values,
+    },
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(questions, max_size=5))
+def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
+    answered = requests.answer(STACK, {"requests": asked}, lambda: None)
+    assert answered is not None
+    message, buffers = answered
+    json.dumps(message, allow_nan=False, ensure_ascii=False).encode()
+    assert len(message["replies"]) == len(asked)
+    for question, reply in zip(asked, message["replies"], strict=True):
+        named = isinstance(question, dict) and isinstance(question.get("id"), str) and question["id"].isprintable()
+        assert reply["id"] == (question["id"] if named else None)
+        assert reply["ok"] is True or (reply["ok"] is False and isinstance(reply["error"], str) and reply["error"])
+        assert len(str(reply)) < 2000 + len(str(reply["id"]))
+    used = [reply[name]["data"] for reply in message["replies"] for name in ("values", "blocked") if reply.get(name)]
+    assert used == list(range(len(buffers)))
+
+
+@given(json_values)
+def test_a_message_of_junk_raises_nothing(content: Any) -> None:
+    requests.answer(STACK, content, lambda: None)
+
+
+def test_junk_without_end_is_answered_shortly() -> None:
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    for junk in (deep, 10**4000, [0] * 10**6, "x" * 10**6):
+        for name in ("kind", "layer", "stage", "query", "queries"):
+            kind = "cells" if name == "queries" else "row"
+            reply = ask_one(**{"kind": kind, "query": 0, "keys": [0, 1], name: junk})
+            assert reply["ok"] is False
+            assert len(reply["error"]) < 200
