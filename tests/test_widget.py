@@ -79,8 +79,8 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
     }  # fmt: skip
     assert (state["picture"]["low"], state["picture"]["high"]) == (drawn(state).min(), drawn(state).max())
     assert state["facts"] == {
-        "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6, "head_size": 8,
-        "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
+        "version": 0, "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6,
+        "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights"],
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")
@@ -222,8 +222,8 @@ def test_another_head_changes_the_picture_and_nothing_else(
     w.head = 3
     after = front_end.state(w)
     assert_close(drawn(after), by_the_book(q[0, 3], k[0, 3]))
-    assert {name for name in after if after[name] != before[name]} == {"head", "picture"}
-    assert {name for message in front_end.of(w)[sent:] for name in message.state} == {"head", "picture"}
+    assert {name for name in after if after[name] != before[name]} == {"head", "heads", "picture"}
+    assert {name for message in front_end.of(w)[sent:] for name in message.state} == {"head", "heads", "picture"}
     assert pictures == [(0, 0, "weights", "max"), (0, 3, "weights", "max")]
     w.head = 3
     assert len(pictures) == 2
@@ -310,7 +310,7 @@ def test_traits_set_together_arrive_together(front_end: FrontEnd) -> None:
     with w.hold_sync():
         w.layer, w.head, w.theme = 1, 1, "dark"
     (message,) = front_end.of(w)[sent:]
-    changed = {"layer", "head", "theme", "facts", "tokens", "key_tokens", "thumbnails", "picture"}
+    changed = {"layer", "head", "heads", "theme", "facts", "tokens", "key_tokens", "thumbnails", "picture"}
     assert set(message.state) == changed
     assert message.state["picture"]["layer"] == 1
 
@@ -453,7 +453,7 @@ REFUSED: list[dict[str, Any]] = [
     {"head": 99}, {"head": -3}, {"layer": 1}, {"layer": -99}, {"head": 1, "layer": -99}, {"batch": 10**30},
     {"query": 3}, {"key": -4}, {"head": 1.0}, {"head": "1"}, {"head": None}, {"head": True}, {"query": [1]},
     {"query": {"a": {"b": [1, 2, {"c": None}]}}}, {"stage": "weight"}, {"stage": None}, {"stage": ["weights"]},
-    {"pool": 1}, {"view": "graph"}, {"theme": {}}, {"palette": "x" * 10**5}, {"color_scale": [[[]]]},
+    {"pool": 1}, {"view": "text"}, {"theme": {}}, {"palette": "x" * 10**5}, {"color_scale": [[[]]]},
     {"color_range": [1, 0]}, {"color_range": ["a", "b"]}, {"color_range": [0, 10**400]}, {"color_range": [0, None]},
     {"color_range": 3}, {"color_range": "heads"}, {"head": 1, "stage": "scores", "theme": "darkest"},
     {"query": 1, "key": 2, "head": 7}, {"layer": float("inf")}, {"theme": "half \ud800"},
