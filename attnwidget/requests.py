@@ -14,10 +14,10 @@ from torch import Tensor
 
 from . import wire
 from .attention import Attention
-from .pyramid import STAGES
 from .stack import AttentionStack
+from .stages import STAGES
 
-MASKED_STAGES = ("masked", "weights")  # the stages in which a blocked cell has no number of its own
+MASKED_STAGES = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_REQUESTS = 64  # in one message
 

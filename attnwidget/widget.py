@@ -14,8 +14,8 @@ from torch import Tensor
 from . import pyramid, requests, wire
 from .attention import Attention
 from .places import as_index
-from .pyramid import STAGES
 from .stack import AttentionStack, stack_layers
+from .stages import STAGES
 from .tensors import check_tokens, refuse_unknown
 from .traits import Choice, ColorRange, Index, NotThere, WrongType, WrongValue
 
@@ -265,7 +265,7 @@ class AttentionWidget(anywidget.AnyWidget):
             "dtype": str(att.dtype).removeprefix("torch."),
             "device": str(att.device),
             "is_causal": att.is_causal,
-            "stages": list(STAGES),
+            "stages": list(att.stages),
         }
 
     def _make_thumbnails(self) -> dict[str, Any]:
