@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from test_masks import allowed, attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.testing import assert_close
 
+from attnwidget import masks
 from attnwidget.attention import Attention
 
 LOWEST = torch.finfo(torch.float32).min
@@ -45,6 +47,23 @@ def test_alibi_is_the_same_as_function_and_as_tensor() -> None:
         assert_close(by_tensor.block("masked", **where), expected)
         assert_close(by_function.output(1, head), by_tensor.output(1, head))
         assert_close(by_function.overview(1, head, size=7).values, by_tensor.overview(1, head, size=7).values)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_the_same_from_the_same_functions() -> None:
+    slopes = alibi_slopes(4)
+
+    def alibi(
+        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor
+    ) -> torch.Tensor:
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    mask = masks.and_masks(masks.causal, masks.sliding_window(5), masks.padding([7, 20]))
+    att = attention(2, 4, 20, 20, bias=alibi, mask=mask)
+    block_mask = create_block_mask(mask, 2, 4, 20, 20, device="cpu")
+    expected = flex_attention(att.q, att.k, att.v, score_mod=alibi, block_mask=block_mask)
+    for batch in range(2):
+        assert_close(att.output(batch, 3), expected[batch, 3])
 
 
 def test_t5_relative_buckets_as_a_function() -> None:
