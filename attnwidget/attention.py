@@ -6,24 +6,22 @@ output  = weights · v
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from . import engine, metrics, pyramid
 from .axes import as_heads, as_matrix
-from .engine import Memory, Pair
+from .call import Call, Shape
 from .metrics import Statistics
-from .places import Cells, as_index, as_places
+from .places import Cells, as_places
 from .precision import exact
 from .pyramid import Overview
-from .reading import read_rules
-from .rules import Rules, whole
-from .source import Given, Products, Source
-from .stages import STAGES, allowed_cells, streamed
-from .tensors import as_choice, as_number, as_positive, detached, refuse_unknown
-from .watch import Watch
+from .rules import whole
+from .source import STAGES, Given, Products
+from .stages import allowed_cells, streamed
+from .tensors import detached, refuse_unknown
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
@@ -31,19 +29,7 @@ RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
 KEYWORDS = (*RULES, "scale", "softcap", "dims")
 
 
-class Shape(NamedTuple):
-    """Sizes of one attention call; D is None without q and k, Dv without v."""
-
-    B: int
-    H: int
-    G: int
-    Q: int
-    K: int
-    D: int | None
-    Dv: int | None
-
-
-class Attention:
+class Attention(Call):
     """Scaled dot-product attention of q, k and v, computed where it is looked at. Nothing (Q, K) is held.
 
     Args:
@@ -80,20 +66,6 @@ class Attention:
     >>> att.block(queries=0)
     tensor([[0.8808, 0.1192]])
     """
-
-    q: Tensor | None
-    k: Tensor | None
-    v: Tensor | None
-    shape: Shape
-    scale: float
-    softcap: float | None
-    is_causal: bool
-    window: int | None
-    rules: Rules
-    source: Source
-    _given: tuple[str, ...]
-    _memory: Memory
-    _watch: Watch
 
     def __init__(
         self,
@@ -188,104 +160,6 @@ class Attention:
         att._fill(Given(weights, "weights"), v, _shape_of(weights, v), 1.0)
         return att
 
-    def _fill(
-        self,
-        source: Source,
-        v: Tensor | None,
-        shape: Shape,
-        scale: Any,
-        *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: Any = None,
-        softcap: Any = None,
-    ) -> None:
-        matrix = next(iter(source.tensors().values()))
-        rules = read_rules(
-            detached(mask),
-            mask_means,
-            mask_dims,
-            bias=detached(bias),
-            is_causal=is_causal,
-            window=window,
-            shape=(shape.B, shape.H, shape.Q, shape.K),
-            dtype=matrix.dtype,
-            device=matrix.device,
-        )
-        given = {"causal": is_causal, f"window {window}": window, "masked": mask is not None}
-        given |= {"biased": bias is not None, f"softcap {softcap}": softcap}
-        self.__setstate__(
-            {
-                "source": source,
-                "q": source.tensors().get("q"),
-                "k": source.tensors().get("k"),
-                "v": v,
-                "shape": shape,
-                "rules": rules,
-                "scale": as_number(scale, "scale"),
-                "softcap": None if softcap is None else as_positive(softcap, "softcap"),
-                "is_causal": bool(is_causal),
-                "window": window,
-                "_given": tuple(word for word, there in given.items() if there),
-            }
-        )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a new attention as of a copy: what was remembered, and what was watched, starts afresh."""
-        self.__dict__.update(state, _memory=Memory())
-        values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_watch=Watch({**self.source.tensors(), **values, **self.rules.tensors()}))
-
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be deleted: make a new one")
-
-    def __repr__(self) -> str:
-        B, H, G, Q, K, D, Dv = self.shape
-        parts = ["" if D else f"from {self.source.gives}"]
-        parts += [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
-        sizes = [str(size) for size in (D, Dv) if size]
-        parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
-        parts += [*self._given, str(self.dtype).removeprefix("torch."), str(self.device)]
-        return f"Attention({', '.join(part for part in parts if part)})"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of q as it was given."""
-        return self._matrix.dtype
-
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """The dtype of what is computed: float64 for float64, else float32."""
-        return torch.promote_types(self.dtype, torch.float32)
-
-    @property
-    def device(self) -> torch.device:
-        """Where q, k and v are, and all results."""
-        return self._matrix.device
-
-    @property
-    def _matrix(self) -> Tensor:
-        return next(iter(self.source.tensors().values()))
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages there are to see, in the order of computation: those before what was given are not there, nor
-        contribution without v; capped is only where there is a softcap, for else it equals scaled.
-
-        >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
-        ('scores', 'scaled', 'masked', 'weights')
-        """
-        there = STAGES[STAGES.index(self.source.gives) :]
-        without = {"contribution"} if self.v is None else set()
-        without |= {"capped"} if self.softcap is None else set()
-        return tuple(stage for stage in there if stage not in without)
-
     def block(
         self,
         stage: str = "weights",
@@ -345,7 +219,7 @@ class Attention:
         self.check_stage("masked")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            return self.pair(batch, head).log_normalizer()
+            return engine.pair(self, batch, head).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """weights · v, streamed (Dao et al. 2022).
@@ -424,41 +298,6 @@ class Attention:
         tensor([3., 3.])
         """
         return metrics.statistics(self, batch, head)
-
-    # For the modules of this package.
-
-    def find(self, batch: Any, head: Any) -> tuple[int, int]:
-        """batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
-        self._watch.check()
-        return as_index(batch, self.shape.B, "batch", "batches"), as_index(head, self.shape.H, "head", "heads")
-
-    def check_stage(self, stage: str, *also: str) -> None:
-        """Raise ValueError unless there is this stage, with what it would take."""
-        as_choice(stage, (*STAGES, *also), "stage")
-        if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
-            raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
-        if stage == "contribution" and self.v is None:
-            raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")
-
-    def group(self, head: int) -> int:
-        """The key head that a query head uses."""
-        return head // (self.shape.H // self.shape.G)
-
-    def pair(self, batch: int, head: int) -> Pair:
-        """The log-normalizers of all queries of a head, from now on kept."""
-        pair = self.known_pair(batch, head)
-        if pair is None:
-            pair = engine.normalizers(self, batch, head, range(self.shape.Q))
-            self.remember(batch, head, pair)
-        return pair
-
-    def known_pair(self, batch: int, head: int) -> Pair | None:
-        """The same, if they have been computed since the tensors last changed."""
-        return self._memory.get((batch, head), self._watch.versions())
-
-    def remember(self, batch: int, head: int, pair: Pair) -> None:
-        """Keep the log-normalizers of all queries of a head, for the blocks to come."""
-        self._memory.put((batch, head), self._watch.versions(), pair)
 
 
 def _shape_of(matrix: Tensor, v: Tensor | None) -> Shape:

@@ -6,38 +6,16 @@ a pair.
 
 from __future__ import annotations
 
-import threading
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .places import Cells, Places, cuts, take
+from .call import Call
+from .memory import Pair
+from .places import Cells, Places, cuts
 from .precision import exp_
 from .stages import KEYS, QUERIES, blocks, by_value, masked, new, norms, plain, streamed, values
-
-if TYPE_CHECKING:
-    from .attention import Attention
-
-REMEMBERED = 64  # heads whose log-normalizers are kept, O(Q) each
-
-
-class Pair(NamedTuple):
-    """The log-normalizers of some queries, m + log l, in two parts: their sum alone is too coarse for large scores."""
-
-    m: Tensor  # (queries,) largest masked score; 0 in an empty row
-    log_l: Tensor  # (queries,) log Σ exp(masked − m); +∞ in an empty row, so that its weights are 0
-
-    def log_weights(self, masked: Tensor) -> Tensor:
-        return (masked - self.m) - self.log_l  # (…, queries)
-
-    def take(self, queries: Places) -> Pair:
-        return Pair(take(self.m, queries, 0), take(self.log_l, queries, 0))
-
-    def log_normalizer(self) -> Tensor:
-        return (self.m + self.log_l).masked_fill(self.log_l == inf, -inf)  # (queries,)
-
 
 # The online softmax.
 
@@ -45,7 +23,7 @@ class Pair(NamedTuple):
 class Softmax:
     """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in."""
 
-    def __init__(self, att: Attention, queries: int):
+    def __init__(self, att: Call, queries: int):
         self.m = new(att, queries).fill_(-inf)  # (queries,)
         self.l = torch.zeros_like(self.m)  # (queries,)
 
@@ -79,7 +57,7 @@ class Settled:
         return self._pair
 
 
-def normalizers(att: Attention, batch: int, head: int, queries: Places) -> Pair:
+def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
     """The log-normalizers of some queries."""
     m, log_l = new(att, 2, len(queries))  # (queries,) each
     for piece in cuts(range(len(queries)), 1, QUERIES):
@@ -91,7 +69,16 @@ def normalizers(att: Attention, batch: int, head: int, queries: Places) -> Pair:
     return Pair(m, log_l)
 
 
-def output(att: Attention, batch: int, head: int) -> tuple[Tensor, Pair | None]:
+def pair(att: Call, batch: int, head: int) -> Pair:
+    """The log-normalizers of all queries of a head, from now on kept."""
+    known = att.known_pair(batch, head)
+    if known is None:
+        known = normalizers(att, batch, head, range(att.shape.Q))
+        att.remember(batch, head, known)
+    return known
+
+
+def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:
     """weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
     stage = streamed(att, "weights")
@@ -124,7 +111,7 @@ def weigh(e: Tensor, v: Tensor) -> Tensor:
 # Blocks of any stage.
 
 
-def exact_block(att: Attention, cells: Cells, stage: str, pair: Pair | None) -> Tensor:
+def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tensor:
     """A stage of some cells, (queries, keys); weights and contribution with the log-normalizers of the queries."""
     out = new(att, len(cells.queries), len(cells.keys))
     for at in cuts(range(len(cells.keys)), 1, KEYS):  # so that no more than a block of k is cast
@@ -138,29 +125,3 @@ def exact_block(att: Attention, cells: Cells, stage: str, pair: Pair | None) -> 
             S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out
-
-
-# What is kept of it.
-
-
-class Memory:
-    """Log-normalizers by (batch, head), the oldest forgotten first. Safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pairs: dict[tuple[int, int], tuple[tuple[int, ...], Pair]] = {}
-
-    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
-        return Memory, ()  # a copy starts afresh
-
-    def put(self, head: tuple[int, int], versions: tuple[int, ...], pair: Pair) -> None:
-        with self._lock:
-            self._pairs.pop(head, None)
-            self._pairs[head] = versions, pair
-            if len(self._pairs) > REMEMBERED:
-                del self._pairs[next(iter(self._pairs))]
-
-    def get(self, head: tuple[int, int], versions: tuple[int, ...]) -> Pair | None:
-        with self._lock:
-            before, pair = self._pairs.get(head, ((), None))
-        return pair if before == versions else None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, log, nan
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .engine import Pair, Softmax
+from .call import Call
+from .engine import Softmax, pair
+from .memory import Pair
 from .places import Cells, as_index, cuts
 from .precision import exact, exp_
 from .stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .tensors import as_size
-
-if TYPE_CHECKING:
-    from .attention import Attention
 
 SATURATED = 0.99  # a peak from here on
 UNIFORM = 1e-3  # how far the peak may be above that of equal weights, relatively
@@ -60,7 +58,7 @@ class Statistics:
     uniform_rows: int
 
 
-def statistics(att: Attention, batch: int, head: int) -> Statistics:
+def statistics(att: Call, batch: int, head: int) -> Statistics:
     """The statistics of one head: see `Attention.statistics`."""
     batch, head = att.find(batch, head)
     with exact(att.device):
@@ -85,17 +83,17 @@ def statistics(att: Attention, batch: int, head: int) -> Statistics:
         )
 
 
-def _rows(att: Attention, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rows(att: Call, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
     stage = streamed(att, "weights")
-    pair = att.pair(batch, head) if stage == "masked" else None
+    known = pair(att, batch, head) if stage == "masked" else None
     entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
     keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
         for keys, S, allowed in blocks(att, batch, head, rows, stage):
-            log_p = S.log() if pair is None else pair.take(rows).log_weights(S)  # (keys, queries)
-            p = S if pair is None else exp_(log_p.clone())
+            log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
+            p = S if known is None else exp_(log_p.clone())
             entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
             peak[at] = torch.maximum(peak[at], p.amax(0))
             squares[at] += p.square().sum(0)
@@ -116,7 +114,7 @@ def _variance(x: Tensor | None, batch: int, head: int) -> float | None:
     return _of_sample(found[0], found[2])
 
 
-def _scores_variance(att: Attention, batch: int, head: int) -> float:
+def _scores_variance(att: Call, batch: int, head: int) -> float:
     found = (0, 0.0, 0.0)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         row = Cells(batch, head, rows, range(att.shape.K))
@@ -143,20 +141,20 @@ def _of_sample(count: int, spread: float) -> float:
     return spread / (count - 1) if count > 1 else nan
 
 
-def top_keys(att: Attention, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
+def top_keys(att: Call, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
     """The strongest keys of one query and their weights: see `Attention.top_keys`."""
     count = as_size(count, "count")
     batch, head = att.find(batch, head)
     query = as_index(query, att.shape.Q, "query", "queries")
     with exact(att.device):
-        row, allowed, pair = _row(att, batch, head, range(query, query + 1))
+        row, allowed, known = _row(att, batch, head, range(query, query + 1))
         least = row.masked_fill(~allowed, -inf).topk(min(count, len(row))).values[-1]
         keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count where some are equal
         keys = keys[row[keys].sort(descending=True, stable=True).indices[:count]]
-        return keys, row[keys] if pair is None else exp_(pair.log_weights(row[keys]))
+        return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
 
 
-def _row(att: Attention, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, Pair | None]:
+def _row(att: Call, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, Pair | None]:
     """What the weights of a query rank by, (K,), which keys are allowed, (K,), and its log-normalizer, if needed."""
     row = new(att, att.shape.K).fill_(-inf)
     permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)

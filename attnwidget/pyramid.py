@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .engine import Pair, Settled, Softmax
+from .call import Call
+from .engine import Settled, Softmax
+from .memory import Pair
 from .places import Cells, cuts
 from .precision import exact, exp_
 from .rules import Allowed, Rules, whole
@@ -28,9 +29,6 @@ from .stages import (
     streamed,
 )
 from .tensors import as_choice, as_size
-
-if TYPE_CHECKING:
-    from .attention import Attention
 
 POOLS = ("max", "mean")
 
@@ -50,7 +48,7 @@ class Overview:
 
 
 def overview(
-    att: Attention, batch: int, head: int, *, size: int = 512, pool: str = "max", stage: str = "weights"
+    att: Call, batch: int, head: int, *, size: int = 512, pool: str = "max", stage: str = "weights"
 ) -> Overview:
     """A head pooled to at most size × size bins: see `Attention.overview`.
 
@@ -78,7 +76,7 @@ def overview(
     return Overview(values, counts > 0, query_bin, key_bin)
 
 
-def sampled(att: Attention, batch: int, head: int, *, rows: int, columns: int) -> Overview:
+def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Overview:
     """Exact weights of at most `rows` queries, evenly spread up to the last, each pooled by maximum over the keys.
 
     The cost is that of these rows alone: a thumbnail at any length. One query of each bin of an overview is taken;
@@ -101,7 +99,7 @@ def sampled(att: Attention, batch: int, head: int, *, rows: int, columns: int) -
 
 
 def maxima(
-    att: Attention,
+    att: Call,
     batch: int,
     head: int,
     queries: range,
@@ -141,7 +139,7 @@ def maxima(
 
 
 def sums(
-    att: Attention, batch: int, head: int, query_bin: int, key_bin: int, stage: str
+    att: Call, batch: int, head: int, query_bin: int, key_bin: int, stage: str
 ) -> tuple[Tensor, Tensor, Pair | None]:
     """The sum of a stage in each bin, blocked cells left out, and then as `maxima`."""
     values = new(att, ceil(att.shape.Q / query_bin), ceil(att.shape.K / key_bin)).zero_()
@@ -175,7 +173,7 @@ def sums(
 class Seen:
     """How many cells of each bin are allowed, (rows, columns) int64, as blocks come in."""
 
-    def __init__(self, att: Attention, queries: int, query_bin: int, key_bin: int):
+    def __init__(self, att: Call, queries: int, query_bin: int, key_bin: int):
         self.counts = torch.zeros_like(count_cells(att, queries, att.shape.K, query_bin, key_bin))
         self._att, self._query_bin, self._key_bin = att, query_bin, key_bin
 
@@ -190,7 +188,7 @@ class Seen:
         self.counts[bins(queries, self._query_bin), bins(keys, self._key_bin)] += found
 
 
-def count_allowed(att: Attention, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
+def count_allowed(att: Call, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
     """How many cells of each bin are allowed, (rows, columns) int64, without their scores if it can be."""
     if att.rules == Rules():
         return count_cells(att, len(queries), att.shape.K, query_bin, key_bin)
@@ -202,7 +200,7 @@ def count_allowed(att: Attention, batch: int, head: int, queries: range, query_b
     return seen.counts
 
 
-def count_cells(att: Attention, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
+def count_cells(att: Call, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
     """How many cells each bin of a matrix has, (rows, columns) int64."""
     rows, columns = (
         torch.tensor([min(width, n - start) for start in range(0, n, width)], device=att.device)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from . import wire
 from .attention import Attention
+from .source import STAGES
 from .stack import AttentionStack
-from .stages import STAGES
 
 MASKED_STAGES = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply

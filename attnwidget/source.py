@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .places import Cells, take
 
+STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
+
 
 class Source(Protocol):
     """Gives one stage of any block; the stages after it are computed from that."""

@@ -8,33 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .call import Call
 from .places import Cells, Places, take
 from .rules import Allowed, Rules, both, settled
 
-if TYPE_CHECKING:
-    from .attention import Attention
-
-STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
-NORMALIZED = ("weights", "contribution")  # those that take a whole row
+NORMALIZED = ("weights", "contribution")  # the stages that take a whole row
 QUERIES, KEYS = 512, 2048  # of one block
 
 
-def new(att: Attention, *shape: int) -> Tensor:
+def new(att: Call, *shape: int) -> Tensor:
     """Room for results."""
     return torch.empty(shape, dtype=att.result_dtype, device=att.device)
 
 
-def streamed(att: Attention, stage: str) -> str:
+def streamed(att: Call, stage: str) -> str:
     """The stage whose blocks lead to a stage: weights come of masked, once all of a row has been seen."""
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
-def plain(att: Attention, cells: Cells, stage: str, room: Tensor | None = None) -> Tensor:
+def plain(att: Call, cells: Cells, stage: str, room: Tensor | None = None) -> Tensor:
     """A stage that follows from these cells alone, before any mask: (keys, queries), in float32 or float64."""
     S = att.source.block(cells, 1.0 if stage in ("scores", *NORMALIZED) else att.scale, room)
     if stage == "contribution":
@@ -44,7 +40,7 @@ def plain(att: Attention, cells: Cells, stage: str, room: Tensor | None = None) 
     return S
 
 
-def masked(att: Attention, cells: Cells, allowed: Allowed, room: Tensor | None = None) -> tuple[Tensor, Allowed]:
+def masked(att: Call, cells: Cells, allowed: Allowed, room: Tensor | None = None) -> tuple[Tensor, Allowed]:
     """The stage masked of cells of which the rules allow some, (keys, queries), and which are then allowed."""
     if allowed is False:
         return new(att, len(cells.keys), len(cells.queries)).fill_(-inf), False
@@ -60,7 +56,7 @@ def masked(att: Attention, cells: Cells, allowed: Allowed, room: Tensor | None =
     return S, allowed
 
 
-def allowed_cells(att: Attention, cells: Cells) -> Allowed:
+def allowed_cells(att: Call, cells: Cells) -> Allowed:
     """Which cells are allowed, by the rules and by what a function makes of their scores."""
     allowed = att.rules.allowed(cells)
     if att.rules.by_score and allowed is not False and len(cells.queries) and len(cells.keys):
@@ -69,7 +65,7 @@ def allowed_cells(att: Attention, cells: Cells) -> Allowed:
 
 
 def blocks(
-    att: Attention, batch: int, head: int, queries: Places, stage: str, width: int = 1
+    att: Call, batch: int, head: int, queries: Places, stage: str, width: int = 1
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
     """The blocks of some queries along the keys, whole bins of `width` keys or parts of one; for the stage masked,
     blocked ones are left out.
@@ -91,13 +87,13 @@ def blocks(
 # Values.
 
 
-def values(att: Attention, batch: int, head: int, keys: Places) -> Tensor:
+def values(att: Call, batch: int, head: int, keys: Places) -> Tensor:
     """The values of some keys, (keys, Dv)."""
     assert att.v is not None  # asked for at the door
     return take(att.v[batch, att.group(head)], keys, 0).to(att.result_dtype)
 
 
-def norms(att: Attention, batch: int, head: int, keys: Places) -> Tensor:
+def norms(att: Call, batch: int, head: int, keys: Places) -> Tensor:
     """‖v‖ of some keys, (keys, 1)."""
     return torch.linalg.vector_norm(values(att, batch, head, keys), dim=1, keepdim=True)
 

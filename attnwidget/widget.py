@@ -14,8 +14,8 @@ from torch import Tensor
 from . import pyramid, requests, wire
 from .attention import Attention
 from .places import as_index
+from .source import STAGES
 from .stack import AttentionStack, stack_layers
-from .stages import STAGES
 from .tensors import check_tokens, refuse_unknown
 from .traits import Choice, ColorRange, Index, NotThere, WrongType, WrongValue
 
