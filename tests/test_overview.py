@@ -149,6 +149,26 @@ def test_blocks_above_the_diagonal_are_not_computed() -> None:
     assert sum(products) < 0.75 * 6000**2
 
 
+def test_log_normalizers_that_are_known_are_not_computed_again() -> None:
+    """A second picture of a head is a product and a maximum: no exponential but those of its own cells."""
+    exponentials = []
+
+    class Exponentials(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func._overloadpacket is torch.ops.aten.exp2_:
+                exponentials.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    att = Attention(*torch.randn(2, 1500, 4), is_causal=True)
+    first = att.overview(size=50)
+    with Exponentials():
+        again = att.overview(size=50)
+        assert exponentials == [2500]
+        pyramid.sampled(att, 0, 0, rows=10, columns=10)
+    assert sum(exponentials) == 2600
+    assert_close(again.values, first.values)
+
+
 def test_scores_know_no_mask() -> None:
     q, k = torch.randn(2, 30, 4)
     for stage in ("scores", "scaled"):
