@@ -116,6 +116,7 @@ def maxima(
     m, log_l = new(att, 2, len(queries))  # (queries,) each
     seen, base = Seen(att, len(queries), query_bin, key_bin), streamed(att, stage)
     logarithmic = base == "masked" and stage in NORMALIZED
+    counting = base == "masked" and att.rules != Rules()
     for piece in cuts(range(len(queries)), query_bin, QUERIES):
         at = slice(piece.start, piece.stop)
         softmax = Softmax(att, len(piece)) if known is None else Settled(known.take(piece))
@@ -125,7 +126,7 @@ def maxima(
             pooled = pool_first(valued, key_bin, torch.amax)  # (bins, queries)
             columns = bins(keys, key_bin)
             peaks[columns] = torch.maximum(peaks[columns], pooled)
-            if base == "masked":
+            if counting:
                 seen.add(piece, keys, allowed)
             if logarithmic:
                 softmax.add(S, pooled.amax(0) if valued is S else S.amax(0))
@@ -134,7 +135,7 @@ def maxima(
             peaks = Pair(*pair).log_weights(peaks)
         rows = bins(piece, query_bin)
         values[rows] = torch.maximum(values[rows], pool_first(peaks.mT, query_bin, torch.amax))
-    counts = seen.counts if base == "masked" else count_allowed(att, batch, head, queries, query_bin, key_bin)
+    counts = seen.counts if counting else count_allowed(att, batch, head, queries, query_bin, key_bin)
     return (exp_(values), counts, Pair(m, log_l)) if logarithmic else (values, counts, None)
 
 
@@ -146,12 +147,13 @@ def sums(
     m, log_l = new(att, 2, att.shape.Q)  # (queries,) each
     seen, base = Seen(att, att.shape.Q, query_bin, key_bin), streamed(att, stage)
     normalized = base == "masked" and stage in NORMALIZED
+    counting = base == "masked" and att.rules != Rules()
     for queries in cuts(range(att.shape.Q), query_bin, QUERIES):
         at = slice(queries.start, queries.stop)
         softmax = Softmax(att, len(queries))
         total = new(att, values.shape[1], len(queries)).zero_()  # (columns, queries)
         for keys, S, allowed in blocks(att, batch, head, queries, base, key_bin):
-            if base == "masked":
+            if counting:
                 seen.add(queries, keys, allowed)
             if normalized:
                 S, shrink = softmax.add(S, S.amax(0))
@@ -164,9 +166,8 @@ def sums(
             pair = m[at], log_l[at] = softmax.pair()
             total *= exp_(-pair.log_l)
         values[bins(queries, query_bin)] += pool_first(total.mT, query_bin, torch.sum)
-    counts = (
-        seen.counts if base == "masked" else count_allowed(att, batch, head, range(att.shape.Q), query_bin, key_bin)
-    )
+    rows = range(att.shape.Q)
+    counts = seen.counts if counting else count_allowed(att, batch, head, rows, query_bin, key_bin)
     return values, counts, Pair(m, log_l) if normalized else None
 
 
@@ -203,7 +204,7 @@ def count_allowed(att: Call, batch: int, head: int, queries: range, query_bin: i
 def count_cells(att: Call, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
     """How many cells each bin of a matrix has, (rows, columns) int64."""
     rows, columns = (
-        torch.tensor([min(width, n - start) for start in range(0, n, width)], device=att.device)
+        torch.arange(0, n, width, device=att.device).sub_(n).neg_().clamp_(max=width)
         for n, width in ((queries, query_bin), (keys, key_bin))
     )
     return rows[:, None] * columns
