@@ -7,10 +7,20 @@
 AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 """
 
+from . import masks
 from .attention import Attention
+from .functional import ScaledDotProductAttention, scaled_dot_product_attention
 from .samples import load_sample
 from .stack import AttentionStack
 from .widget import AttentionWidget
 
-__all__ = ["Attention", "AttentionStack", "AttentionWidget", "load_sample"]
+__all__ = [
+    "Attention",
+    "AttentionStack",
+    "AttentionWidget",
+    "ScaledDotProductAttention",
+    "load_sample",
+    "masks",
+    "scaled_dot_product_attention",
+]
 __version__ = "0.1.0.dev0"

@@ -6,37 +6,30 @@ output  = weights · v
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from . import engine, pyramid
-from .engine import Memory, Pair, exact
-from .masks import Rules, read_mask
-from .places import Cells, as_index, as_places, take
-from .pyramid import STAGES, Overview
-from .tensors import as_choice, as_heads, as_number, refuse_unknown
+from . import engine, metrics, pyramid
+from .axes import as_heads, as_matrix
+from .call import Call, Shape
+from .metrics import Statistics
+from .places import Cells, as_places
+from .precision import exact
+from .pyramid import Overview
+from .rules import whole
+from .source import STAGES, Given, Products
+from .stages import allowed_cells, streamed
+from .tensors import detached, refuse_unknown
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
-KEYWORDS = ("mask", "mask_means", "mask_dims", "is_causal", "scale", "dims")
+RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
+KEYWORDS = (*RULES, "scale", "softcap", "dims")
 
 
-class Shape(NamedTuple):
-    """Sizes of one attention call; Dv is None without v."""
-
-    B: int
-    H: int
-    G: int
-    Q: int
-    K: int
-    D: int
-    Dv: int | None
-
-
-class Attention:
+class Attention(Call):
     """Scaled dot-product attention of q, k and v, computed where it is looked at. Nothing (Q, K) is held.
 
     Args:
@@ -45,11 +38,17 @@ class Attention:
             h // (H // G), as torch's `enable_gqa`.
         v: values, as k with Dv for D; may be left out.
         mask: bool (True = may attend) or float (added; −∞ or the least finite number blocks), which broadcasts to
-            (B, H, Q, K); 3-D is (B, Q, K), 2-D is (Q, K) or padding (B, K).
+            (B, H, Q, K); 3-D is (B, Q, K), 2-D is (Q, K) or padding (B, K). Or a function
+            f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's: see `attnwidget.masks`.
         mask_means: "keep" or "hide": what 1 means in an integer mask, and True in a bool one.
         mask_dims: "qk", "bk", "bqk", "hqk" or "bhqk", where a mask fits in two ways.
+        bias: added to the scores, a floating tensor that broadcasts to (B, H, Q, K); 3-D is (H, Q, K). Or a function
+            f(score, b, h, q_idx, kv_idx) -> score, as FlexAttention's score_mod: score and indices broadcast, b and h
+            are 0-D. A cell that gets −∞ or the least finite number is blocked.
         is_causal: key ≤ query, from the upper left as in torch; with a mask, both apply.
+        window: |query − key| < window, so with is_causal the window keys up to the query's own.
         scale: what the scores are multiplied by; 1 / √D where None.
+        softcap: capped = softcap · tanh(scaled / softcap), before bias and mask (Gemma 2, 2024, §2); none where None.
         dims: the axes by name where the default for their number is wrong, e.g. "hqd" or "bqhd"; q is the position in
             k and v too.
 
@@ -57,6 +56,7 @@ class Attention:
         TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
 
     q, k and v are views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv). Results are float64 for float64, else float32.
+    Tensors that change in place afterwards are shown as they then are, after one UserWarning.
 
     >>> q, k = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> att = Attention(q, k, scale=1.0)
@@ -67,15 +67,6 @@ class Attention:
     tensor([[0.8808, 0.1192]])
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor | None
-    shape: Shape
-    scale: float
-    is_causal: bool
-    rules: Rules
-    _memory: Memory
-
     def __init__(
         self,
         q: Any,
@@ -85,52 +76,89 @@ class Attention:
         mask: Any = None,
         mask_means: str | None = None,
         mask_dims: str | None = None,
+        bias: Any = None,
         is_causal: bool = False,
+        window: int | None = None,
         scale: float | None = None,
+        softcap: float | None = None,
         dims: str | None = None,
         **unknown: NoReturn,
     ) -> None:
         refuse_unknown(unknown, KEYWORDS)
-        if not isinstance(is_causal, bool | np.bool_):
-            raise TypeError(f"is_causal is {is_causal!r}: give True or False")
-        q, k, v = as_heads(q, k, v, dims)
+        q, k, v = as_heads(detached(q), detached(k), detached(v), dims)
         (B, H, Q, D), (_, G, K, _) = q.shape, k.shape
         shape = Shape(B, H, G, Q, K, D, None if v is None else v.shape[3])
-        scale = D**-0.5 if scale is None else as_number(scale, "scale")
-        rules = read_mask(
-            mask, mask_means, mask_dims, is_causal=bool(is_causal), shape=(B, H, Q, K), dtype=q.dtype, device=q.device
-        )
-        self.__dict__.update(q=q, k=k, v=v, shape=shape, rules=rules, _memory=Memory())
-        self.__dict__.update(scale=scale, is_causal=bool(is_causal))
+        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
+        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
+        self._fill(Products(q, k), v, shape, D**-0.5 if scale is None else scale, **keywords)
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
+    @classmethod
+    def from_scores(
+        cls,
+        scores: Any,
+        v: Any = None,
+        *,
+        mask: Any = None,
+        mask_means: str | None = None,
+        mask_dims: str | None = None,
+        bias: Any = None,
+        is_causal: bool = False,
+        window: int | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        dims: str | None = None,
+        **unknown: NoReturn,
+    ) -> Attention:
+        """The attention of scores that are there already, in the place of q and k; the matrix is never copied.
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be deleted: make a new one")
+        Args:
+            scores: (Q, K), (B, Q, K) or (B, H, Q, K).
+            scale: what they are multiplied by; 1 if they are what the softmax is to be taken of.
+            v, mask, mask_means, mask_dims, bias, is_causal, window, softcap: as in `Attention`.
+            dims: their axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
 
-    def __repr__(self) -> str:
-        B, H, G, Q, K, D, Dv = self.shape
-        parts = [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
-        parts += [f"head size {D}" + (f" and {Dv}" if Dv not in (None, D) else ""), "" if Dv else "no v"]
-        parts += ["causal" if self.is_causal else "", "masked" if len(self.rules.rules) > self.is_causal else ""]
-        parts += [str(self.dtype).removeprefix("torch."), str(self.device)]
-        return f"Attention({', '.join(part for part in parts if part)})"
+        Raises:
+            TypeError, ValueError: as in `Attention`.
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of q as it was given."""
-        return self.q.dtype
+        >>> Attention.from_scores(torch.zeros(1, 4), mask=torch.tensor([[True, True, False, False]])).block()
+        tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
+        """
+        refuse_unknown(unknown, KEYWORDS)
+        scores, v = as_matrix(detached(scores), detached(v), dims, "scores")
+        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
+        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
+        att = cls.__new__(cls)
+        att._fill(Given(scores, "scores"), v, _shape_of(scores, v), scale, **keywords)
+        return att
 
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """The dtype of what is computed: float64 for float64, else float32."""
-        return torch.promote_types(self.q.dtype, torch.float32)
+    @classmethod
+    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None) -> Attention:
+        """The attention of weights that are there already; the matrix is never copied, and never changed.
 
-    @property
-    def device(self) -> torch.device:
-        """Where q, k and v are, and all results."""
-        return self.q.device
+        Args:
+            weights: (Q, K), (B, Q, K) or (B, H, Q, K), from 0 up. Rows are taken as they are: they need not sum to 1
+                (dropout makes some larger), and NaN is shown. Which cells were blocked is not known: none is.
+            v: values, as in `Attention`.
+            dims: the axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
+
+        Raises:
+            ValueError: weights below 0; later, whatever needs the scores.
+
+        >>> att = Attention.from_weights(torch.tensor([[0.9, 0.1]]), torch.tensor([[1.0], [3.0]]))
+        >>> att.stages
+        ('weights', 'contribution')
+        >>> att.output()
+        tensor([[1.2000]])
+        """
+        weights, v = as_matrix(detached(weights), detached(v), dims, "weights")
+        least = float(weights.amin())
+        if least < 0:
+            raise ValueError(
+                f"weights go down to {least:.4g}: give what the softmax gives, or Attention.from_scores(scores)"
+            )
+        att = cls.__new__(cls)
+        att._fill(Given(weights, "weights"), v, _shape_of(weights, v), 1.0)
+        return att
 
     def block(
         self,
@@ -144,9 +172,9 @@ class Attention:
         """An exact block of a stage.
 
         Args:
-            stage: "scores", "scaled", "masked" (−∞ where blocked), "weights" (over all keys, also if few are asked
-                for) or "allowed" (bool).
-            batch, head: which; negative counts from the end.
+            stage: "scores", "scaled", "capped", "masked" (−∞ where blocked), "weights" (over all keys, also if few are
+                asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3) or "allowed" (bool).
+        batch, head: which; negative counts from the end.
             queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints.
 
         Returns:
@@ -154,32 +182,27 @@ class Attention:
 
         Raises:
             IndexError: a batch, head, query or key that is not there.
-            ValueError: there is no such stage.
+            ValueError: there is no such stage, or not for what this attention was made of.
 
         >>> att = Attention(torch.zeros(3, 4), torch.zeros(3, 4), is_causal=True)
         >>> att.block(queries=[0, 2], keys=slice(2))
         tensor([[1.0000, 0.0000],
                 [0.3333, 0.3333]])
         """
-        as_choice(stage, (*STAGES, "allowed"), "stage")
+        self.check_stage(stage, "allowed")
         batch, head = self.find(batch, head)
         rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
         columns = as_places(keys, self.shape.K, "key", "keys", self.device)
         cells = Cells(batch, head, rows, columns)
         with exact(self.device):
             if stage == "allowed":
-                allowed = self.rules.allowed(cells)
-                allowed = torch.tensor(True, device=self.device) if allowed is None else allowed
-                return allowed.expand(len(rows), len(columns)).clone(memory_format=torch.contiguous_format)
-            S = engine.block(self, cells, "masked" if stage == "weights" else stage)
-            if stage == "weights":
-                pair = self._pair(batch, head)
-                if pair is None:
-                    pair = engine.normalizers(self, batch, head, rows)
-                else:
-                    pair = Pair(take(pair.m, rows, 0), take(pair.log_l, rows, 0))
-                S = engine.exp_(pair.log_weights(S))
-            return S.mT.contiguous()  # (queries, keys)
+                allowed = whole(allowed_cells(self, cells), rows, columns, self.device)
+                return allowed.clone(memory_format=torch.contiguous_format)
+            pair = None
+            if streamed(self, stage) != stage:
+                pair = self.known_pair(batch, head)
+                pair = engine.normalizers(self, batch, head, rows) if pair is None else pair.take(rows)
+            return engine.exact_block(self, cells, stage, pair)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
         """log Σ exp(masked) over the keys, natural, for each query: FlashAttention's logsumexp.
@@ -187,16 +210,16 @@ class Attention:
         Returns:
             (Q,); −∞ for a query that may attend to nothing.
 
+        Raises:
+            ValueError: only weights are there.
+
         >>> Attention(torch.zeros(1, 4), torch.zeros(8, 4)).log_normalizer()
         tensor([2.0794])
         """
+        self.check_stage("masked")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            pair = self._pair(batch, head)
-            if pair is None:
-                pair = engine.normalizers(self, batch, head, range(self.shape.Q))
-                self.remember(batch, head, pair)
-            return pair.log_normalizer()
+            return engine.pair(self, batch, head).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """weights · v, streamed (Dao et al. 2022).
@@ -214,8 +237,9 @@ class Attention:
             raise ValueError("there is no v, so no output: give Attention(q, k, v)")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            out, pair = engine.output(self, self.v, batch, head)
-        self.remember(batch, head, pair)
+            out, pair = engine.output(self, batch, head)
+        if pair is not None:
+            self.remember(batch, head, pair)
         return out
 
     def overview(
@@ -241,22 +265,41 @@ class Attention:
         """
         return pyramid.overview(self, batch, head, size=size, pool=pool, stage=stage)
 
-    def find(self, batch: Any, head: Any) -> tuple[int, int]:
-        """batch and head from 0 up; IndexError if they are not there."""
-        return as_index(batch, self.shape.B, "batch", "batches"), as_index(head, self.shape.H, "head", "heads")
+    def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
+        """The keys to which a query gives most weight, and the weights: exact, among all keys.
 
-    def group(self, head: int) -> int:
-        """The key head that a query head uses."""
-        return head // (self.shape.H // self.shape.G)
+        Args:
+            query: which; negative counts from the end.
+            count: how many, at most; blocked keys are never among them.
 
-    def remember(self, batch: int, head: int, pair: Pair) -> None:
-        """Keep the log-normalizers of all queries of a head, for the blocks to come."""
-        self._memory.put((batch, head), self._versions(), pair)
+        Returns:
+            keys (count,) int64 and weights (count,), the largest first, of equal ones the lower key.
 
-    def _pair(self, batch: int, head: int) -> Pair | None:
-        return self._memory.get((batch, head), self._versions())
+        Raises:
+            IndexError: a batch, head or query that is not there.
 
-    def _versions(self) -> tuple[int, ...]:
-        """Counts changes in place: what was remembered before one is no longer true."""
-        tensors = (self.q, self.k, *self.rules.tensors())
-        return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+        >>> att = Attention(torch.ones(1, 1), torch.tensor([[1.0], [3.0], [2.0]]), scale=1.0)
+        >>> att.top_keys(0, 2)
+        (tensor([1, 2]), tensor([0.6652, 0.2447]))
+        """
+        return metrics.top_keys(self, query, count, batch, head)
+
+    def statistics(self, batch: int = 0, head: int = 0) -> Statistics:
+        """What one head does, in numbers: variances of q, k, v and scores, and of each row entropy, peak and more.
+
+        Returns:
+            `Statistics`, computed in a few streamed passes.
+
+        Raises:
+            IndexError: a batch or head that is not there.
+
+        >>> att = Attention(torch.zeros(2, 4), torch.zeros(8, 4))
+        >>> att.statistics().entropy  # bits: 8 keys alike
+        tensor([3., 3.])
+        """
+        return metrics.statistics(self, batch, head)
+
+
+def _shape_of(matrix: Tensor, v: Tensor | None) -> Shape:
+    (B, H, Q, K), (G, Dv) = matrix.shape, (None, None) if v is None else (v.shape[1], v.shape[3])
+    return Shape(B, H, H if G is None else G, Q, K, None, Dv)

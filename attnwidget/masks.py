@@ -1,247 +1,255 @@
-"""Which keys a query may attend to: the conventions of masks, read once into `Rules` that are asked block by block.
+"""Masks as functions of indices, with FlexAttention's signature: f(b, h, q_idx, kv_idx) -> bool, True = may attend.
 
-A bool mask means what torch's SDPA means by it, True = may attend; a float mask is added. Whatever has two readings is
-refused with the keyword that tells them apart. Masks stay as they were given: nothing is expanded to (Q, K).
+Give one as `mask=`, here or to `torch.nn.attention.flex_attention.create_mask`. Those of this module also know, without
+being asked cell by cell, which keys a run of queries may see at most, and which all of it may see. So at any length
+they cost no (Q, K), and blocks that they exclude are never computed. Functions of your own work as well:
+
+>>> import torch
+>>> from attnwidget import Attention, masks
+>>> documents = torch.tensor([0, 0, 1, 1])
+>>> def same_document(b, h, q_idx, kv_idx):
+...     return documents[q_idx] == documents[kv_idx]
+>>> att = Attention(torch.zeros(4, 2), torch.zeros(4, 2), mask=masks.and_masks(masks.causal, same_document))
+>>> att.block("allowed").int()
+tensor([[1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 1, 1]], dtype=torch.int32)
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .places import Cells, hull, positions, take
-from .tensors import FLOATS, as_choice, as_tensor
+from .places import Cells, hull
+from .tensors import as_size
 
-MEANINGS = ("keep", "hide")
-READINGS = ("qk", "bk", "bqk", "hqk", "bhqk")  # of a mask's axes, the likely one of each length first
+__all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
-Coverage = Literal["all", "some", "none"]  # how many cells of a block are allowed
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+NOTHING = range(0)
 
 
-class Rule(Protocol):
-    """One reason for which cells are blocked. A new kind of mask is a class with these four."""
+class Bounds(NamedTuple):
+    """What is known of some cells without asking them one by one."""
 
-    def span(self, cells: Cells) -> range:
-        """Keys outside of which none of the queries may attend."""
+    outer: range  # keys outside of which none of the queries may attend
+    inner: range  # keys to which all of the queries may attend
 
-    def coverage(self, cells: Cells) -> Coverage:
-        """How many of the cells are allowed; "some" is always true enough."""
 
-    def allowed(self, cells: Cells) -> Tensor:
-        """bool, (queries, keys) or broadcasts to it."""
+class Mask(ABC):
+    """A mask function that knows its bounds. A new kind is a class with these two, and `shared` where it is not."""
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the rule is read from, and changes with."""
+    shared: bool = True  # whether all samples and heads have the same
+
+    @abstractmethod
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """bool, in the shape that the indices broadcast to."""
+
+    @abstractmethod
+    def bounds(self, cells: Cells) -> Bounds:
+        """What is known of the cells; the inner range may be too short and the outer one too long, never wrong."""
 
 
 @dataclass(frozen=True)
-class Causal:
-    """key ≤ query, aligned at the upper left as torch's `is_causal`."""
+class Band(Mask):
+    """low ≤ key − query ≤ high; None where there is no such limit."""
 
-    device: torch.device
+    low: int | None
+    high: int | None
 
-    def span(self, cells: Cells) -> range:
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        if self.low is None:
+            return kv_idx <= (q_idx if not self.high else q_idx + self.high)
+        above = kv_idx >= q_idx + self.low
+        return above if self.high is None else above & (kv_idx <= q_idx + self.high)
+
+    def bounds(self, cells: Cells) -> Bounds:
         rows, columns = hull(cells.queries), hull(cells.keys)
-        return range(columns.start, min(columns.stop, rows.stop))
-
-    def coverage(self, cells: Cells) -> Coverage:
-        rows, columns = hull(cells.queries), hull(cells.keys)
-        if columns.start >= rows.stop:
-            return "none"
-        return "all" if columns.stop <= rows.start + 1 else "some"
-
-    def allowed(self, cells: Cells) -> Tensor:
-        queries, keys = (positions(places, self.device) for places in (cells.queries, cells.keys))
-        return (keys[:, None] <= queries).mT  # (queries, keys), laid out as the engine's blocks
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return ()
+        first, last = (rows.start, rows.stop - 1) if rows else (0, 0)
+        low, high = self.low, self.high
+        outer = range(columns.start if low is None else first + low, columns.stop if high is None else last + high + 1)
+        inner = range(columns.start if low is None else last + low, columns.stop if high is None else first + high + 1)
+        return Bounds(overlap(outer, columns), overlap(inner, columns))
 
 
-@dataclass(frozen=True, eq=False)
-class Keep:
-    """A bool or integer mask: what is not 0 may be attended to, or where `hide`, may not."""
+@dataclass(frozen=True)
+class Padding(Mask):
+    """key < length of the sample."""
 
-    mask: Tensor  # (B or 1, H or 1, Q or 1, K or 1)
-    hide: bool
+    lengths: tuple[int, ...]
+    shared = False
 
-    def span(self, cells: Cells) -> range:
-        return hull(cells.keys)
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return kv_idx < torch.tensor(self.lengths, device=kv_idx.device)[b]
 
-    def coverage(self, cells: Cells) -> Coverage:
-        return count(self.allowed(cells))
-
-    def allowed(self, cells: Cells) -> Tensor:
-        part = cut(self.mask, cells)
-        return part == 0 if self.hide else part.bool()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.mask,)
+    def bounds(self, cells: Cells) -> Bounds:
+        real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
+        return Bounds(real, real)
 
 
-@dataclass(frozen=True, eq=False)
-class Bias:
-    """A float mask, added to the scores; at or below `lowest`, the least finite number, it blocks."""
+@dataclass(frozen=True)
+class And(Mask):
+    """What all parts allow."""
 
-    mask: Tensor  # (B or 1, H or 1, Q or 1, K or 1)
-    lowest: float
+    parts: tuple[Mask, ...]
 
-    def span(self, cells: Cells) -> range:
-        return hull(cells.keys)
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        return all(part.shared for part in self.parts)
 
-    def coverage(self, cells: Cells) -> Coverage:
-        return count(self.allowed(cells))
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return reduce(torch.logical_and, (part(b, h, q_idx, kv_idx) for part in self.parts))
 
-    def allowed(self, cells: Cells) -> Tensor:
-        return (cut(self.mask, cells) <= self.lowest).logical_not_()  # NaN is allowed, and so seen
-
-    def added(self, cells: Cells) -> Tensor:
-        """What is added to the scores, (queries, keys) or broadcasts to it."""
-        return cut(self.mask, cells)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.mask,)
+    def bounds(self, cells: Cells) -> Bounds:
+        found = [part.bounds(cells) for part in self.parts]
+        return Bounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
 
 
-class Rules(NamedTuple):
-    """All that is in force: a cell is allowed if every rule allows it, and every bias is added to its score."""
+@dataclass(frozen=True)
+class Or(Mask):
+    """What any part allows."""
 
-    rules: tuple[Rule, ...] = ()
-    biases: tuple[Bias, ...] = ()
+    parts: tuple[Mask, ...]
 
-    def span(self, cells: Cells) -> range:
-        """Keys outside of which none of the queries may attend."""
-        for rule in self.rules:
-            cells = cells._replace(keys=rule.span(cells))
-        return hull(cells.keys)
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        return all(part.shared for part in self.parts)
 
-    def coverage(self, cells: Cells) -> Coverage:
-        """How many of the cells are allowed."""
-        found: set[Coverage] = set()
-        for rule in self.rules:
-            found.add(rule.coverage(cells))
-            if "none" in found:
-                return "none"
-        return "some" if "some" in found else "all"
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return reduce(torch.logical_or, (part(b, h, q_idx, kv_idx) for part in self.parts))
 
-    def allowed(self, cells: Cells) -> Tensor | None:
-        """bool, (queries, keys) or broadcasts to it; None for all."""
-        parts = [rule.allowed(cells) for rule in self.rules]
-        return reduce(torch.logical_and, parts) if parts else None
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the rules are read from, and change with."""
-        return tuple(tensor for rule in self.rules for tensor in rule.tensors())
+    def bounds(self, cells: Cells) -> Bounds:
+        found = [part.bounds(cells) for part in self.parts]
+        outer = [one.outer for one in found if one.outer]
+        whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NOTHING
+        return Bounds(whole, max(joined(one.inner for one in found), key=len, default=NOTHING))
 
 
-def cut(mask: Tensor, cells: Cells) -> Tensor:
-    """The part of a mask for some cells; axes of size 1 stay, and broadcast."""
-    mask = mask[cells.batch if mask.shape[0] > 1 else 0, cells.head if mask.shape[1] > 1 else 0]
-    for axis, places in enumerate((cells.queries, cells.keys)):
-        if mask.shape[axis] > 1:
-            mask = take(mask, places, axis)
-    return mask  # (queries or 1, keys or 1)
+@dataclass(frozen=True)
+class Opaque(Mask):
+    """A function of somebody's own: nothing is known of it, so it is asked cell by cell."""
+
+    function: MaskFunction
+    shared = False
+
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return self.function(b, h, q_idx, kv_idx)
+
+    def bounds(self, cells: Cells) -> Bounds:
+        return Bounds(hull(cells.keys), NOTHING)
 
 
-def count(allowed: Tensor) -> Coverage:
-    by_key = allowed.sum(0, dtype=torch.int32)  # (keys or 1,), several times faster than any() and all()
-    if not by_key.any():
-        return "none"
-    return "all" if bool((by_key == allowed.shape[0]).all()) else "some"
+def overlap(one: range, other: range) -> range:
+    start, stop = max(one.start, other.start), min(one.stop, other.stop)
+    return range(start, max(start, stop))
 
 
-def read_mask(
-    mask: Any,
-    means: str | None,
-    dims: str | None,
-    *,
-    is_causal: bool,
-    shape: tuple[int, int, int, int],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Rules:
-    """Rules from a mask as a user gives it.
+def joined(ranges: Iterable[range]) -> list[range]:
+    """Ranges in order, those that touch made one."""
+    found: list[range] = []
+    for each in sorted((r for r in ranges if r), key=lambda r: r.start):
+        if found and each.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+        else:
+            found.append(each)
+    return found
+
+
+# What users call.
+
+causal = Band(None, 0)
+"""key ≤ query: aligned at the upper left, as torch's `is_causal`."""
+
+
+def causal_lower_right(queries: int, keys: int) -> Mask:
+    """Causal with the last query at the last key, as while decoding with a cache: key ≤ query + keys − queries.
 
     Args:
-        mask: bool, floating or integer tensor or array that broadcasts to shape; None for none.
-        means: what 1 or True means, "keep" or "hide"; needed for integers.
-        dims: how the axes of the mask are read, one of `READINGS`; needed where two readings fit and differ.
-        is_causal: whether key ≤ query is asked for as well.
-        shape: (B, H, Q, K).
-        dtype: of the scores.
-        device: of q, k and v.
+        queries, keys: how many of each there are.
 
-    Raises:
-        TypeError, ValueError: a mask that cannot be read, or could be read in two ways.
+    The same as `torch.nn.attention.bias.causal_lower_right`.
 
-    >>> import torch
-    >>> from attnwidget.places import Cells
-    >>> rules = read_mask(torch.eye(3).bool(), None, None, is_causal=True, shape=(1, 1, 3, 3), dtype=torch.float32,
-    ...                   device=torch.device("cpu"))
-    >>> rules.coverage(Cells(0, 0, range(0, 1), range(1, 3)))
-    'none'
+    >>> q_idx, kv_idx = torch.arange(2)[:, None], torch.arange(4)
+    >>> causal_lower_right(2, 4)(0, 0, q_idx, kv_idx).int()
+    tensor([[1, 1, 1, 0],
+            [1, 1, 1, 1]], dtype=torch.int32)
     """
-    rules = Rules((Causal(device),)) if is_causal else Rules()
-    if mask is None:
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
-        return rules
-    mask = as_tensor(mask, "mask")
-    if mask.device != device:
-        raise ValueError(f"mask is on {mask.device} but q is on {device}: move them to one device")
-    if means is not None:
-        as_choice(means, MEANINGS, "mask_means")
-    mask = _by_reading(mask, dims, shape)
-    rule = _as_rule(mask, means, dtype)
-    return Rules((*rules.rules, rule), (rule,) if isinstance(rule, Bias) else ())
+    return Band(None, as_size(keys, "keys") - as_size(queries, "queries"))
 
 
-def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias:
-    name = str(mask.dtype).removeprefix("torch.")
-    if mask.dtype in FLOATS:
-        if means is not None:
-            raise ValueError(
-                f"mask holds {name}, which is added to the scores: leave mask_means out, or give a bool mask"
-            )
-        return Bias(mask, max(torch.finfo(mask.dtype).min, torch.finfo(dtype).min))
-    if mask.is_floating_point() or mask.is_complex():
-        raise TypeError(f"mask holds {name}: give bool, or float32 to be added to the scores")
-    if mask.dtype is not torch.bool:
-        if means is None:
-            raise ValueError(
-                f"mask holds {name}: say mask_means='keep' if 1 may be attended to (an attention_mask), "
-                "or mask_means='hide' if 1 is blocked (a key_padding_mask)"
-            )
-        if bool(((mask != 0) & (mask != 1)).any()):
-            raise ValueError(f"mask holds {name} other than 0 and 1: compare it with what it stands for, to get bool")
-    return Keep(mask, hide=means == "hide")
+def sliding_window(n: int) -> Mask:
+    """The n keys up to the query's own with `causal`; alone |query − key| < n, on both sides.
+
+    Args:
+        n: how many keys, the query's own among them. Queries and keys count from 0 alike.
+
+    The window of Mistral 7B (Jiang et al. 2023, §2).
+
+    >>> q_idx, kv_idx = torch.arange(4)[:, None], torch.arange(4)
+    >>> and_masks(causal, sliding_window(2))(0, 0, q_idx, kv_idx).int()
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [0, 1, 1, 0],
+            [0, 0, 1, 1]], dtype=torch.int32)
+    """
+    n = as_size(n, "window")
+    return Band(1 - n, n - 1)
 
 
-def _by_reading(mask: Tensor, dims: str | None, shape: tuple[int, int, int, int]) -> Tensor:
-    """The mask with its axes at their places of (B, H, Q, K)."""
-    sizes = dict(zip("bhqk", shape, strict=True))
-    given, wanted = tuple(mask.shape), f"(B, H, Q, K) = {shape}"
-    if dims is not None:
-        as_choice(dims, READINGS, "mask_dims")
-    readings = [reading for reading in READINGS if len(reading) == mask.ndim and dims in (None, reading)]
-    if not readings:
-        axes = "1 axis" if mask.ndim == 1 else f"{mask.ndim} axes"
-        advice = f"mask_dims {dims!r} names {len(dims)}" if dims else "give (Q, K), (B, K), (B, Q, K) or (B, H, Q, K)"
-        raise ValueError(f"mask has shape {given}, {axes}: {advice}")
-    fitting = [
-        reading
-        for reading in readings
-        if all(size in (1, sizes[axis]) for axis, size in zip(reading, given, strict=True))
-    ]
-    if not fitting:
-        tried = " or ".join(f"({', '.join(reading.upper())})" for reading in readings)
-        raise ValueError(f"mask has shape {given}, which does not fit {wanted} as {tried}: give it those sizes, or 1")
-    if len(fitting) > 1 and not torch.equal(mask, mask[:1].expand_as(mask)):  # the readings differ in the first axis
-        choices = " or ".join(f"mask_dims={reading!r}" for reading in fitting)
-        raise ValueError(f"mask has shape {given}, which fits {wanted} in two ways: say {choices}")
-    return mask[tuple(slice(None) if axis in fitting[0] else None for axis in "bhqk")]
+def padding(lengths: Any) -> Mask:
+    """The first keys of each sample, as many as it has tokens.
+
+    Args:
+        lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
+
+    >>> padding([1, 3])(torch.tensor(0), 0, 0, torch.arange(3))
+    tensor([ True, False, False])
+    """
+    given = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+    if not isinstance(given, list | tuple) or not all(type(n) is int for n in given):
+        raise TypeError(f"lengths is {lengths!r:.60}: give a list with an integer for each sample")
+    if any(n < 0 for n in given):
+        raise ValueError(f"lengths holds {min(given)}: give 0 or more")
+    return Padding(tuple(given))
+
+
+def and_masks(*masks: MaskFunction) -> Mask:
+    """What all of the masks allow.
+
+    >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
+    ...     Cells(0, 0, range(8, 12), range(100))).outer
+    range(5, 12)
+    """
+    return And(_parts(masks, "and_masks"))
+
+
+def or_masks(*masks: MaskFunction) -> Mask:
+    """What any of the masks allows.
+
+    >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
+    >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()
+    tensor([0, 8, 9])
+    """
+    return Or(_parts(masks, "or_masks"))
+
+
+def as_mask(mask: Any) -> Mask:
+    """A mask function in the form that the engine knows."""
+    return mask if isinstance(mask, Mask) else Opaque(mask)
+
+
+def _parts(masks: tuple[MaskFunction, ...], name: str) -> tuple[Mask, ...]:
+    if not masks:
+        raise ValueError(f"{name} is given nothing: give one mask function or more")
+    for mask in masks:
+        if not callable(mask) or isinstance(mask, Tensor):
+            raise TypeError(f"{name} is given a {type(mask).__name__}: give functions f(b, h, q_idx, kv_idx) -> bool")
+    return tuple(as_mask(mask) for mask in masks)

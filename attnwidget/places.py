@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,3 +81,13 @@ def hull(places: Places) -> range:
     if isinstance(places, range):
         return range(places[0], places[-1] + 1) if places else range(0)
     return range(int(places.min()), int(places.max()) + 1) if len(places) else range(0)
+
+
+def cuts(whole: range, width: int, limit: int) -> Iterator[range]:
+    """Cut a range at multiples of width, into pieces of at most limit: several bins each, or a part of one."""
+    start = whole.start // width * width
+    step = limit // width * width
+    while start < whole.stop:
+        stop = start + step if step else min(start + limit, (start // width + 1) * width)
+        yield range(start, min(stop, whole.stop))
+        start = stop

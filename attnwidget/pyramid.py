@@ -6,20 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .engine import KEYS, QUERIES, Pair, Softmax, blocks, cuts, exact, exp_, new
-from .masks import Rules
-from .places import Cells
+from .call import Call
+from .engine import Settled, Softmax
+from .memory import Pair
+from .places import Cells, cuts
+from .precision import exact, exp_
+from .rules import Allowed, Rules, whole
+from .stages import (
+    KEYS,
+    NORMALIZED,
+    QUERIES,
+    allowed_cells,
+    blocks,
+    by_value,
+    log_by_value,
+    new,
+    norms,
+    streamed,
+)
 from .tensors import as_choice, as_size
 
-if TYPE_CHECKING:
-    from .attention import Attention
-
-STAGES = ("scores", "scaled", "masked", "weights")  # in the order of computation
 POOLS = ("max", "mean")
 
 
@@ -38,7 +48,7 @@ class Overview:
 
 
 def overview(
-    att: Attention, batch: int, head: int, *, size: int = 512, pool: str = "max", stage: str = "weights"
+    att: Call, batch: int, head: int, *, size: int = 512, pool: str = "max", stage: str = "weights"
 ) -> Overview:
     """A head pooled to at most size × size bins: see `Attention.overview`.
 
@@ -50,15 +60,15 @@ def overview(
     """
     size = as_size(size, "size")
     as_choice(pool, POOLS, "pool")
-    as_choice(stage, STAGES, "stage")
+    att.check_stage(stage)
     batch, head = att.find(batch, head)
     query_bin, key_bin = ceil(att.shape.Q / size), ceil(att.shape.K / size)
     with exact(att.device):
-        counts = count_allowed(att, batch, head, range(att.shape.Q), query_bin, key_bin)
         if pool == "max":
-            values, pair = maxima(att, batch, head, range(att.shape.Q), query_bin, key_bin, stage)
+            known = att.known_pair(batch, head)
+            values, counts, pair = maxima(att, batch, head, range(att.shape.Q), query_bin, key_bin, stage, known)
         else:
-            values, pair = sums(att, batch, head, query_bin, key_bin, stage)
+            values, counts, pair = sums(att, batch, head, query_bin, key_bin, stage)
             cells = counts if stage == "masked" else count_cells(att, att.shape.Q, att.shape.K, query_bin, key_bin)
             values = (values / cells).masked_fill(cells == 0, -inf)
     if pair is not None:
@@ -66,7 +76,7 @@ def overview(
     return Overview(values, counts > 0, query_bin, key_bin)
 
 
-def sampled(att: Attention, batch: int, head: int, *, rows: int, columns: int) -> Overview:
+def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Overview:
     """Exact weights of at most `rows` queries, evenly spread up to the last, each pooled by maximum over the keys.
 
     The cost is that of these rows alone: a thumbnail at any length. One query of each bin of an overview is taken;
@@ -82,86 +92,119 @@ def sampled(att: Attention, batch: int, head: int, *, rows: int, columns: int) -
     query_bin, key_bin = ceil(att.shape.Q / rows), ceil(att.shape.K / columns)
     queries = range((att.shape.Q - 1) % query_bin, att.shape.Q, query_bin)
     with exact(att.device):
-        values, _ = maxima(att, batch, head, queries, 1, key_bin, "weights")
-        counts = count_allowed(att, batch, head, queries, 1, key_bin)
+        known = att.known_pair(batch, head)
+        known = None if known is None else known.take(queries)
+        values, counts, _ = maxima(att, batch, head, queries, 1, key_bin, "weights", known)
     return Overview(values, counts > 0, query_bin, key_bin)
 
 
 def maxima(
-    att: Attention, batch: int, head: int, queries: range, query_bin: int, key_bin: int, stage: str
-) -> tuple[Tensor, Pair | None]:
-    """The maximum of a stage in each bin. That of weights is exp of the maximum: the same, as exp is monotonic."""
+    att: Call,
+    batch: int,
+    head: int,
+    queries: range,
+    query_bin: int,
+    key_bin: int,
+    stage: str,
+    known: Pair | None = None,
+) -> tuple[Tensor, Tensor, Pair | None]:
+    """The maximum of a stage in each bin, how many cells of it are allowed, and the log-normalizers of the queries.
+
+    The maximum of weights is exp of the maximum: the same, as exp is monotonic.
+    """
     values = new(att, ceil(len(queries) / query_bin), ceil(att.shape.K / key_bin)).fill_(-inf)
     m, log_l = new(att, 2, len(queries))  # (queries,) each
+    seen, base = Seen(att, len(queries), query_bin, key_bin), streamed(att, stage)
+    logarithmic = base == "masked" and stage in NORMALIZED
+    counting = base == "masked" and att.rules != Rules()
     for piece in cuts(range(len(queries)), query_bin, QUERIES):
-        softmax = Softmax(att, len(piece))
-        peaks = new(att, values.shape[1], len(piece)).fill_(-inf)  # (columns, queries)
         at = slice(piece.start, piece.stop)
-        for keys, S in blocks(att, batch, head, queries[at], "masked" if stage == "weights" else stage, key_bin):
-            pooled = pool_first(S, key_bin, torch.amax)  # (bins, queries)
+        softmax = Softmax(att, len(piece)) if known is None else Settled(known.take(piece))
+        peaks = new(att, values.shape[1], len(piece)).fill_(-inf)  # (columns, queries)
+        for keys, S, allowed in blocks(att, batch, head, queries[at], base, key_bin):
+            valued = log_by_value(S, norms(att, batch, head, keys)) if logarithmic and stage == "contribution" else S
+            pooled = pool_first(valued, key_bin, torch.amax)  # (bins, queries)
             columns = bins(keys, key_bin)
             peaks[columns] = torch.maximum(peaks[columns], pooled)
-            if stage == "weights":
-                softmax.add(S, pooled.amax(0))
-        if stage == "weights":
+            if counting:
+                seen.add(piece, keys, allowed)
+            if logarithmic:
+                softmax.add(S, pooled.amax(0) if valued is S else S.amax(0))
+        if logarithmic:
             pair = m[at], log_l[at] = softmax.pair()
-            peaks = pair.log_weights(peaks)
+            peaks = Pair(*pair).log_weights(peaks)
         rows = bins(piece, query_bin)
         values[rows] = torch.maximum(values[rows], pool_first(peaks.mT, query_bin, torch.amax))
-    return (exp_(values), Pair(m, log_l)) if stage == "weights" else (values, None)
+    counts = seen.counts if counting else count_allowed(att, batch, head, queries, query_bin, key_bin)
+    return (exp_(values), counts, Pair(m, log_l)) if logarithmic else (values, counts, None)
 
 
-def sums(att: Attention, batch: int, head: int, query_bin: int, key_bin: int, stage: str) -> tuple[Tensor, Pair | None]:
-    """The sum of a stage in each bin, blocked cells left out."""
+def sums(
+    att: Call, batch: int, head: int, query_bin: int, key_bin: int, stage: str
+) -> tuple[Tensor, Tensor, Pair | None]:
+    """The sum of a stage in each bin, blocked cells left out, and then as `maxima`."""
     values = new(att, ceil(att.shape.Q / query_bin), ceil(att.shape.K / key_bin)).zero_()
     m, log_l = new(att, 2, att.shape.Q)  # (queries,) each
+    seen, base = Seen(att, att.shape.Q, query_bin, key_bin), streamed(att, stage)
+    normalized = base == "masked" and stage in NORMALIZED
+    counting = base == "masked" and att.rules != Rules()
     for queries in cuts(range(att.shape.Q), query_bin, QUERIES):
+        at = slice(queries.start, queries.stop)
         softmax = Softmax(att, len(queries))
         total = new(att, values.shape[1], len(queries)).zero_()  # (columns, queries)
-        at = slice(queries.start, queries.stop)
-        for keys, S in blocks(att, batch, head, queries, "masked" if stage == "weights" else stage, key_bin):
-            if stage == "weights":
+        for keys, S, allowed in blocks(att, batch, head, queries, base, key_bin):
+            if counting:
+                seen.add(queries, keys, allowed)
+            if normalized:
                 S, shrink = softmax.add(S, S.amax(0))
+                S = by_value(S, norms(att, batch, head, keys)) if stage == "contribution" else S
                 total *= shrink
-            elif stage == "masked":
-                allowed = att.rules.allowed(Cells(batch, head, queries, keys))
-                S = S if allowed is None else S.masked_fill_(allowed.logical_not().mT, 0)
+            elif allowed is not True:
+                S = S.masked_fill_(whole(allowed, queries, keys, S.device).logical_not().mT, 0)
             total[bins(keys, key_bin)] += pool_first(S, key_bin, torch.sum)
-        if stage == "weights":
+        if normalized:
             pair = m[at], log_l[at] = softmax.pair()
             total *= exp_(-pair.log_l)
         values[bins(queries, query_bin)] += pool_first(total.mT, query_bin, torch.sum)
-    return values, Pair(m, log_l) if stage == "weights" else None
+    rows = range(att.shape.Q)
+    counts = seen.counts if counting else count_allowed(att, batch, head, rows, query_bin, key_bin)
+    return values, counts, Pair(m, log_l) if normalized else None
 
 
-def count_allowed(att: Attention, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
-    """How many cells of each bin are allowed, (rows, columns) int64."""
-    counts = count_cells(att, len(queries), att.shape.K, query_bin, key_bin)
+class Seen:
+    """How many cells of each bin are allowed, (rows, columns) int64, as blocks come in."""
+
+    def __init__(self, att: Call, queries: int, query_bin: int, key_bin: int):
+        self.counts = torch.zeros_like(count_cells(att, queries, att.shape.K, query_bin, key_bin))
+        self._att, self._query_bin, self._key_bin = att, query_bin, key_bin
+
+    def add(self, queries: range, keys: range, allowed: Allowed) -> None:
+        """Take in a block: its queries counted from the first that is looked at, its keys from 0."""
+        if allowed is False:
+            return
+        found = count_cells(self._att, len(queries), len(keys), self._query_bin, self._key_bin)
+        if isinstance(allowed, Tensor):
+            by_row = pool_first(allowed.expand(len(queries), len(keys)), self._query_bin, count)  # (rows, keys)
+            found = pool_first(by_row.mT, self._key_bin, count).mT  # (rows, columns)
+        self.counts[bins(queries, self._query_bin), bins(keys, self._key_bin)] += found
+
+
+def count_allowed(att: Call, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
+    """How many cells of each bin are allowed, (rows, columns) int64, without their scores if it can be."""
     if att.rules == Rules():
-        return counts
-    counts.zero_()
+        return count_cells(att, len(queries), att.shape.K, query_bin, key_bin)
+    seen = Seen(att, len(queries), query_bin, key_bin)
     for piece in cuts(range(len(queries)), query_bin, QUERIES):
-        part = queries[piece.start : piece.stop]
-        row = Cells(batch, head, part, range(att.shape.K))
-        for keys in cuts(att.rules.span(row), key_bin, KEYS):
-            cells = row._replace(keys=keys)
-            coverage = att.rules.coverage(cells)
-            if coverage == "none":
-                continue
-            found = count_cells(att, len(part), len(keys), query_bin, key_bin)
-            allowed = att.rules.allowed(cells) if coverage == "some" else None
-            if allowed is not None:
-                allowed = allowed.expand(len(part), len(keys))
-                by_row = pool_first(allowed, query_bin, count)  # (rows, keys)
-                found = pool_first(by_row.mT, key_bin, count).mT  # (rows, columns)
-            counts[bins(piece, query_bin), bins(keys, key_bin)] += found
-    return counts
+        row = Cells(batch, head, queries[piece.start : piece.stop], range(att.shape.K))
+        for keys in att.rules.pieces(row, key_bin, KEYS):
+            seen.add(piece, keys, allowed_cells(att, row._replace(keys=keys)))
+    return seen.counts
 
 
-def count_cells(att: Attention, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
+def count_cells(att: Call, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
     """How many cells each bin of a matrix has, (rows, columns) int64."""
     rows, columns = (
-        torch.tensor([min(width, n - start) for start in range(0, n, width)], device=att.device)
+        torch.arange(0, n, width, device=att.device).sub_(n).neg_().clamp_(max=width)
         for n, width in ((queries, query_bin), (keys, key_bin))
     )
     return rows[:, None] * columns

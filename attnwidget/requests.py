@@ -17,10 +17,10 @@ from torch import Tensor
 
 from . import wire
 from .attention import Attention
-from .pyramid import STAGES
+from .source import STAGES
 from .stack import AttentionStack
 
-MASKED_STAGES = ("masked", "weights")  # the stages in which a blocked cell has no number of its own
+MASKED_STAGES = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message

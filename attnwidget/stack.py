@@ -98,35 +98,35 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
 
 
 def stack_layers(
-    q: Any, k: Any, v: Any = None, *, mask: Any = None, names: Iterable[str] | None = None, **keywords: Any
+    q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
 ) -> AttentionStack:
     """A stack of tensors with layers.
 
     Args:
         q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front, or a list of tensors, one a layer.
-        mask: one for all layers, or a list with one for each, None among them.
         names: as for `AttentionStack`.
-        keywords: as for `Attention`, the same for all layers; dims names the axes after the first.
+        keywords: as for `Attention`: one for all layers, or a list with one for each, None among them; dims names the
+            axes after the first.
 
     Raises:
         TypeError, ValueError: as `Attention`, with the layer in front.
 
     >>> import torch
-    >>> len(stack_layers(*torch.randn(2, 6, 1, 12, 20, 32), is_causal=True))
-    6
+    >>> stack = stack_layers(*torch.randn(2, 6, 1, 12, 20, 32), is_causal=True, window=[None, 4] * 3)
+    >>> [att.window for att in stack]
+    [None, 4, None, 4, None, 4]
     """
     parts = {"q": _as_layers(q, "q"), "k": _as_layers(k, "k")}
     parts |= {} if v is None else {"v": _as_layers(v, "v")}
-    parts |= {"mask": list(mask)} if isinstance(mask, list | tuple) else {}
+    parts |= {name: list(value) for name, value in keywords.items() if isinstance(value, list | tuple)}
     count = len(parts["q"])
     for name, part in parts.items():
         if len(part) != count:
             raise ValueError(f"{name} has {len(part)} layers but q has {count}: give one for each")
     layers = []
     for i in range(count):
-        own = {name: part[i] for name, part in parts.items()}
         try:
-            layers.append(Attention(**{"mask": mask, **own, **keywords}))
+            layers.append(Attention(**{**keywords, **{name: part[i] for name, part in parts.items()}}))
         except (TypeError, ValueError) as error:
             raise type(error)(f"layer {i}: {error}") from error
     return AttentionStack(layers, names)

@@ -1,6 +1,6 @@
 """The door: whatever a user gives becomes a checked view here, or is refused with the next step.
 
-Nothing is copied or moved. Past this module q, k and v are detached tensors (batch, head, position, feature).
+Nothing is copied or moved.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-DIMS = {2: "qd", 3: "bqd", 4: "bhqd"}  # how axes are read when nobody says
-LETTERS = {"b": "batch", "h": "head", "q": "position", "d": "head size"}
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
-    """A detached tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+    """A tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
 
     Raises:
         TypeError: x is none of these, or its numbers cannot be read one by one.
@@ -46,7 +44,12 @@ def as_tensor(x: Any, name: str) -> Tensor:
     if x.layout is not torch.strided or x.is_quantized or x.is_meta:
         kind = "quantized" if x.is_quantized else "without data" if x.is_meta else str(x.layout).removeprefix("torch.")
         raise TypeError(f"{name} is {kind}: give a dense tensor with its numbers")
-    return x.detach()
+    return x
+
+
+def detached(x: Any) -> Any:
+    """x, and if it is a tensor, without its graph; the memory stays the same."""
+    return x.detach() if isinstance(x, Tensor) else x
 
 
 def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:
@@ -74,88 +77,6 @@ def check_floats(x: Tensor, name: str) -> None:
     raise TypeError(f"{name} holds {dtype}: attention needs floating point: convert it to float32")
 
 
-def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """q, k and v as views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), checked against one another.
-
-    Raises:
-        TypeError: not tensors, or not of one floating dtype.
-        ValueError: axes, sizes or devices that do not fit.
-
-    >>> q, k, _ = as_heads(torch.zeros(5, 8, 64), torch.zeros(7, 2, 64), None, dims="qhd")
-    >>> q.shape, k.shape
-    (torch.Size([1, 8, 5, 64]), torch.Size([1, 2, 7, 64]))
-    """
-    q = as_tensor(q, "q")
-    others = {name: as_tensor(x, name) for name, x in (("k", k), ("v", v)) if x is not None or name == "k"}
-    for name, x in {"q": q, **others}.items():
-        check_floats(x, name)
-        _check_rank(x, name, dims)
-    for name, x in others.items():
-        if x.ndim != q.ndim:
-            raise ValueError(f"{name} has {x.ndim} axes but q has {q.ndim}: give both the same axes")
-        if x.dtype != q.dtype:
-            raise TypeError(f"{name} holds {x.dtype} but q {q.dtype}: convert them to one dtype".replace("torch.", ""))
-        if x.device != q.device:
-            raise ValueError(f"{name} is on {x.device} but q is on {q.device}: move them to one device")
-    q, *rest = (_by_name(x, dims or DIMS[x.ndim]) for x in (q, *others.values()))
-    k, v = rest[0], rest[1] if len(rest) > 1 else None
-    _check_fit(q, k, v)
-    return q, k, v
-
-
-def _check_rank(x: Tensor, name: str, dims: str | None) -> None:
-    shape = tuple(x.shape)
-    if x.ndim == 5 and (dims is None or len(dims) == 4):
-        raise ValueError(f"{name} has shape {shape}, 5 axes: select one layer, or make a stack of layers of it")
-    if dims is None and x.ndim not in DIMS:
-        raise ValueError(f"{name} has shape {shape}: give 2 to 4 axes, {', '.join(map(repr, DIMS.values()))}")
-    if dims is not None:
-        _check_dims(dims)
-        if x.ndim != len(dims):
-            raise ValueError(
-                f"{name} has shape {shape} but dims {dims!r} names {len(dims)} axes: give a letter per axis"
-            )
-    for size, letter in zip(shape, dims or DIMS[x.ndim], strict=True):
-        if not size:
-            raise ValueError(
-                f"{name} has shape {shape}, its {LETTERS[letter]} axis is empty: give at least one of each"
-            )
-
-
-def _check_dims(dims: str) -> None:
-    known = ", ".join(f"{letter} ({word})" for letter, word in LETTERS.items())
-    if not isinstance(dims, str):
-        raise TypeError(f"dims is a {type(dims).__name__}: give a string such as 'bhqd'")
-    for letter in dims:
-        if letter not in LETTERS:
-            raise ValueError(f"dims {dims!r} has the letter {letter!r}: use {known}")
-    if len(set(dims)) != len(dims) or not {"q", "d"} <= set(dims):
-        raise ValueError(f"dims {dims!r} must name q and d, and each axis once: use {known}")
-
-
-def _by_name(x: Tensor, dims: str) -> Tensor:
-    x = x.permute([dims.index(letter) for letter in "bhqd" if letter in dims])
-    for axis, letter in enumerate("bhqd"):
-        if letter not in dims:
-            x = x.unsqueeze(axis)
-    return x  # (B, H, Q, D)
-
-
-def _check_fit(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    (B, H, _, D), G = q.shape, k.shape[1]
-    if k.shape[3] != D:
-        raise ValueError(f"k has head size {k.shape[3]} but q has {D}: project them to the same size")
-    if H % G:
-        raise ValueError(f"q has {H} heads but k has {G}: the heads of q must be a multiple of those of k")
-    for name, x in (("k", k), ("v", v)):
-        if x is not None and x.shape[0] != B:
-            raise ValueError(f"{name} has batch size {x.shape[0]} but q has {B}: expand one to the other")
-    if v is not None and v.shape[1] != G:
-        raise ValueError(f"v has {v.shape[1]} heads but k has {G}: give both the same heads")
-    if v is not None and v.shape[2] != k.shape[2]:
-        raise ValueError(f"v has {v.shape[2]} positions but k has {k.shape[2]}: give each key its value")
-
-
 # Words and numbers.
 
 
@@ -176,6 +97,14 @@ def as_number(value: Any, name: str) -> float:
         raise TypeError(f"{name} is {value!r}: give a number")
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}: give a finite number")
+    return number
+
+
+def as_positive(value: Any, name: str) -> float:
+    """value as a finite float above 0; else TypeError or ValueError."""
+    number = as_number(value, name)
+    if number <= 0:
+        raise ValueError(f"{name} is {number}: give a number above 0, or None for none")
     return number
 
 

@@ -17,7 +17,7 @@ from . import pyramid, requests, wire
 from .attention import Attention
 from .links import strongest
 from .places import as_index
-from .pyramid import STAGES
+from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
 from .traits import Choice, ColorRange, Heads, Index, NotThere, Pin, Pins, Text, Threshold, WrongType, WrongValue
@@ -401,7 +401,7 @@ class AttentionWidget(anywidget.AnyWidget):
             "dtype": str(att.dtype).removeprefix("torch."),
             "device": str(att.device),
             "is_causal": att.is_causal,
-            "stages": list(STAGES),
+            "stages": list(att.stages),
         }
 
     # What cannot be computed (out of memory, a lost device) is refused while opening; later the picture says why.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnwidget import masks
 from attnwidget.attention import Attention
 
 # How far float32 results may be from float64 ones for scores of ordinary size: relative, and absolute.
@@ -23,19 +24,30 @@ CLOSE = {
 
 
 def dense(
-    q: Tensor, k: Tensor, *, allowed: Tensor | None = None, bias: Tensor | None = None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    *,
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+    factor: float = 1.0,
+    scale: float,
+    softcap: float | None = None,
 ) -> dict[str, Any]:
-    """Every stage of one head, (Q, K) in float64, from (Q, D) and (K, D)."""
+    """Every stage of one head, (Q, K) in float64, from (Q, D), (K, D) and (K, Dv)."""
     scores = q.double() @ k.double().mT
     scaled = scores * scale
-    masked = scaled if bias is None else scaled + bias.double()
+    capped = scaled if softcap is None else softcap * torch.tanh(scaled / softcap)
+    masked = capped * factor
+    masked = masked if bias is None else masked + bias.double()
     masked = masked if allowed is None else masked.masked_fill(~allowed, -torch.inf)
     empty = (masked == -torch.inf).all(1, keepdim=True)
     weights = torch.softmax(masked, 1).masked_fill(empty, 0)
+    contribution = weights * (torch.ones(len(k), 1) if v is None else v).double().norm(dim=1)
     allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
     normalizer = torch.logsumexp(masked, 1)
-    stages = {"scores": scores, "scaled": scaled, "masked": masked, "weights": weights}
-    return {**stages, "allowed": allowed, "normalizer": normalizer}
+    stages = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked, "weights": weights}
+    return {**stages, "contribution": contribution, "allowed": allowed, "normalizer": normalizer}
 
 
 def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Tensor, Tensor]:
@@ -58,30 +70,36 @@ def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Te
 
 @dataclass
 class Case:
-    """Random q, k, v and a mask, with the allowed cells and the bias that it stands for."""
+    """Random q, k, v and keywords, with the allowed cells, and what the bias multiplies and adds, written out."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     keywords: dict[str, Any]
     allowed: Tensor  # (B, H, Q, K)
-    bias: Tensor | None  # (B, H, Q, K)
+    bias: Tensor  # (B, H, Q, K)
+    factor: float
 
     def attention(self) -> Attention:
         return Attention(self.q, self.k, self.v, **self.keywords)
 
     def dense(self, batch: int, head: int) -> dict[str, Any]:
         group = head // (self.q.shape[1] // self.k.shape[1])
-        scale = self.keywords.get("scale") or self.q.shape[3] ** -0.5
-        bias = None if self.bias is None else self.bias[batch, head]
         return dense(
-            self.q[batch, head], self.k[batch, group], allowed=self.allowed[batch, head], bias=bias, scale=scale
+            self.q[batch, head],
+            self.k[batch, group],
+            self.v[batch, group],
+            allowed=self.allowed[batch, head],
+            bias=self.bias[batch, head],
+            factor=self.factor,
+            scale=self.keywords.get("scale") or self.q.shape[3] ** -0.5,
+            softcap=self.keywords.get("softcap"),
         )
 
 
 @st.composite
 def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = tuple(CLOSE)) -> Case:
-    """Grouped heads, cross-attention, other value sizes, bool, float and causal masks, scales, dtypes."""
+    """Grouped heads, cross-attention, other value sizes, all kinds of masks and biases, windows, softcaps, dtypes."""
     small = st.integers(1, 3)
     B, G, times = draw(small), draw(small), draw(small)
     H, Q, K = G * times, draw(st.integers(1, longest)), draw(st.integers(1, longest))
@@ -89,21 +107,69 @@ def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = 
     make = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     dtype = draw(st.sampled_from(dtypes))
     q, k, v = (torch.randn(B, h, n, d, generator=make).to(dtype) for h, n, d in ((H, Q, D), (G, K, D), (G, K, Dv)))
-    keywords: dict[str, Any] = {}
-    allowed, bias = torch.ones(B, H, Q, K, dtype=torch.bool), None
-    if draw(st.booleans()):
-        keywords["scale"] = draw(st.sampled_from((0.25, 1.0, -0.5, 2.0)))
-    if draw(st.booleans()):
-        keywords["is_causal"] = True
-        allowed = allowed & (torch.arange(K) <= torch.arange(Q)[:, None])
-    kind = draw(st.sampled_from((None, "bool", "float")))
-    if kind:
-        shape = [n if draw(st.booleans()) else 1 for n in (B, H, Q, K)]
+    keywords = {
+        "scale": draw(st.sampled_from((None, 0.25, 1.0, -0.5, 2.0))),
+        "softcap": draw(st.sampled_from((None, None, 0.7, 5.0))),
+        "is_causal": draw(st.booleans()),
+        "window": draw(st.sampled_from((None, None, 1, 3, 100))),
+    }
+    apart = torch.arange(K) - torch.arange(Q)[:, None]  # (Q, K), key − query
+    allowed = torch.ones(B, H, Q, K, dtype=torch.bool)
+    allowed &= apart <= 0 if keywords["is_causal"] else True
+    allowed &= apart.abs() < (keywords["window"] or 1000)
+    bias = torch.zeros(B, H, Q, K, dtype=torch.float64)
+    kind, shape = draw(st.sampled_from(MASKS)), [n if draw(st.booleans()) else 1 for n in (B, H, Q, K)]
+    if kind in ("bool", "float"):
         keep = torch.rand(shape, generator=make) < draw(st.sampled_from((0.1, 0.7, 0.95)))
-        allowed = allowed & keep
+        allowed &= keep
         keywords["mask"] = keep
         if kind == "float":
             lowest = draw(st.sampled_from((-torch.inf, torch.finfo(torch.float32).min)))
-            mask = torch.randn(shape, generator=make).masked_fill(~keep, lowest)
-            keywords["mask"], bias = mask, mask.masked_fill(~keep, 0).expand(B, H, Q, K)
-    return Case(q, k, v, keywords, allowed, bias)
+            added = torch.randn(shape, generator=make)
+            keywords["mask"], bias = added.masked_fill(~keep, lowest), bias + added.masked_fill(~keep, 0)
+    elif kind:
+        keywords["mask"], keep = mask_function(kind, B, Q, K, make)
+        allowed &= keep
+    changes, factor = draw(st.sampled_from((None, "tensor", "function", "blocking"))), 1.0
+    if changes == "tensor":
+        keywords["bias"] = torch.randn(shape, generator=make).to(dtype)
+        bias = bias + keywords["bias"].double()
+    elif changes:
+        factor, slopes = 0.5, torch.randn(H, generator=make, dtype=torch.float64)
+        keywords["bias"] = score_function(factor, slopes, blocks=changes == "blocking")
+        bias = bias + slopes[:, None, None] * apart
+        allowed &= (torch.arange(K) % 3 != 1) if changes == "blocking" else True
+    return Case(q, k, v, keywords, allowed, bias, factor)
+
+
+MASKS = (None, "bool", "float", "lower right", "padding", "and", "or", "documents", "documents and window")
+
+
+def mask_function(kind: str, B: int, Q: int, K: int, make: torch.Generator) -> tuple[Any, Tensor]:
+    """A mask function, and the same written out, (B or 1, 1, Q, K)."""
+    apart = torch.arange(K) - torch.arange(Q)[:, None]
+    lengths = torch.randint(0, K + 2, (B,), generator=make)
+    padded = (torch.arange(K) < lengths[:, None])[:, None, None].expand(B, 1, Q, K)
+    document = torch.randint(0, 3, (B, max(Q, K)), generator=make)
+    same = (document[:, :Q, None] == document[:, None, :K])[:, None]
+
+    def documents(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return document[b, q_idx] == document[b, kv_idx]
+
+    made = {
+        "lower right": (masks.causal_lower_right(Q, K), (apart <= K - Q)[None, None]),
+        "padding": (masks.padding(lengths), padded),
+        "and": (masks.and_masks(masks.sliding_window(4), masks.padding(lengths)), padded & (apart.abs() < 4)),
+        "or": (masks.or_masks(masks.padding(lengths), masks.sliding_window(2)), padded | (apart.abs() < 2)),
+        "documents": (documents, same),
+        "documents and window": (masks.and_masks(documents, masks.sliding_window(3)), same & (apart.abs() < 3)),
+    }
+    return made[kind]
+
+
+def score_function(factor: float, slopes: Tensor, blocks: bool) -> Any:
+    def change(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        changed = score * factor + slopes[h] * (kv_idx - q_idx)
+        return torch.where(kv_idx % 3 == 1, -torch.inf, changed) if blocks else changed
+
+    return change

@@ -3,12 +3,13 @@
 import copy
 import pickle
 import threading
+import warnings
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import CLOSE, Case, cases, dense
 from torch.testing import assert_close
@@ -52,13 +53,13 @@ def test_part_of_the_weights_is_exact_whether_or_not_the_head_was_seen_before(ca
 @given(cases(dtypes=(torch.float32, torch.float64)))
 @settings(max_examples=60)
 def test_output_is_that_of_torch(case: Case) -> None:
-    allowed = case.allowed
-    mask = allowed if case.bias is None else case.bias.masked_fill(~allowed, -torch.inf)
-    mask = mask.to(case.q.dtype) if case.bias is not None else mask
-    scale, times = case.keywords.get("scale"), case.q.shape[1] // case.k.shape[1]
+    case.keywords |= {"softcap": None}  # torch has none of these two
+    assume(case.factor == 1)
+    mask = case.bias.masked_fill(~case.allowed, -torch.inf).to(case.q.dtype)
+    scale, times = case.keywords["scale"], case.q.shape[1] // case.k.shape[1]
     k, v = case.k.repeat_interleave(times, 1), case.v.repeat_interleave(times, 1)  # as enable_gqa does
     expected = F.scaled_dot_product_attention(case.q, k, v, attn_mask=mask, scale=scale)
-    empty = ~allowed.any(-1, keepdim=True)
+    empty = ~case.allowed.any(-1, keepdim=True)
     expected = expected.masked_fill(empty, 0)
     att = case.attention()
     for batch in range(att.shape.B):
@@ -190,6 +191,39 @@ def test_lowered_matmul_precision_changes_nothing_and_is_left_as_it_was() -> Non
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has no such key"
+)
+def test_lowered_precision_of_one_backend_changes_nothing_and_is_left_as_it_was() -> None:
+    backend = torch.backends.mkldnn.matmul
+    q, k, v = torch.randn(3, 64, 64)
+    expected, before = Attention(q, k, v), backend.fp32_precision
+    seen = []
+    try:
+        backend.fp32_precision = "bf16"
+        att = Attention(q, k, v, bias=lambda score, *where: seen.append(backend.fp32_precision) or score)
+        assert torch.equal(att.block(), expected.block())
+        assert torch.equal(att.output(), expected.output())
+        assert backend.fp32_precision == "bf16"
+        assert seen[-1] == "ieee"
+    finally:
+        backend.fp32_precision = before
+
+
+def test_a_million_keys_are_summed_in_float32_without_loss() -> None:
+    att = Attention(torch.zeros(1, 1), torch.zeros(2**20, 1), torch.ones(2**20, 1))
+    assert att.log_normalizer()[0] == pytest.approx(20 * np.log(2), rel=1e-6)
+    assert att.block(keys=7)[0, 0] == pytest.approx(2**-20, rel=1e-6)
+    assert att.output()[0, 0] == pytest.approx(1, rel=1e-6)
+
+
+def test_queries_beyond_the_last_key_and_its_window_are_empty() -> None:
+    att = Attention(torch.randn(9, 4), torch.randn(3, 4), torch.ones(3, 1), is_causal=True, window=2)
+    assert att.block("allowed").sum(1).tolist() == [1, 2, 2, 1, 0, 0, 0, 0, 0]
+    assert att.output()[:, 0].tolist() == pytest.approx([1, 1, 1, 1, 0, 0, 0, 0, 0])
+    assert att.statistics().empty_rows == 5
+
+
 def test_tensors_with_gradients_are_looked_at_without() -> None:
     q, k, v = (torch.randn(5, 4, requires_grad=True) for _ in range(3))
     att = Attention(q, k, v)
@@ -269,15 +303,44 @@ def test_an_attention_does_not_change() -> None:
         del att.q
 
 
-def test_tensors_changed_in_place_are_looked_at_anew() -> None:
-    q, k = torch.randn(2, 3, 4)
+def test_tensors_changed_in_place_are_looked_at_anew_and_said() -> None:
+    q, k = torch.randn(3, 4), torch.randn(3, 4)
     mask = torch.ones(3, 3, dtype=torch.bool)
     att = Attention(q, k, mask=mask)
     att.log_normalizer()
     q.mul_(3)
     mask[0, 1] = False
     expected = dense(q, k, scale=0.5, allowed=mask)["weights"]
-    assert_close(att.block().double(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.warns(UserWarning, match=r"q and mask changed in place after this Attention was made"):
+        assert_close(att.block().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "bias", "scores", "weights"])
+def test_a_tensor_changed_in_place_is_said_once_by_its_name(name: str) -> None:
+    x = {"q": torch.randn(3, 4), "k": torch.randn(3, 4), "v": torch.randn(3, 4), "bias": torch.zeros(3, 3)}
+    x |= {"mask": torch.ones(3, 3).tril(), "scores": torch.randn(3, 3), "weights": torch.rand(3, 3)}
+    if name in ("scores", "weights"):
+        att = getattr(Attention, f"from_{name}")(x[name])
+    else:
+        att = Attention(x["q"], x["k"], x["v"], mask=x["mask"], bias=x["bias"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = att.block()
+        copied = copy.copy(att)
+    x[name].add_(1)
+    with pytest.warns(UserWarning, match=rf"^{name} changed in place .* give it {name}\.clone\(\)") as said:
+        after = att.overview().values
+    assert said[0].filename == __file__
+    assert name in ("v", "scores", "mask", "bias") or not torch.equal(before, after)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ask in (att.block, att.output, att.statistics, lambda: att.top_keys(0)):
+            if ask != att.output or att.v is not None:
+                ask()
+        fresh = copy.copy(att)
+        fresh.block()
+    with pytest.warns(UserWarning, match=f"^{name} changed in place"):
+        copied.top_keys(0)
 
 
 def test_copies_and_pickles_compute_the_same() -> None:

@@ -1,15 +1,21 @@
 """Masks never guess: what each kind means, how its axes are read, and what is asked where two readings fit."""
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.flex_attention import create_mask
 from torch.testing import assert_close
 
+from attnwidget import masks, rules
 from attnwidget.attention import Attention
-from attnwidget.masks import Causal
 from attnwidget.places import Cells
 
 CPU = torch.device("cpu")
@@ -164,22 +170,169 @@ def test_a_mask_that_cannot_be_read_is_refused(
 # The internal form.
 
 
-@given(*[st.integers(0, 12)] * 2, *[st.integers(1, 12)] * 2, st.integers(1, 3))
-def test_coverage_of_causal_is_true(query: int, key: int, queries: int, keys: int, step: int) -> None:
-    cells = Cells(0, 0, range(query, query + queries, step), range(key, key + keys))
-    causal = Causal(CPU)
-    inside = causal.allowed(cells)
-    wanted = "all" if inside.all() else "some" if inside.any() else "none"
-    assert causal.coverage(cells) == wanted
-    outside = [i for i, k in enumerate(cells.keys) if k not in causal.span(cells)]
-    assert not inside[:, outside].any()
+KINDS = {
+    "causal": masks.causal,
+    "lower right": masks.causal_lower_right(4, 9),
+    "far lower right": masks.causal_lower_right(9, 4),
+    "window": masks.sliding_window(3),
+    "padding": masks.padding([5, 30, 0]),
+    "causal window": masks.and_masks(masks.causal, masks.sliding_window(4)),
+    "padding or window": masks.or_masks(masks.padding([2, 0, 7]), masks.sliding_window(2)),
+    "nothing or padding": masks.or_masks(masks.padding([0, 0, 0]), masks.padding([0, 3, 0])),
+    "window of any": masks.and_masks(
+        masks.sliding_window(5), lambda b, h, q_idx, kv_idx: (q_idx + kv_idx + b) % 2 == 0
+    ),
+    "nested": masks.and_masks(masks.or_masks(masks.causal, masks.padding([3, 3, 3])), masks.sliding_window(6)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+@settings(max_examples=60)
+def test_what_a_kind_knows_of_cells_is_true(kind: str, data: st.DataObject) -> None:
+    few, start = st.integers(1, 12), st.integers(0, 12)
+    query, key, batch = data.draw(start), data.draw(start), data.draw(st.integers(0, 2))
+    queries = range(query, query + data.draw(few), data.draw(st.integers(1, 3)))
+    cells = Cells(batch, 0, queries, range(key, key + data.draw(few)))
+    inside = rules.ask(KINDS[kind], cells, CPU)
+    outer, inner = KINDS[kind].bounds(cells)
+    by_key = dict(zip(cells.keys, inside.T, strict=True))
+    assert set(outer) | set(inner) <= set(cells.keys)
+    assert not any(seen.any() for k, seen in by_key.items() if k not in outer)
+    assert all(seen.all() for k, seen in by_key.items() if k in inner)
+    found = rules.ByIndex(KINDS[kind], CPU).allowed(cells)
+    assert torch.equal(rules.whole(found, cells.queries, cells.keys, CPU), inside)
+    assert isinstance(found, bool) == (bool(inside.all()) or not bool(inside.any()))
 
 
 @pytest.mark.parametrize(
     "mask", [torch.ones(6, 6).tril().bool(), torch.zeros(6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)]
 )
-def test_coverage_of_a_tensor_is_true(mask: torch.Tensor) -> None:
+def test_a_tensor_says_so_where_all_or_no_cells_are_allowed(mask: torch.Tensor) -> None:
     rules = attention(1, 1, 6, 6, mask=mask).rules
-    assert rules.coverage(Cells(0, 0, range(4, 6), range(2))) == "all"
-    assert rules.coverage(Cells(0, 0, range(2), range(4, 6))) == "none"
-    assert rules.coverage(Cells(0, 0, range(6), range(6))) == "some"
+    assert rules.allowed(Cells(0, 0, range(4, 6), range(2))) is True
+    assert rules.allowed(Cells(0, 0, range(2), range(4, 6))) is False
+    assert torch.equal(rules.allowed(Cells(0, 0, range(6), range(6))), torch.ones(6, 6).tril().bool())
+
+
+# Masks as functions.
+
+
+def count_cells_asked(mask: object, **keywords: object) -> tuple[Attention, list[int]]:
+    asked: list[int] = []
+
+    def counting(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+        asked.append(q_idx.numel() * kv_idx.numel())
+        return mask(b, h, q_idx, kv_idx)
+
+    q = torch.randn(4000, 2)
+    return Attention(q, q, mask=counting, **keywords), asked
+
+
+def test_a_function_of_ones_own_is_asked_only_where_a_known_rule_leaves_it_open() -> None:
+    att, asked = count_cells_asked(lambda b, h, q_idx, kv_idx: q_idx + kv_idx > 0, is_causal=True, window=100)
+    asked.clear()
+    att.overview()
+    assert 0 < sum(asked) < 0.25 * 4000**2
+    att, asked = count_cells_asked(lambda b, h, q_idx, kv_idx: q_idx + kv_idx > 0)
+    asked.clear()
+    att.overview()
+    assert sum(asked) == 4000**2  # each cell once: not to count, to skip and to fill
+
+
+@pytest.mark.parametrize(
+    ("mask", "keywords", "share"),
+    [
+        (masks.causal, {}, 0.13),
+        (masks.causal, {"window": 512}, 0.25),
+        (masks.causal_lower_right(4000, 4000), {}, 0.13),
+        (masks.padding([1500]), {}, 0),
+        (masks.and_masks(masks.causal, masks.padding([1500])), {}, 0.07),
+        (masks.or_masks(masks.causal, masks.padding([1500])), {}, 0.12),
+    ],
+)
+def test_known_kinds_are_never_asked_cell_by_cell(
+    mask: object, keywords: dict[str, int], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the few blocks that an edge runs through."""
+    asked, ask = [], rules.ask
+    monkeypatch.setattr(rules, "ask", lambda mask, cells, device: asked.append(cells) or ask(mask, cells, device))
+    q = torch.randn(4000, 2)
+    att = Attention(q, q, mask=mask, **keywords)
+    att.overview()
+    assert sum(len(cells.queries) * len(cells.keys) for cells in asked) <= share * 4000**2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flex_attention_reads_the_functions_alike(kind: str) -> None:
+    expected = create_mask(KINDS[kind], 3, 2, 8, 11, device="cpu")
+    assert torch.equal(allowed(attention(3, 2, 8, 11, mask=KINDS[kind])), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+def test_causal_from_the_lower_right_is_that_of_torch() -> None:
+    for queries, keys in ((2, 5), (5, 2), (4, 4)):
+        expected = causal_lower_right(queries, keys)._materialize()
+        att = attention(1, 1, queries, keys, mask=masks.causal_lower_right(queries, keys))
+        assert torch.equal(allowed(att)[0, 0], expected)
+
+
+def test_a_window_is_n_keys_up_to_the_querys_own_as_in_mistral() -> None:
+    att = attention(1, 1, 9, 9, is_causal=True, window=3)
+    assert allowed(att)[0, 0].sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
+    alike = attention(1, 1, 9, 9, mask=masks.and_masks(masks.causal, masks.sliding_window(3)))
+    assert torch.equal(allowed(att), allowed(alike))
+    both_sides = allowed(attention(1, 1, 9, 9, window=3))[0, 0]
+    assert torch.equal(both_sides, allowed(att)[0, 0] | allowed(att)[0, 0].T)
+    assert att.window == 3
+
+
+def test_a_function_and_causal_and_window_all_apply() -> None:
+    document = torch.tensor([0, 0, 0, 1, 1, 1])
+    att = attention(
+        1, 1, 6, 6, mask=lambda b, h, q_idx, kv_idx: document[q_idx] == document[kv_idx], is_causal=True, window=2
+    )
+    apart = torch.arange(6)[:, None] - torch.arange(6)
+    assert torch.equal(allowed(att)[0, 0], (document[:, None] == document) & (apart >= 0) & (apart < 2))
+
+
+def test_mask_functions_can_be_copied_and_pickled() -> None:
+    for kind in ("causal", "window", "padding", "causal window", "padding or window"):
+        for other in (pickle.loads(pickle.dumps(KINDS[kind])), copy.deepcopy(KINDS[kind])):
+            assert other == KINDS[kind]
+    att = attention(1, 1, 4, 4, mask=KINDS["causal window"])
+    assert torch.equal(pickle.loads(pickle.dumps(att)).block(), att.block())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: masks.sliding_window(0), ValueError, "window is 0: give 1 or more"),
+        (lambda: masks.sliding_window(1.5), TypeError, r"window is 1\.5: give an integer"),
+        (lambda: masks.causal_lower_right(0, 3), ValueError, "queries is 0"),
+        (lambda: masks.padding([3, -1]), ValueError, "lengths holds -1: give 0 or more"),
+        (lambda: masks.padding(3), TypeError, "lengths is 3: give a list with an integer for each sample"),
+        (lambda: masks.padding(torch.tensor([0.5])), TypeError, "give a list with an integer for each sample"),
+        (lambda: masks.and_masks(), ValueError, "and_masks is given nothing: give one mask function or more"),
+        (lambda: masks.or_masks(torch.ones(2)), TypeError, "or_masks is given a Tensor: give functions f"),
+        (lambda: attention(3, 1, 2, 2, mask=masks.padding([1, 2])), ValueError, "cannot be asked of sample 2, head 0"),
+        (lambda: attention(1, 1, 2, 2, window=0), ValueError, "window is 0: give 1 or more"),
+        (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_means="keep"), ValueError,
+         "mask_means is 'keep' but mask is a function, which says True where a query may attend"),
+        (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_dims="qk"), ValueError, "leave mask_dims out"),
+        (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: True), TypeError,
+         "mask is a function that gives bool: let it give a bool tensor"),
+        (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx - kv_idx), TypeError,
+         "mask is a function that gives int64: let it give a bool tensor"),
+        (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: torch.ones(3).bool()), ValueError,
+         r"gives shape \(3,\) where its indices broadcast to \(2, 2\): let it give a number for each pair"),
+        (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx if q_idx > 1 else kv_idx), ValueError,
+         r"mask\(b, h, q_idx, kv_idx\) cannot be asked of sample 0, head 0 and tensors of indices"),
+        (lambda: attention(1, 1, 2, 2, mask=lambda q, k: q), ValueError, "takes 2 positional arguments but 4"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_asked_is_refused_at_once(
+    make: Callable[[], object], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        make()

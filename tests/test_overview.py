@@ -8,7 +8,7 @@ from reference import CLOSE, Case, cases, dense, pooled
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnwidget import engine, pyramid
+from attnwidget import engine, pyramid, rules, stages
 from attnwidget.attention import STAGES, Attention
 
 POOLS = ("max", "mean")
@@ -41,10 +41,11 @@ def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, stage: str
 )
 def test_blocks_and_bins_need_not_agree(queries: int, keys: int, size: int, stage: str, pool: str) -> None:
     q, k = torch.randn(queries, 4, generator=torch.manual_seed(1)), torch.randn(keys, 4)
+    v = torch.randn(keys, 3)
     causal = torch.arange(keys) <= torch.arange(queries)[:, None]
     for is_causal, allowed in ((True, causal), (False, None)):
-        seen = Attention(q, k, is_causal=is_causal).overview(size=size, pool=pool, stage=stage)
-        values, open_bins = pooled(dense(q, k, scale=0.5, allowed=allowed), stage, pool, size)
+        seen = Attention(q, k, v, is_causal=is_causal).overview(size=size, pool=pool, stage=stage)
+        values, open_bins = pooled(dense(q, k, v, scale=0.5, allowed=allowed), stage, pool, size)
         assert_close(seen.values.double(), values, rtol=1e-4, atol=2e-6)
         assert torch.equal(seen.allowed, open_bins)
 
@@ -56,9 +57,10 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
     expected = Attention(q, k, v, mask=mask, is_causal=True)
     wanted = [expected.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     output = expected.output(1)
-    for module in (engine, pyramid):
+    for module in (engine, pyramid, stages):
         monkeypatch.setattr(module, "QUERIES", blocks[0])
         monkeypatch.setattr(module, "KEYS", blocks[1])
+    monkeypatch.setattr(rules, "WORTH", 1)
     att = Attention(q, k, v, mask=mask, is_causal=True)
     seen = [att.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     for one, other in zip(seen, wanted, strict=True):
@@ -68,7 +70,7 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
 
 
 def test_a_short_head_is_shown_cell_by_cell() -> None:
-    att = Attention(*torch.randn(2, 60, 8), is_causal=True)
+    att = Attention(*torch.randn(3, 60, 8), is_causal=True)
     for stage in STAGES:
         seen = att.overview(stage=stage)
         assert (seen.query_bin, seen.key_bin) == (1, 1)
@@ -117,7 +119,7 @@ def test_memory_is_that_of_one_block_whatever_the_length(is_causal: bool) -> Non
         att.log_normalizer()
         att.block(queries=-1)
         pyramid.sampled(att, 0, 0, rows=32, columns=32)
-    assert 0 < largest.cells <= engine.QUERIES * engine.KEYS < 6000 * 6000 // 30
+    assert 0 < largest.cells <= stages.QUERIES * stages.KEYS < 6000 * 6000 // 30
 
 
 def test_a_dense_mask_is_never_copied_whole() -> None:
@@ -145,6 +147,26 @@ def test_blocks_above_the_diagonal_are_not_computed() -> None:
     with Products():
         Attention(q, k, mask=torch.ones(6000, 6000).tril().bool()).overview()
     assert sum(products) < 0.75 * 6000**2
+
+
+def test_log_normalizers_that_are_known_are_not_computed_again() -> None:
+    """A second picture of a head is a product and a maximum: no exponential but those of its own cells."""
+    exponentials = []
+
+    class Exponentials(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func._overloadpacket is torch.ops.aten.exp2_:
+                exponentials.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    att = Attention(*torch.randn(2, 1500, 4), is_causal=True)
+    first = att.overview(size=50)
+    with Exponentials():
+        again = att.overview(size=50)
+        assert exponentials == [2500]
+        pyramid.sampled(att, 0, 0, rows=10, columns=10)
+    assert sum(exponentials) == 2600
+    assert_close(again.values, first.values)
 
 
 def test_scores_know_no_mask() -> None:
@@ -183,7 +205,8 @@ def test_what_cannot_be_shown_is_refused() -> None:
     with pytest.raises(ValueError, match="no pool is called 'maximum': did you mean 'max'"):
         att.overview(pool="maximum")
     with pytest.raises(
-        ValueError, match=r"no stage is called 'allowed': .*give one of scores, scaled, masked, weights"
+        ValueError,
+        match=r"no stage is called 'allowed': .*give one of scores, scaled, capped, masked, weights, contribution",
     ):
         att.overview(stage="allowed")
     with pytest.raises(ValueError, match="size is 0: give 1 or more"):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
+from attnwidget import masks
 from attnwidget.attention import Attention
 from attnwidget.stack import AttentionStack, stack_layers
 
@@ -21,6 +23,23 @@ def test_layers_are_found_by_number_and_by_name() -> None:
     assert stack["layer 1"] is given[1]
     assert stack.names == ("layer 0", "layer 1", "layer 2")
     assert [layer.shape.H for layer in stack] == [2, 4, 1]
+
+
+def test_layers_may_differ_in_heads_length_window_and_mask() -> None:
+    """As Gemma 2 alternates: a window in every other layer."""
+    q = torch.randn(1, 4, 30, 8)
+    given = [
+        Attention(q, q, is_causal=True, window=4, softcap=50.0),
+        Attention(q, q[:, :2], is_causal=True),
+        Attention(q[:, :1, :7], q[:, :1], mask=masks.padding([20])),
+        Attention.from_weights(torch.rand(2, 9)),
+    ]
+    stack = AttentionStack(given, names=["local", "global", "cross", "weights"])
+    assert [att.shape.H for att in stack] == [4, 4, 1, 1]
+    assert [(att.shape.Q, att.shape.K) for att in stack] == [(30, 30), (30, 30), (7, 30), (2, 9)]
+    assert [att.window for att in stack] == [4, None, None, None]
+    assert [int(att.block("allowed", queries=-1).sum()) for att in stack] == [4, 30, 20, 9]
+    assert stack["weights"].stages == ("weights",)
 
 
 def test_a_slice_is_a_stack_that_keeps_its_names() -> None:
@@ -96,6 +115,15 @@ def test_a_mask_is_one_for_all_layers_or_one_for_each() -> None:
     mask = torch.ones(3, 3).tril().bool()
     assert [att.block("allowed").sum() for att in stack_layers(q, q, mask=mask)] == [6, 6]
     assert [att.block("allowed").sum() for att in stack_layers(q, q, mask=[mask, None])] == [6, 9]
+
+
+def test_any_keyword_is_one_for_all_layers_or_a_list_with_one_for_each() -> None:
+    q = torch.randn(2, 1, 1, 6, 4)
+    stack = stack_layers(q, q, window=[2, None], softcap=[None, 5.0], is_causal=True, scale=[0.5, 1.0])
+    assert [(att.window, att.softcap, att.scale) for att in stack] == [(2, None, 0.5), (None, 5.0, 1.0)]
+    assert [int(att.block("allowed").sum()) for att in stack] == [11, 21]
+    bias = [torch.zeros(6, 6), lambda score, b, h, q_idx, kv_idx: -score]
+    assert_close(stack_layers(q, q, bias=bias)[1].block("masked"), -Attention(q[1], q[1]).block("scaled"))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
+from attnwidget import scaled_dot_product_attention
 from attnwidget.attention import Attention
-from attnwidget.tensors import as_heads, as_tensor, check_tokens, refuse_unknown
+from attnwidget.axes import as_heads
+from attnwidget.tensors import as_tensor, check_tokens, refuse_unknown
 
 # What is taken, and that nothing of it is copied.
 
@@ -105,6 +108,49 @@ def test_arrays_of_other_libraries_are_taken(library: type[Foreign]) -> None:
     assert as_tensor(library(read_only), "q").shape == (2, 3, 4)
 
 
+class OnDevice:
+    """An array as CuPy's: it has the exchange of memory alone, and numpy may not look at it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **keywords: object) -> object:
+        return self.tensor.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_arrays_that_only_exchange_memory_are_taken(dtype: torch.dtype) -> None:
+    q = torch.randn(3, 4).to(dtype)
+    att = Attention(OnDevice(q), OnDevice(q), OnDevice(q), mask=OnDevice(torch.ones(3, 3).tril()))
+    assert att.q.data_ptr() == att.k.data_ptr() == att.v.data_ptr() == q.data_ptr()
+    assert att.dtype is dtype
+    output, weights = scaled_dot_product_attention(OnDevice(q), OnDevice(q), OnDevice(q))
+    assert_close(weights, Attention(q, q).block())
+    assert output.dtype is dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_arrays_of_jax_share_their_memory(dtype: str) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    q, mask = jnp.linspace(0, 1, 12, dtype=dtype).reshape(3, 4), jnp.tri(3, dtype=bool)
+    att = Attention(q, q, q, mask=mask)
+    assert att.q.data_ptr() == q.unsafe_buffer_pointer()
+    assert att.q[0, 0].tolist() == q.tolist()
+    assert torch.equal(att.block("allowed"), torch.ones(3, 3).tril().bool())
+    with pytest.raises(TypeError, match="q holds int32: attention needs floating point"):
+        Attention(jnp.ones((2, 3), int), q)
+
+
+def test_what_is_given_keeps_its_gradients_to_itself() -> None:
+    q = torch.randn(2, 3, requires_grad=True)
+    bias = torch.zeros(2, 2, requires_grad=True)
+    att = Attention(q * 1, q * 1, q * 1, bias=bias * 1)
+    assert not any(x.requires_grad for x in (att.q, att.k, att.v, *att.rules.tensors().values()))
+
+
 # What is refused.
 
 OK = torch.zeros(1, 4, 6, 8)
@@ -134,6 +180,7 @@ OK = torch.zeros(1, 4, 6, 8)
         (OK.long(), OK, None, TypeError, "q holds int64: attention needs floating point: convert it to float32"),
         (OK, OK.bool(), None, TypeError, "k holds bool: attention needs floating point"),
         (OK, OK, OK.to(torch.complex64), TypeError, "v holds complex64: attention needs real numbers"),
+        (OK, OK, OK.to(torch.float8_e5m2), TypeError, "v holds float8_e5m2 without its scale"),
         (OK.to(torch.float8_e4m3fn), OK, None, TypeError,
          "q holds float8_e4m3fn without its scale: multiply it by its scale"),
         (OK, OK.double(), None, TypeError, "k holds float64 but q float32: convert them to one dtype"),
@@ -155,6 +202,19 @@ def test_what_cannot_be_read_is_refused_with_the_next_step(
 ) -> None:
     with pytest.raises(error, match=match):
         Attention(q, k, v)
+
+
+def test_a_tensor_spread_over_devices_is_refused() -> None:
+    """A real DTensor, of a mesh of one."""
+    distributed = pytest.importorskip("torch.distributed.tensor")
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        q = distributed.distribute_tensor(torch.zeros(2, 4), mesh, [distributed.Shard(0)])
+        with pytest.raises(TypeError, match=r"q is spread over several devices: give q\.full_tensor\(\)"):
+            Attention(q, q)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(

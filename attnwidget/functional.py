@@ -1,0 +1,179 @@
+"""Attention as tutorials write it: the formula, its dense weights, and gradients by autograd.
+
+For short sequences, for learning and for training: here all (Q, K) weights are made. `Attention` is for looking at any
+length.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .axes import LETTERS, MATRIX, as_given, as_heads
+from .places import Cells
+from .precision import full
+from .reading import read_rules
+from .rules import Rules, ScoreFunction, indices, whole
+from .tensors import as_number, as_positive, as_tensor
+
+
+def scaled_dot_product_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: Any = None,
+    mask_means: str | None = None,
+    mask_dims: str | None = None,
+    bias: Any = None,
+    is_causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dims: str | None = None,
+) -> tuple[Any, Any]:
+    """softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1): arrays of arrays, tensors of tensors.
+
+    Args:
+        q, k, v: (Q, D), (K, D) and (K, Dv), or (B, …), or (B, H, …), all of them; k and v may have fewer heads.
+        mask: True or 1 where a query may attend, if it is bool or `mask_means="keep"`; where it may not, if
+            `mask_means="hide"`. A float mask is added.
+        mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
+
+    Returns:
+        output, as q with Dv for D, in the dtype of q; and weights, as q with K for D, in float32, or in float64 where
+        q is. A query that may attend to nothing has weights 0 and output 0. Tensors have gradients, by autograd.
+
+    Raises:
+        TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
+
+    >>> q, k, v = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[10.0], [20.0]])
+    >>> output, weights = scaled_dot_product_attention(q, k, v)
+    >>> weights.round(3), output.round(3)
+    (array([[0.67, 0.33]]), array([[13.302]]))
+    """
+    rules = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias, "is_causal": is_causal}
+    output, weights = _attend(q, k, v, nn.Identity(), scale, softcap, dims, window=window, **rules)
+    if isinstance(q, np.ndarray):
+        return output.detach().numpy(), weights.detach().numpy()
+    return output, weights
+
+
+class ScaledDotProductAttention(nn.Module):
+    """`scaled_dot_product_attention` as a module, with dropout of the weights while it trains.
+
+    Args:
+        dropout: the probability that a weight is dropped in training (Vaswani et al. 2017, §5.4). The weights that are
+            returned are those before it: their rows sum to 1 in training too.
+
+    Raises:
+        ValueError, TypeError: a dropout that is no probability.
+
+    The scale is that of the query's own last axis: nothing need be said of the size of the model.
+
+    >>> attention = ScaledDotProductAttention(dropout=0.1)
+    >>> output, weights = attention(*torch.randn(3, 2, 5, 8))
+    >>> output.shape, weights.shape
+    (torch.Size([2, 5, 8]), torch.Size([2, 5, 5]))
+    """
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        dropout = as_number(dropout, "dropout")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout is {dropout}: give a probability, from 0 to 1")
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Any = None,
+        *,
+        mask_means: str | None = None,
+        mask_dims: str | None = None,
+        bias: Any = None,
+        is_causal: bool = False,
+        window: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        dims: str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """output and weights, arguments as for `scaled_dot_product_attention`."""
+        rules = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias, "is_causal": is_causal}
+        return _attend(q, k, v, self.dropout, scale, softcap, dims, window=window, **rules)
+
+
+def _attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout: nn.Module,
+    scale: float | None,
+    softcap: float | None,
+    dims: str | None,
+    *,
+    mask: Any,
+    mask_means: str | None,
+    mask_dims: str | None,
+    bias: Any,
+    is_causal: bool,
+    window: int | None,
+) -> tuple[Tensor, Tensor]:
+    axes = as_tensor(q, "q").ndim
+    q, k, v = as_heads(q, k, as_tensor(v, "v"), dims)
+    (B, H, Q, D), (_, G, K, _), given = q.shape, k.shape, q.dtype
+    scale = D**-0.5 if scale is None else as_number(scale, "scale")
+    softcap = None if softcap is None else as_positive(softcap, "softcap")
+    rules = read_rules(
+        mask, mask_means, mask_dims, bias=bias, is_causal=is_causal, window=window, shape=(B, H, Q, K), dtype=given,
+        device=q.device,
+    )  # fmt: skip
+    wide = torch.promote_types(given, torch.float32)
+    q, k, v = q.to(wide), *(x.to(wide).repeat_interleave(H // G, 1) for x in (k, v))  # (B, H, …)
+    with full(q.device):
+        S = (q * scale) @ k.mT  # (B, H, Q, K)
+        S = S if softcap is None else softcap * torch.tanh(S / softcap)
+        S = _biased(S, rules)
+        allowed = _allowed(S, rules)  # broadcasts to (B, H, Q, K)
+        empty = ~allowed.any(-1, keepdim=True)
+        S = S.masked_fill(~allowed, -inf).masked_fill(empty, 0)  # a softmax of −∞ alone is NaN, and so its gradient
+        weights = torch.softmax(S, -1).masked_fill(~allowed, 0)  # (B, H, Q, K)
+        output = dropout(weights) @ v  # (B, H, Q, Dv)
+    of_weights = None if dims is None else dims.replace("d", "k")
+    return as_given(output.to(given), axes, dims, LETTERS), as_given(weights, axes, of_weights, MATRIX)
+
+
+def _biased(S: Tensor, rules: Rules) -> Tensor:
+    """All heads with their biases, which may be trained."""
+    for bias in rules.biases:
+        if isinstance(bias, ScoreFunction):
+            S = torch.stack([torch.stack([_changed(S, b, h, bias) for h in range(S.shape[1])]) for b in range(len(S))])
+        else:
+            S = (S + bias.added).to(S.dtype)
+    return S
+
+
+def _changed(S: Tensor, batch: int, head: int, bias: ScoreFunction) -> Tensor:
+    cells = Cells(batch, head, range(S.shape[2]), range(S.shape[3]))
+    changed: Tensor = bias.function(S[batch, head], *indices(cells, S.device))
+    return changed.to(S.dtype).expand(S.shape[2:])  # (Q, K)
+
+
+def _allowed(S: Tensor, rules: Rules) -> Tensor:
+    """Which cells of all heads are allowed, those of one head where all are alike."""
+    B, H, Q, K = S.shape
+    shared = all(rule.shared for rule in rules.rules)
+    with torch.no_grad():
+        each = [
+            whole(rules.allowed(Cells(b, h, range(Q), range(K))), range(Q), range(K), S.device)
+            for b in range(1 if shared else B)
+            for h in range(1 if shared else H)
+        ]
+        allowed = torch.stack(each).view(1 if shared else B, 1 if shared else H, Q, K)
+        return allowed & ~(torch.finfo(S.dtype).min >= S) if rules.by_score else allowed
