@@ -200,6 +200,8 @@ class Attention(Call):
                 return allowed.clone(memory_format=torch.contiguous_format)
             pair = None
             if streamed(self, stage) != stage:
+                if columns == range(self.shape.K):
+                    return engine.whole_rows(self, cells, stage)
                 pair = self.known_pair(batch, head)
                 pair = engine.normalizers(self, batch, head, rows) if pair is None else pair.take(rows)
             return engine.exact_block(self, cells, stage, pair)

@@ -125,3 +125,18 @@ def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tenso
             S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out
+
+
+def whole_rows(att: Call, cells: Cells, stage: str) -> Tensor:
+    """weights or contribution of some queries over all keys, (queries, keys), each row normalized by itself.
+
+    So that a row's only key has weight 1 and equal keys share equally, to the last bit; log-normalizers from another
+    product of other shape may differ in it.
+    """
+    S = exact_block(att, cells, "masked", None).mT.contiguous()  # (keys, queries)
+    softmax = Softmax(att, len(cells.queries))
+    e, _ = softmax.add(S, S.amax(0))  # (keys, queries)
+    weights = e / softmax.l.masked_fill(softmax.m == -inf, 1)
+    if stage == "contribution":
+        weights = by_value(weights, norms(att, cells.batch, cells.head, cells.keys))
+    return weights.mT.contiguous()

@@ -5,16 +5,16 @@ One streamed pass keeps a running top-k, so that memory is O(n · count) and no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .engine import QUERIES, Pair, Softmax, blocks, cuts, exact, exp_, new, normalizers
-from .places import as_index
-
-if TYPE_CHECKING:
-    from .attention import Attention
+from .call import Call
+from .engine import Softmax, normalizers
+from .places import cuts
+from .precision import exact, exp_
+from .stages import QUERIES, blocks, new, streamed
 
 
 class Links(NamedTuple):
@@ -28,59 +28,59 @@ class Links(NamedTuple):
     weights: Tensor
 
 
-def strongest(att: Attention, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
+def strongest(att: Call, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
     """The strongest links of every query (side "query") or of every key (side "key"), exact.
 
-    >>> import torch, attnwidget.attention
-    >>> att = attnwidget.attention.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
+    >>> import torch, attnwidget
+    >>> att = attnwidget.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
     >>> strongest(att, 0, 0, count=1).partners.flatten()
     tensor([0, 1, 2, 3])
     """
-    batch = as_index(batch, att.shape.B, "batch", "samples")
-    head = as_index(head, att.shape.H, "head", "heads")
+    batch, head = att.find(batch, head)
     with exact(att.device):
         return _of_queries(att, batch, head, count) if side == "query" else _of_keys(att, batch, head, count)
 
 
-def _of_queries(att: Attention, batch: int, head: int, count: int) -> Links:
+def _of_queries(att: Call, batch: int, head: int, count: int) -> Links:
     count = min(count, att.shape.K)
-    partners, weights, pairs = [], [], []
+    stage = streamed(att, "weights")
+    partners, weights = [], []
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         best = _none(att, count, len(rows))  # (count, queries)
         softmax = Softmax(att, len(rows))
-        for keys, S in blocks(att, batch, head, rows, "masked"):
+        for keys, S, _ in blocks(att, batch, head, rows, stage):
             best = _merge(best, _top(S, keys.start, count), count)
-            softmax.add(S, S.amax(0))
-        pairs.append(softmax.pair())
+            if stage == "masked":
+                softmax.add(S, S.amax(0))
+        found = exp_(softmax.pair().log_weights(best.weights)) if stage == "masked" else best.weights
         partners.append(best.partners.mT)
-        weights.append(exp_(pairs[-1].log_weights(best.weights)).mT)
-    att.remember(batch, head, Pair(*(torch.cat(parts) for parts in zip(*pairs, strict=True))))
-    return Links(torch.cat(partners), torch.cat(weights).nan_to_num(0.0))
+        weights.append(found.mT)
+    return _finite(torch.cat(partners), torch.cat(weights))
 
 
-def _of_keys(att: Attention, batch: int, head: int, count: int) -> Links:
+def _of_keys(att: Call, batch: int, head: int, count: int) -> Links:
     count = min(count, att.shape.Q)
-    best = _none(att, count, att.shape.K)  # (count, keys)
+    stage = streamed(att, "weights")
+    best = _none(att, count, att.shape.K)  # (count, keys), of weights
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        pair: Pair = normalizers(att, batch, head, rows)
-        for keys, S in blocks(att, batch, head, rows, "masked"):
-            log_weights = pair.log_weights(S).mT  # (queries, keys)
+        pair = normalizers(att, batch, head, rows) if stage == "masked" else None
+        for keys, S, _ in blocks(att, batch, head, rows, stage):
+            weights = S if pair is None else exp_(pair.log_weights(S))
             at = slice(keys.start, keys.stop)
             held = Links(best.partners[:, at], best.weights[:, at])
-            merged = _merge(held, _top(log_weights, rows.start, count), count)
-            best.partners[:, at], best.weights[:, at] = merged
-    return Links(best.partners.mT, exp_(best.weights).mT.nan_to_num(0.0))
+            best.partners[:, at], best.weights[:, at] = _merge(held, _top(weights.mT, rows.start, count), count)
+    return _finite(best.partners.mT, best.weights.mT)
 
 
-def _none(att: Attention, count: int, width: int) -> Links:
+def _none(att: Call, count: int, width: int) -> Links:
     partners = torch.zeros(count, width, dtype=torch.int64, device=att.device)
     return Links(partners, new(att, count, width).fill_(-torch.inf))
 
 
-def _top(scores: Tensor, first: int, count: int) -> Links:
+def _top(values: Tensor, first: int, count: int) -> Links:
     """The greatest along the first axis, whose positions begin at `first`."""
-    values, places = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).topk(min(count, len(scores)), dim=0)
-    return Links(places + first, values)
+    top, places = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).topk(min(count, len(values)), dim=0)
+    return Links(places + first, top)
 
 
 def _merge(one: Links, other: Links, count: int) -> Links:
@@ -88,3 +88,8 @@ def _merge(one: Links, other: Links, count: int) -> Links:
     partners = torch.cat([one.partners, other.partners])
     best, at = values.topk(count, dim=0)
     return Links(partners.gather(0, at), best)
+
+
+def _finite(partners: Tensor, weights: Tensor) -> Links:
+    """Weight 0 where there is no such link, or where it is NaN."""
+    return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))

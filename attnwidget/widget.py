@@ -31,7 +31,8 @@ LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "them
 LISTS = ("heads", "pins")  # several heads, several pinned places
 SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LISTS, *LOOKS, "layout")  # keywords of every way to make one
 FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS)  # all other traits a front-end only reads
-TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "is_causal", "scale", "dims")
+TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
+UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
 LINKED = ("view", "heads", "top_k", "direction")  # and of these other links
 LINKS = 3  # of every token, where nothing is pinned
@@ -48,7 +49,7 @@ class AttentionWidget(anywidget.AnyWidget):
         q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
-        mask, mask_means, mask_dims, is_causal, scale, dims: as in `Attention`.
+        mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
         tokens: a string for each query, or a list of such lists, one for each sample of the batch.
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
         title: a line above the picture.
@@ -131,14 +132,17 @@ class AttentionWidget(anywidget.AnyWidget):
         mask: Any = None,
         mask_means: str | None = None,
         mask_dims: str | None = None,
+        bias: Any = None,
         is_causal: bool = False,
-        scale: float | None = None,
+        window: Any = None,
+        scale: Any = None,
+        softcap: Any = None,
         dims: str | None = None,
         **show: Any,
     ) -> None:
         refuse_unknown(show, [*SHOW, *TENSOR_KEYWORDS])
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims}
-        keywords |= {"is_causal": is_causal, "scale": scale, "dims": dims}
+        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
+        keywords |= {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "dims": dims}
         self._keywords = keywords
         self._open(_attention_of(q, k, v, keywords), show)
 
@@ -161,6 +165,31 @@ class AttentionWidget(anywidget.AnyWidget):
         widget._keywords = {}
         widget._open(attention, show)
         return widget
+
+    @classmethod
+    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None, **show: Any) -> AttentionWidget:
+        """Show weights that are in hand, such as a model's `output.attentions`; keywords as for the widget itself.
+
+        Args:
+            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
+            v: values, for outputs and contributions; with layers, as many.
+            dims: other orders of axes, as in `Attention.from_weights`.
+
+        Raises:
+            ValueError, TypeError: as `Attention.from_weights` does.
+
+        >>> import torch
+        >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
+        AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
+        """
+        if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
+            values = [None] * len(weights) if v is None else v
+            if len(values) != len(weights):
+                raise ValueError(f"v has {len(values)} layers but weights have {len(weights)}: give one for each layer")
+            layers = zip(weights, values, strict=True)
+            stack = AttentionStack([Attention.from_weights(w, v, dims=dims) for w, v in layers])
+            return cls.from_attention(stack, **show)
+        return cls.from_attention(Attention.from_weights(weights, v, dims=dims), **show)
 
     @property
     def attention(self) -> Attention | AttentionStack:
@@ -277,6 +306,17 @@ class AttentionWidget(anywidget.AnyWidget):
         except IndexError as error:
             raise NotThere(str(error)) from None
 
+    @traitlets.validate("stage")
+    def _stage_is_there(self, proposal: Any) -> str:
+        stage = str(proposal["value"])
+        try:
+            self._selected.check_stage(stage)
+        except IndexError as error:  # a layer set at the same time, that is not there
+            raise NotThere(str(error)) from None
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
+        return stage
+
     @traitlets.validate("heads")
     def _heads_are_there(self, proposal: Any) -> list[int | None]:
         return [self._index("head", head) for head in proposal["value"]]
@@ -377,6 +417,8 @@ class AttentionWidget(anywidget.AnyWidget):
             value = getattr(self, name)
             if value is not None and value >= self._there_are(name):
                 setattr(self, name, None if name in ("query", "key") else 0)
+        if self.stage not in (*self._selected.stages, "capped"):
+            self.stage = "weights"
         shape = self._selected.shape
         self.heads = [head for head in self.heads if head < shape.H] or [self.head]
         self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]
@@ -450,7 +492,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
         seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
         blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
-        encoded = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
+        encoded = wire.encode_picture(seen.values, blocked, signed=stage not in UNSIGNED)
         return {"query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.

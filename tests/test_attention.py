@@ -389,3 +389,16 @@ def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
         Attention(torch.zeros(1, 2), torch.zeros(1, 2), scale=float("nan"))
     with pytest.raises(TypeError, match="scale is 'big': give a number"):
         Attention(torch.zeros(1, 2), torch.zeros(1, 2), scale="big")
+
+
+def test_the_only_key_has_all_the_weight_and_equal_keys_share_equally_to_the_last_bit() -> None:
+    for seed in range(50):
+        torch.manual_seed(seed)
+        q, k = torch.randn(6, 8), torch.randn(6, 8)
+        k[1] = k[0]
+        att = Attention(q, k, is_causal=True)
+        for _ in range(2):  # before and after the head's log-normalizers are known
+            first, third = att.block(queries=0)[0], att.block(queries=3)[0]
+            assert first.tolist() == [1, 0, 0, 0, 0, 0]
+            assert third[0] == third[1]
+            att.overview()

@@ -193,3 +193,41 @@ def test_of_many_updates_the_last_is_drawn_and_nothing_of_the_others_is_kept(fro
     assert_close(drawn(w), last)
     gc.collect()
     assert [ref() for ref in kept[:-1]] == [None] * 29
+
+
+# Stages that not every attention has.
+
+
+def test_weights_in_hand_are_shown_as_they_are() -> None:
+    weights = torch.rand(2, 1, 3, 4, 5)
+    w = AttentionWidget.from_weights(weights, layer=1, head=2)
+    assert_close(drawn(w), weights[1, 0, 2])
+    assert w.facts["stages"] == ["weights"]
+    assert w.facts["head_size"] is None
+    with pytest.raises(ValueError, match="only weights were given"):
+        w.stage = "scores"
+    assert w.stage == "weights"
+
+
+def test_contribution_needs_values() -> None:
+    q, k, v = torch.randn(3, 5, 8)
+    w = AttentionWidget(q, k, v, stage="contribution")
+    assert_close(drawn(w), w.attention.block() * v.norm(dim=1))
+    with pytest.raises(ValueError, match="no v"):
+        AttentionWidget(q, k, stage="contribution")
+
+
+def test_a_layer_without_the_stage_in_view_shows_its_weights() -> None:
+    layers = [Attention(*torch.randn(3, 1, 2, 5, 8)), Attention.from_weights(torch.rand(1, 2, 5, 5))]
+    w = AttentionWidget.from_attention(AttentionStack(layers), stage="scaled")
+    w.layer = 1
+    assert (w.stage, w.picture["stage"], w.picture["error"]) == ("weights", "weights", None)
+
+
+def test_biases_windows_and_softcaps_reach_the_attention() -> None:
+    q, k, v = torch.randn(3, 6, 8)
+    show = {"bias": torch.randn(6, 6), "window": 3, "softcap": 2.0, "is_causal": True}
+    w = AttentionWidget(q, k, v, stage="capped", **show)
+    assert_close(drawn(w), 2 * torch.tanh(q @ k.T / 8**0.5 / 2), atol=1e-5, rtol=1e-4)
+    w.stage = "weights"
+    assert_close(drawn(w), Attention(q, k, v, **show).block())
