@@ -1,5 +1,6 @@
 /** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
 import type { ColorScaleName, Stage } from "./model";
+import { isSigned } from "./stages";
 
 const MINUS = "−";
 /** Below this a number is written with an exponent. */
@@ -73,7 +74,7 @@ export function legendTicks(
   stage: Stage,
   minGap = 0.14,
 ): LegendTick[] {
-  if (stage !== "weights") {
+  if (isSigned(stage)) {
     const most = Math.max(Math.abs(low), Math.abs(high));
     return (most > 0 ? [-most, 0, most] : [0]).map((value) => ({ value, text: endText(value, stage) }));
   }

@@ -6,7 +6,7 @@
  */
 
 /** The stages of attention, in order of computation. */
-export type Stage = "scores" | "scaled" | "masked" | "weights";
+export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution";
 export type Pool = "max" | "mean";
 export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
@@ -50,7 +50,8 @@ export interface Facts {
   groups: number;
   queries: number;
   keys: number;
-  head_size: number;
+  /** null where only scores or weights were given. */
+  head_size: number | null;
   value_size: number | null;
   dtype: string;
   device: string;

@@ -6,8 +6,9 @@ import { foldGrid } from "./canvas";
 import { count } from "./format";
 import { type Figure, GAPS_FROM, layoutFigure, NUMBERS_FROM } from "./layout";
 import { type Bin, binOf } from "./source";
+import { isSigned } from "./stages";
 import type { Labels } from "./tokens";
-import { isSigned, type Ui } from "./ui";
+import type { Ui } from "./ui";
 import { cellAt, edge, type Span, type Viewport, visible, WHOLE } from "./viewport";
 import type { Grid, Picture } from "./wire";
 

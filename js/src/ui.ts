@@ -6,6 +6,7 @@ import { contrast, cssOf } from "./color";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
 import { type Bin, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
+import { isSigned } from "./stages";
 import type { Store } from "./store";
 import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "./theme";
 
@@ -41,10 +42,6 @@ export interface Ui {
   /** The exact number under the pointer, and at the pin. */
   readonly hovered: ReadonlySignal<Reading | null>;
   readonly pinned: ReadonlySignal<Reading | null>;
-}
-
-export function isSigned(stage: string): boolean {
-  return stage !== "weights";
 }
 
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {

@@ -6,6 +6,7 @@ import { count } from "../format";
 import type { Figure } from "../layout";
 import { createPlot, inView } from "../plot";
 import { type Bin, patchSource, steady } from "../source";
+import { wordOf } from "../stages";
 import type { Ui } from "../ui";
 import { BLOCKED } from "../wire";
 import { mount, part, px, type View } from "./dom";
@@ -13,7 +14,7 @@ import { keyboard } from "./keyboard";
 import { KeyLabels, QueryLabels } from "./labels";
 import { pointing } from "./pointer";
 import { Readout, Rings, ZoomHint } from "./rings";
-import { numberOf, wordOf } from "./words";
+import { numberOf } from "./words";
 
 export interface Heatmap extends View {
   readonly figure: ReadonlySignal<Figure | null>;

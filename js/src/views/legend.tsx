@@ -4,6 +4,7 @@ import { Component, createRef } from "preact";
 import type { Brush, Paints } from "../brush";
 import { count, legendTicks, listNumber } from "../format";
 import type { Stage } from "../model";
+import { legendOf } from "../stages";
 import type { Ui } from "../ui";
 import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../wire";
 import { mount, part, type View } from "./dom";
@@ -26,7 +27,7 @@ function Legend({ ui }: { ui: Ui }) {
     reading !== null && reading.kind === NUMBER ? brush.position(reading.value, binRow(picture, reading.query)) : null;
   const pooled = picture.queryBin * picture.keyBin > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
-  const name = { weights: "Weight", scores: "Score", scaled: "Scaled", masked: "Masked" }[stage];
+  const name = legendOf(stage);
   return (
     <>
       <div class="aw-ramp">

@@ -4,6 +4,7 @@ import { computed, type Signal, signal } from "@preact/signals-core";
 import { count, listNumber } from "../format";
 import { rank } from "../rank";
 import { type HeadTarget, type Line, linesSource } from "../source";
+import { isSigned, wordsOf } from "../stages";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { BLOCKED, NAN, NUMBER } from "../wire";
@@ -125,8 +126,7 @@ export function combine(lines: readonly Line[], mean: boolean): Line {
 
 function headline(line: Line, byQuery: boolean): string {
   if (line.stage === "weights") return byQuery ? "attends to" : "is attended to by";
-  const what = line.stage === "scores" ? "scores" : `${line.stage} scores`;
-  return byQuery ? `${what} over its keys` : `${what} over its queries`;
+  return `${wordsOf(line.stage)} over its ${byQuery ? "keys" : "queries"}`;
 }
 
 interface RanksProps {
@@ -180,7 +180,7 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
                   <Token labels={others} index={position} subscript />
                 </span>
                 <span class="aw-bar">
-                  <i style={barStyle(value, greatest, weights)} />
+                  <i style={barStyle(value, greatest, isSigned(line.stage))} />
                 </span>
                 <span class="aw-number">{listNumber(value, line.stage)}</span>
               </button>
@@ -242,11 +242,11 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
   );
 }
 
-function barStyle(value: number, greatest: number, weights: boolean) {
+function barStyle(value: number, greatest: number, signed: boolean) {
   const share = Number.isFinite(value) ? (greatest > 0 ? (100 * Math.abs(value)) / greatest : 0) : 100;
   return {
     width: `${share}%`,
     minWidth: share > 0 ? "1px" : "0",
-    ...(weights ? {} : { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" }),
+    ...(signed ? { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" } : {}),
   };
 }

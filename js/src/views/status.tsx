@@ -2,12 +2,13 @@
 
 import { count, statusNumber } from "../format";
 import type { Reading } from "../source";
+import { wordOf } from "../stages";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { BLOCKED, NUMBER, type Picture } from "../wire";
 import { mount, part, type View } from "./dom";
 import { Message } from "./message";
-import { isNamed, numberOf, rangeOf, wordOf } from "./words";
+import { isNamed, numberOf, rangeOf } from "./words";
 
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);

@@ -3,7 +3,8 @@
 import { Component, createRef, Fragment } from "preact";
 import { listNumber } from "../format";
 import type { ColorRange, Side, ViewName } from "../model";
-import { isSigned, type Ui } from "../ui";
+import { isSigned } from "../stages";
+import type { Ui } from "../ui";
 import { mount, part, rove, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";

@@ -6,11 +6,6 @@ import type { Labels } from "../tokens";
 import type { Span } from "../viewport";
 import { MINUS_INF, NAN, PLUS_INF } from "../wire";
 
-/** One number of a stage: "weight", "score". */
-export function wordOf(stage: Stage): string {
-  return stage === "weights" ? "weight" : stage === "scores" ? "score" : `${stage} score`;
-}
-
 export function numberOf(value: number, kind: number, stage: Stage): string {
   if (kind === NAN) return "NaN";
   if (kind === PLUS_INF) return "+∞";
