@@ -98,6 +98,32 @@ def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Ove
     return Overview(values, counts > 0, query_bin, key_bin)
 
 
+def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
+    """How many keys come before those at the end that no query may attend to: a padded sample's own length.
+
+    >>> import torch, attnwidget
+    >>> att = attnwidget.Attention(*torch.randn(2, 1, 6, 8), mask=attnwidget.masks.padding([4]))
+    >>> own_keys(att, 0, 0, overview(att, 0, 0))
+    4
+    """
+    open_bins = seen.allowed.any(0).nonzero()
+    if len(open_bins) == 0:
+        return 0
+    start = int(open_bins[-1]) * seen.key_bin
+    keys = range(start, min(start + seen.key_bin, att.shape.K))
+    if len(keys) == 1:
+        return keys.stop
+    last = 0
+    with exact(att.device):
+        for rows in reversed(list(cuts(range(att.shape.Q), 1, QUERIES))):  # the last query of a causal mask sees most
+            allowed = allowed_cells(att, Cells(batch, head, rows, keys))
+            places = whole(allowed, rows, keys, att.device).any(0).nonzero()
+            last = max(last, int(places[-1]) + 1 if len(places) else 0)
+            if last == len(keys):
+                break
+    return start + last
+
+
 def maxima(
     att: Call,
     batch: int,

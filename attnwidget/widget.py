@@ -39,7 +39,15 @@ LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
 LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
-NO_PICTURE = {"query_bin": 1, "key_bin": 1, "low": None, "high": None, "values": None, "blocked": None}
+NO_PICTURE = {
+    "own_keys": None,
+    "query_bin": 1,
+    "key_bin": 1,
+    "low": None,
+    "high": None,
+    "values": None,
+    "blocked": None,
+}
 
 
 class AttentionWidget(anywidget.AnyWidget):
@@ -493,7 +501,8 @@ class AttentionWidget(anywidget.AnyWidget):
         seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
         blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
         encoded = wire.encode_picture(seen.values, blocked, signed=stage not in UNSIGNED)
-        return {"query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
+        own = pyramid.own_keys(self._stack[layer], batch, head, seen)
+        return {"own_keys": own, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.
 

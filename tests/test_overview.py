@@ -8,7 +8,7 @@ from reference import CLOSE, Case, cases, dense, pooled
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnwidget import engine, pyramid, rules, stages
+from attnwidget import engine, masks, pyramid, rules, stages
 from attnwidget.attention import STAGES, Attention
 
 POOLS = ("max", "mean")
@@ -215,3 +215,18 @@ def test_what_cannot_be_shown_is_refused() -> None:
         att.overview(size=1.5)
     with pytest.raises(IndexError, match="head 1 is not there: this attention has head 0 only"):
         pyramid.sampled(att, 0, 1, rows=1, columns=1)
+
+
+@pytest.mark.parametrize("size", [512, 7, 1])
+@pytest.mark.parametrize("keys", [1, 6, 40])
+def test_a_padded_samples_own_keys_are_counted_at_any_pooling(size: int, keys: int) -> None:
+    q, k = torch.randn(2, 1, 40, 4), torch.randn(2, 1, 40, 4)
+    for mask in (masks.padding([40, keys]), torch.arange(40) < torch.tensor([[40], [keys]])):
+        att = Attention(q, k, mask=mask)
+        for batch, own in ((0, 40), (1, keys)):
+            seen = pyramid.overview(att, batch, 0, size=size)
+            assert pyramid.own_keys(att, batch, 0, seen) == own
+    causal = Attention(q, k, is_causal=True)
+    assert pyramid.own_keys(causal, 0, 0, pyramid.overview(causal, 0, 0, size=size)) == 40
+    nothing = Attention(q, k, mask=torch.zeros(2, 1, 40, 40, dtype=torch.bool))
+    assert pyramid.own_keys(nothing, 0, 0, pyramid.overview(nothing, 0, 0, size=size)) == 0

@@ -70,6 +70,8 @@ export interface PictureMessage {
   queries: number;
   keys: number;
   /** Cells of the matrix to one cell of the picture. */
+  /** Keys before those at the end that no query may attend to: a padded sample's own length. */
+  own_keys?: number | null;
   query_bin: number;
   key_bin: number;
   /** Least and greatest finite value of the matrix at this pooling; null where there is none. */

@@ -37,6 +37,8 @@ export interface Picture {
   /** Size of the matrix. */
   queries: number;
   keys: number;
+  /** Keys that any query may attend to; those after them are padding. */
+  ownKeys: number;
   /** Cells of the matrix to one cell of the grid. */
   queryBin: number;
   keyBin: number;
@@ -113,7 +115,8 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   const { layer, batch, head, stage, pool, queries, keys, low, high, error } = message;
   const queryBin = message.query_bin;
   const keyBin = message.key_bin;
-  const picture = { of: { layer, batch, head, stage, pool }, queries, keys, queryBin, keyBin, low, high };
+  const ownKeys = message.own_keys ?? keys;
+  const picture = { of: { layer, batch, head, stage, pool }, queries, keys, ownKeys, queryBin, keyBin, low, high };
   if (error !== null && error !== undefined) return { ...picture, exact: false, grid: null, error };
   if (!message.values) throw new Error("picture has neither values nor an error");
   if (!(queryBin >= 1 && keyBin >= 1)) {

@@ -21,6 +21,8 @@ interface Axis {
   /** Tokens to a drawn cell, and in all. */
   readonly bin: number;
   readonly total: number;
+  /** Tokens that are not padding. */
+  readonly own: number;
   readonly pinned: number | null;
   /** Pinned beside the last pin. */
   readonly further: readonly number[];
@@ -74,6 +76,7 @@ function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
     cells: down ? rows : columns,
     bin: (down ? picture.queryBin : picture.keyBin) * figure.fold,
     total: down ? picture.queries : picture.keys,
+    own: down && picture.queries !== picture.keys ? picture.queries : picture.ownKeys,
     pinned: down ? store.query.value : store.key.value,
     further: store.shownPins.value.flatMap((pin) => pin[down ? 0 : 1] ?? []),
     hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
@@ -126,7 +129,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
       type="button"
       tabIndex={-1}
       class={pinned ? "aw-label aw-pill" : outlined ? "aw-label aw-pill-outline" : "aw-label"}
-      data-special={label.special || undefined}
+      data-special={label.special || index >= axis.own || undefined}
       data-hovered={(!pinned && hovered) || undefined}
       title={label.text}
       style={{

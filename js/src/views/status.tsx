@@ -169,6 +169,7 @@ function facts(ui: Ui, picture: Picture): string {
       ? `heads ${store.shownHeads.value.join(", ")}`
       : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
+    picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     is_causal ? "causal" : "",
     dtype,
     device,
