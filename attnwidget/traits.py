@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from typing import Any, ClassVar
+from typing import Any
 
 import traitlets
 
@@ -93,7 +93,7 @@ class ColorRange(traitlets.TraitType[Any, Any]):
 class Heads(traitlets.TraitType[Any, Any]):
     """Several heads, each once; the widget checks their bounds."""
 
-    default_value: ClassVar[list[int]] = [0]
+    default_value: Any = (0,)
 
     def validate(self, obj: Any, value: Any) -> list[int]:
         try:
@@ -113,7 +113,7 @@ Pin = tuple[int | None, int | None]
 class Pins(traitlets.TraitType[Any, Any]):
     """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
 
-    default_value: ClassVar[list[Pin]] = []
+    default_value: Any = ()
 
     def validate(self, obj: Any, value: Any) -> list[Pin]:
         try:

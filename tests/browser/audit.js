@@ -49,6 +49,7 @@
     const [queries, keys] = [...root.querySelectorAll(".aw-labels")].map((axis) => [...axis.querySelectorAll(".aw-label")]);
     if (queries) stacked(queries);
     if (keys) slanted(keys);
+    written([...root.querySelectorAll(".aw-graph-columns :is(.aw-label, .aw-graph-head, .aw-graph-row > span, .aw-prompt)")]);
     apart(root);
   }
 
@@ -86,6 +87,28 @@
       const half = ({ node, pill }) => (pill ? node.offsetHeight : capsOf(node)) / 2;
       const over = half(before) + half(after) - apart * Math.SQRT1_2;
       if (over > 0.5) say(`key labels overlap by ${over.toFixed(1)} px, ${describe(before.node)} and`, after.node);
+    }
+  }
+
+  // What is written in the graph's columns: no word over another, nor over the picture between them.
+  function written(nodes) {
+    const boxes = nodes.filter(isVisible).map((node) => {
+      const { left, right, top, bottom } = node.getBoundingClientRect();
+      const half = (node.matches(".aw-pill, .aw-pill-outline, .aw-prompt") ? bottom - top : capsOf(node)) / 2;
+      return { node, left, right, top: (top + bottom) / 2 - half, bottom: (top + bottom) / 2 + half };
+    });
+    boxes.sort((a, b) => a.top - b.top);
+    for (const [i, a] of boxes.entries()) {
+      for (let j = i + 1; j < boxes.length && boxes[j].top < a.bottom - 0.5; j++) {
+        const b = boxes[j];
+        const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        if (across > 0.5) say(`written over one another by ${across.toFixed(1)} px, ${describe(a.node)} and`, b.node);
+      }
+    }
+    const canvas = nodes[0]?.closest(".aw-graph-figure").querySelector("canvas").getBoundingClientRect();
+    for (const { node, left, right, top, bottom } of boxes) {
+      const over = bottom > canvas.top && top < canvas.bottom && left < canvas.right - 0.5 && right > canvas.left + 0.5;
+      if (over) say("written over the bands", node);
     }
   }
 

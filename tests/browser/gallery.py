@@ -64,6 +64,7 @@ SCRIPT = """
 import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
+window.pending = 0;
 let open = Promise.resolve();
 let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
@@ -72,7 +73,15 @@ window.endKernel = () => { for (const { host } of window.mounted) host.dead = tr
 window.start = async (states, live) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
-      answer: async (request) => { await open; return reviveState(await window.answer(index, request)); },
+      answer: async (request) => {
+        window.pending++;
+        try {
+          await open;
+          return reviveState(await window.answer(index, request));
+        } finally {
+          setTimeout(() => { window.pending--; }, 30); // it is decoded and drawn by then
+        }
+      },
       take: async (changes) => { await open; return reviveState(await window.take(index, changes)); },
     };
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
@@ -161,6 +170,11 @@ class Gallery:
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
         )
+
+    def wait_for_lines(self) -> None:
+        """Wait until the rows that the view asks the kernel for have arrived, and what they change is drawn."""
+        self.page.wait_for_function("() => window.pending === 0")
+        self.settle()
 
     def pixels(self, index: int = 0) -> str:
         """The picture as a data URL: equal for equal pictures."""

@@ -6,6 +6,7 @@ nothing on the console) and that the words are there; how it looks is in test-ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,11 +39,11 @@ def of_scores(scores: torch.Tensor, **more: Any) -> AttentionWidget:
     return AttentionWidget(scores, torch.eye(scores.shape[1]), **{"scale": 1.0, **more})
 
 
-def random(queries: int, keys: int, heads: int = 1, size: int = 16, sharp: float = 1.5, **more: Any) -> AttentionWidget:
-    """A widget of random attention, with something of a diagonal."""
+def random(queries: int, keys: int, count: int = 1, size: int = 16, sharp: float = 1.5, **more: Any) -> AttentionWidget:
+    """A widget of random attention, `count` heads of it, with something of a diagonal."""
     generator = torch.Generator().manual_seed(queries * 1000 + keys)
-    q = torch.randn(1, heads, queries, size, generator=generator) * sharp
-    k = torch.randn(1, heads, keys, size, generator=generator)
+    q = torch.randn(1, count, queries, size, generator=generator) * sharp
+    k = torch.randn(1, count, keys, size, generator=generator)
     angles = torch.arange(max(queries, keys)).float() / 12
     turning = torch.stack([angles.cos(), angles.sin()], -1) * 3
     q[..., :2] += turning[:queries]
@@ -481,7 +482,7 @@ def words(count: int) -> list[str]:
     ],
 )
 def test_sizes(gallery: Show, queries: int, keys: int, width: int) -> None:
-    drawn = random(queries, keys, heads=2, tokens=words(queries), key_tokens=words(keys))
+    drawn = random(queries, keys, count=2, tokens=words(queries), key_tokens=words(keys))
     shown = gallery(drawn, host="jupyter-light", width=width)
     name = f"size-{queries}x{keys}-{width}"
     shown.screenshot(name)
@@ -596,3 +597,202 @@ def test_a_long_title_and_layer_names(gallery: Show) -> None:
         shown.screenshot(f"title-{width}")
         assert shown.page.locator(".aw-title").inner_text() == title
         shown.check()
+
+
+# The graph.
+
+
+def graph(**more: Any) -> AttentionWidget:
+    """As in the look's second picture."""
+    return bank(**{"view": "graph", "layer": 2, "head": 0, "heads": [0, 4, 8, 9], **more})
+
+
+def long_graph(tokens: int, heads: int = 4, **more: Any) -> AttentionWidget:
+    shown = {"view": "graph", "tokens": words(tokens), "head": 0, "heads": list(range(heads))}
+    return random(tokens, tokens, count=heads, **{**shown, **more})
+
+
+CHOSEN: dict[str, dict[str, Any]] = {
+    "none": {},
+    "query": {"query": 14},
+    "key": {"key": 5},
+    "pair": {"query": 14, "key": 5},
+    "pins": {"pins": [(3, None), (9, None), (14, None)]},
+    "one-head": {"heads": [9], "head": 9, "query": 14},
+    "one-head-none": {"heads": [9], "head": 9},
+    "twelve-heads": {"heads": list(range(12)), "query": 14},
+    "by-key": {"direction": "key"},
+    "by-key-pinned": {"direction": "key", "query": 14, "key": 5},
+    "top-3": {"top_k": 3, "threshold": 0.0, "query": 14},
+    "all": {"threshold": 0.0, "query": 14},
+    "strong": {"threshold": 0.1, "query": 14},
+}
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_graph(gallery: Show, name: str, host: str) -> None:
+    shown = gallery(graph(**CHOSEN[name]), host=host)
+    shown.wait_for_lines()
+    shown.screenshot(f"graph-{name}-{host}")
+    shown.check()
+
+
+@pytest.mark.parametrize(
+    ("host", "width"),
+    [("jupyter-light", width) for width in (320, 360, 519, 520, 600, 760, 1250, 2000)]
+    + [(host, 360) for host in ("jupyter-dark", "jupyter-contrast")]
+    + [(host, 900) for host in ("jupyter-contrast", "jupyter-large", *OTHERS)],
+)
+def test_widths_and_hosts_of_the_graph(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(graph(query=14), host=host, width=width)
+    shown.wait_for_lines()
+    shown.screenshot(f"graph-{width}-{host}")
+    assert shown.page.locator(".aw-graph-row > i").count() > 0 or width < 520
+    assert shown.page.locator(".aw-graph-row > span").count() == 20
+    shown.check()
+    shown.page.locator(".aw-label").nth(3).hover()
+    shown.settle()
+    shown.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_forced_colours_of_the_graph(gallery: Show, scheme: str) -> None:
+    shown = gallery(graph(query=14), forced_colors="active", color_scheme=scheme)
+    shown.wait_for_lines()
+    shown.screenshot(f"graph-forced-colours-{scheme}")
+    swatches = shown.page.eval_on_selector_all(
+        ".aw-graph-key > i, .aw-graph-row > i", "(nodes) => nodes.map((node) => getComputedStyle(node).backgroundColor)"
+    )
+    assert len(set(swatches)) == 4, "the bars keep the colours of their heads"
+    shown.check()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("width", [900, 360])
+@pytest.mark.parametrize("tokens", [1, 2, 40, 53, 200, 2000])
+def test_sizes_of_the_graph(gallery: Show, tokens: int, width: int, pinned: bool) -> None:
+    at = {"query": 2 * tokens // 3} if pinned else {}
+    shown = gallery(long_graph(tokens, **at), host="jupyter-light", width=width)
+    if pinned:
+        shown.wait_for_lines()
+    shown.screenshot(f"graph-{tokens}-{width}{'-pinned' if pinned else ''}")
+    if pinned:
+        assert shown.page.locator(".aw-graph-columns .aw-pill").count() == 1
+        for column in ("left", "right"):  # every token has its row, or is counted in a gap
+            gaps = shown.page.eval_on_selector_all(
+                ".aw-graph-columns .aw-label",
+                """(labels, side) => labels.filter((label) => label.style[side]).map((label) =>
+                  label.matches(".aw-graph-gap") ? Number(/[\\d,]+/.exec(label.textContent)[0].replace(",", "")) : 1)""",
+                column,
+            )
+            assert sum(gaps) == tokens or tokens <= 53 or max(gaps) == 1
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_graph_of_many_grouped_heads(gallery: Show, host: str) -> None:
+    q = torch.randn(3, 1, 64, 12, 8, generator=torch.Generator().manual_seed(0)) * 2
+    k = torch.randn(3, 1, 8, 12, 8, generator=torch.Generator().manual_seed(1))
+    drawn = AttentionWidget(q, k, tokens=words(12), view="graph", heads=[0, 7, 8, 40, 63], head=40, query=7)
+    shown = gallery(drawn, host=host, width=1000)
+    shown.wait_for_lines()
+    shown.screenshot(f"graph-64-heads-{host}")
+    shown.check()
+
+
+@pytest.mark.parametrize("width", [900, 360])
+def test_graph_of_odd_tokens(gallery: Show, width: int) -> None:
+    drawn = random(len(ODD), len(ODD), count=2, tokens=ODD, view="graph", heads=[0, 1], query=14)
+    shown = gallery(drawn, host="jupyter-light", width=width)
+    shown.wait_for_lines()
+    shown.screenshot(f"graph-odd-{width}")
+    assert shown.page.locator(".attnwidget img, .attnwidget script").count() == 0
+    assert shown.page.evaluate("() => window.hacked") is None
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_graph_with_masked_blocked_and_nan(gallery: Show, host: str) -> None:
+    for query, name in ((3, "masked"), (2, "blocked"), (4, "nan")):
+        shown = gallery(planted(view="graph", query=query), host=host)
+        shown.wait_for_lines()
+        shown.screenshot(f"graph-{name}-{host}")
+        shown.check()
+
+
+def test_hovering_over_the_graph(gallery: Show) -> None:
+    shown = gallery(graph(query=14), host="jupyter-light")
+    shown.wait_for_lines()
+    box = shown.page.locator("[data-aw=picture]").bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 5.5 * 22)
+    shown.settle()
+    shown.screenshot("graph-hovered-band")
+    assert re.match(r"bank 14 → bank 5 head 9 weight 0\.92\d+", text_of(shown, "status"))
+    shown.check()
+    shown.page.locator(".aw-graph-columns .aw-label").nth(30).hover()
+    shown.settle()
+    shown.screenshot("graph-hovered-label")
+    shown.check()
+
+
+@pytest.mark.parametrize("menu", ["Read", "Keep", "More"])
+def test_menus_of_the_graph(gallery: Show, menu: str) -> None:
+    for width in (900, 600) if menu != "More" else (900, 320):
+        shown = gallery(graph(), width=width)
+        shown.menu(menu)
+        shown.settle()
+        shown.screenshot(f"graph-menu-{menu.lower()}-{width}")
+        shown.check()
+
+
+# Several pins, stages and weights in hand, in the heatmap.
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("over", ["last", "mean", "sum"])
+def test_three_pins(gallery: Show, over: str, host: str) -> None:
+    shown = gallery(bank(pins=[(3, 8), (9, 0), (14, 16)]), host=host)
+    shown.wait_for_lines()
+    shown.page.get_by_role("radio", name=over, exact=True).click()
+    shown.leave()
+    shown.settle()
+    shown.screenshot(f"pins-{over}-{host}")
+    assert shown.page.locator(".aw-ring[data-further]").count() == 2
+    assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
+    assert shown.page.locator(".aw-labels .aw-pill-outline").count() == 4
+    expected = f"3 queries {over}" if over != "last" else "bank14 attends to"
+    assert text_of(shown, "panel").startswith(expected)
+    shown.check()
+
+
+@pytest.mark.parametrize("width", [600, 360])
+def test_pins_where_there_is_little_room(gallery: Show, width: int) -> None:
+    shown = gallery(bank(pins=[(3, 8), (9, 0), (14, 16)]), width=width)
+    shown.wait_for_lines()
+    shown.page.get_by_role("radio", name="mean", exact=True).click()
+    shown.settle()
+    shown.screenshot(f"pins-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("stage", ["capped", "contribution"])
+def test_further_stages(gallery: Show, stage: str, host: str) -> None:
+    shown = gallery(bank(stage=stage, softcap=2.0, query=14, key=16), host=host)
+    shown.screenshot(f"stage-{stage}-{host}")
+    shown.menu("Show")
+    items = shown.page.locator(".aw-popup [role=menuitemradio]").all_inner_texts()
+    assert any(stage in item for item in items)
+    shown.check()
+
+
+@pytest.mark.parametrize("view", ["heatmap", "graph"])
+def test_weights_in_hand(gallery: Show, view: str) -> None:
+    weights = torch.randn(2, 1, 4, 9, 9, generator=torch.Generator().manual_seed(0)).mul(2).softmax(-1)
+    drawn = AttentionWidget.from_weights(weights, tokens=words(9), query=4, view=view)
+    shown = gallery(drawn, host="jupyter-light")
+    shown.wait_for_lines()
+    shown.screenshot(f"from-weights-{view}")
+    shown.check()
