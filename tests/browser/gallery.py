@@ -65,6 +65,7 @@ import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
 window.pending = 0;
+window.busy = 0;
 let open = Promise.resolve();
 let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
@@ -75,15 +76,18 @@ window.start = async (states, live) => {
     const kernel = {
       answer: async (request) => {
         window.pending++;
+        window.busy = performance.now();
         try {
           await open;
           return reviveState(await window.answer(index, request));
         } finally {
-          setTimeout(() => { window.pending--; }, 30); // it is decoded and drawn by then
+          window.pending--;
+          window.busy = performance.now();
         }
       },
       take: async (changes) => { await open; return reviveState(await window.take(index, changes)); },
     };
+    window.busy = performance.now();
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
   }
 };
@@ -172,8 +176,8 @@ class Gallery:
         )
 
     def wait_for_lines(self) -> None:
-        """Wait until the rows that the view asks the kernel for have arrived, and what they change is drawn."""
-        self.page.wait_for_function("() => window.pending === 0")
+        """Wait until all that the view has asked the kernel for has arrived and is drawn."""
+        self.page.wait_for_function("() => window.pending === 0 && performance.now() - window.busy > 120")
         self.settle()
 
     def pixels(self, index: int = 0) -> str:

@@ -729,7 +729,7 @@ def test_hovering_over_the_graph(gallery: Show) -> None:
     shown.page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 5.5 * 22)
     shown.settle()
     shown.screenshot("graph-hovered-band")
-    assert re.match(r"bank 14 → bank 5 head 9 weight 0\.92\d+", text_of(shown, "status"))
+    assert re.match(r"bank 14 → bank 5 head 9 weight 0\.9208\d+", text_of(shown, "status"))
     shown.check()
     shown.page.locator(".aw-graph-columns .aw-label").nth(30).hover()
     shown.settle()
