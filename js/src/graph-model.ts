@@ -2,24 +2,30 @@
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { HEAD_COLORS, isDark } from "./color";
-import { type Band, bandsOf, curvesOf, keepLinks, type Lane, type Link, lane, type Stem } from "./graph";
+import { type Band, bandsOf, curvesOf, keepLinks, type Lane, type Link, lane, type Stem, strongestLast } from "./graph";
 import type { Side } from "./model";
 import { type Measure, textMeasure } from "./plot";
-import { type HeadTarget, type Line, linesSource, type Target } from "./source";
+import { type HeadTarget, type Line, linesSource, steady, type Target } from "./source";
 import type { Labels } from "./tokens";
 import type { Ui } from "./ui";
 import { BLOCKED } from "./wire";
 
 /** Links of each token, where nothing is pinned. */
 export const OVERVIEW = 3;
-export const LABEL_MOST = 160;
+const LABEL_MOST = 160;
 const LABEL_LEAST = 82;
-const BESIDE = 22; // from a query's label to where its bands begin
-const ACROSS = 372;
+const BESIDE = 10; // between a label and the curves
+const ACROSS = 384;
+const MOST_CURVES = 1500;
+/** Where the bands of the token in focus begin, from the curves' end: its bar stands there. */
+export const STEM = 11;
 
 /** Where the columns stand, from left to right. */
 export interface Frame {
   readonly queryRight: number;
+  /** For the words of a query, of a key. */
+  readonly queryRoom: number;
+  readonly keyRoom: number;
   readonly x0: number;
   readonly x1: number;
   readonly keyLeft: number;
@@ -32,11 +38,13 @@ export interface Frame {
 export interface GraphModel {
   readonly frame: ReadonlySignal<Frame | null>;
   readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
-  /** The token whose links stand out: pinned, else pointed at. */
+  /** The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing. */
   readonly focus: ReadonlySignal<Target | null>;
   readonly lines: ReadonlySignal<readonly (Line | null)[]>;
   readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
   readonly curves: ReadonlySignal<readonly Band[]>;
+  /** How many links there would be to draw as curves. */
+  readonly total: ReadonlySignal<number>;
   readonly colors: ReadonlySignal<readonly string[]>;
   readonly measure: ReadonlySignal<Measure>;
 }
@@ -44,9 +52,11 @@ export interface GraphModel {
 export function graphModel(ui: Ui): GraphModel {
   const { store, kernel, stop } = ui;
   const measure = textMeasure(ui);
-  const focus = computed<Target | null>(() => {
+  const focus = steady<Target>(() => {
     const at = ui.target.value;
-    return at === null ? null : { side: at.side, index: at.index };
+    const pinned = store.query.value !== null || store.key.value !== null;
+    const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
+    return at === null || !labelled ? null : { side: at.side, index: at.index };
   });
   const wanted = computed<readonly HeadTarget[]>(() => {
     const at = focus.value;
@@ -88,20 +98,18 @@ export function graphModel(ui: Ui): GraphModel {
     if (at === null) return { bands: [], stems: [] };
     return bandsOf(focused.value, at.side, queries, keys, ui.unit.value);
   });
-  const curves = computed(() => {
-    const { queries, keys } = lanes.value;
+  const others = computed(() => {
     const side = store.direction.value;
     const at = focus.value;
     const perToken = at === null ? Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW) : 1;
     const threshold = at === null ? store.threshold.value : 0;
     const links = store.shownHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
-    const others = at === null ? links : links.filter((link) => link[at.side] !== at.index);
-    return curvesOf(
-      others.filter((link) => link.weight > 0 && link.weight >= threshold),
-      queries,
-      keys,
-      ui.unit.value,
-    );
+    return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+  });
+  const total = computed(() => others.value.length);
+  const curves = computed(() => {
+    const { queries, keys } = lanes.value;
+    return curvesOf(strongestLast(others.value, MOST_CURVES), queries, keys, ui.unit.value);
   });
   const colors = computed(() => {
     const dark = isDark(ui.theme.value);
@@ -110,7 +118,7 @@ export function graphModel(ui: Ui): GraphModel {
     if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
-  return { frame, lanes, focus, lines, bands, curves, colors, measure };
+  return { frame, lanes, focus, lines, bands, curves, total, colors, measure };
 }
 
 /** The strongest links of every token for one of the shown heads, as Python sent them. */
@@ -168,13 +176,15 @@ function frameOf(ui: Ui, measure: Measure): Frame {
   const meanRoom = 52 * unit;
   const x0 = queryRight + BESIDE * unit;
   const left = width - x0 - 10 * unit - keyRoom - meanRoom;
-  const across = narrow ? left : Math.min(ACROSS * unit, Math.max(160 * unit, left * 0.62));
+  const across = Math.max(0, narrow ? left : Math.min(ACROSS * unit, Math.max(160 * unit, left * 0.62)));
   const x1 = x0 + across;
   const keyLeft = x1 + 10 * unit;
   const barLeft = keyLeft + keyRoom + 10 * unit;
   const meanRight = Math.min(width, narrow ? width : barLeft + 340 * unit + meanRoom);
   return {
     queryRight,
+    queryRoom: queryRight - 6 * unit,
+    keyRoom: keyRoom - 6 * unit,
     x0,
     x1,
     keyLeft,

@@ -4,6 +4,7 @@ export const ROW = 22;
 const PITCHES = [22, 16, 12] as const;
 const TALL = 640;
 const LEAST_PITCH = 12;
+const ROOMY = Math.floor(TALL / ROW); // rows at the full pitch: what a column with few tokens of its own is filled up to
 
 /** One row of a column of tokens: a token, or tokens that are left out. */
 export type Row = { readonly kind: "token"; readonly index: number } | { readonly kind: "gap"; readonly count: number };
@@ -58,7 +59,10 @@ function folded(total: number, keep: readonly number[], unit: number): Lane {
 
 const token = (index: number): Row => ({ kind: "token", index });
 
-/** The first of `keep` that have room, then tokens around them while room is left; each gap takes a row too. */
+/**
+ * The first of `keep` that have room, then tokens around them: two on each side while there is room, more only as long as
+ * all stand at their full distance. Each gap takes a row too.
+ */
 function withNeighbours(total: number, keep: readonly number[], room: number): number[] {
   const chosen = new Set<number>();
   for (const index of keep) {
@@ -72,12 +76,14 @@ function withNeighbours(total: number, keep: readonly number[], room: number): n
     if ((sorted.at(-1) ?? total) < total - 1) gaps++;
     return sorted.length + gaps;
   };
-  for (let reach = 1; reach <= 2; reach++) {
-    for (const index of [...chosen]) {
+  const first = [...chosen];
+  for (let reach = 1; reach <= ROOMY; reach++) {
+    const most = reach <= 2 ? room : ROOMY;
+    for (const index of first) {
       for (const near of [index - reach, index + reach]) {
         if (near < 0 || near >= total || chosen.has(near)) continue;
         chosen.add(near);
-        if (rowsOf() > room) {
+        if (rowsOf() > most) {
           chosen.delete(near);
           return [...chosen].sort((a, b) => a - b);
         }
@@ -107,7 +113,7 @@ export interface Band extends Link {
 const FULL = 14; // pixels of weight 1 where the bands of one token begin
 const APART = 2; // between heads there
 const FULL_FAR = 12;
-const FAR_ROOM = 19; // that the bands into one token may take together
+const FAR_ROOM = 19; // that the bands into one token may take together, in a row of 22
 const THINNEST = 0.8;
 
 /** The bars beside the pinned token, one for each head that has a band: from, to. */
@@ -128,21 +134,25 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
 
   const far_sums = new Map<number, number>();
   for (const link of shown) far_sums.set(partner(link), (far_sums.get(partner(link)) ?? 0) + link.weight);
-  const scale = Math.min(FULL_FAR, FAR_ROOM / Math.max(...far_sums.values(), 1e-9)) * unit;
+  const room = Math.min(FAR_ROOM * unit, Math.max(8 * unit, far.pitch - (ROW - FAR_ROOM) * unit));
+  const scale = Math.min(FULL_FAR * unit, room / Math.max(...far_sums.values(), 1e-9));
 
   const heads = [...new Set(shown.map((link) => link.head))].sort((a, b) => a - b);
   const sums = heads.map((head) =>
     shown.filter((link) => link.head === head).reduce((sum, { weight }) => sum + weight, 0),
   );
   // The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
-  const full = (FULL * unit) / Math.max(1, ...sums);
-  const tall = sums.reduce((total, sum) => total + sum * full, 0) + APART * unit * (heads.length - 1);
+  const apart = APART * unit * (heads.length - 1);
+  const sum = sums.reduce((total, each) => total + each, 0);
+  const whole = Math.max(queries.height, keys.height);
+  const full = Math.min((FULL * unit) / Math.max(1, ...sums), Math.max(unit, whole - apart) / sum);
+  const tall = sum * full + apart;
   const middle = near.y(own(first, side)) as number;
 
   const arrived = new Map<number, number>();
   const bands: Band[] = [];
   const stems: Stem[] = [];
-  let at = middle - tall / 2;
+  let at = Math.max(0, Math.min(whole - tall, middle - tall / 2)); // around the token's row, but inside the picture
   for (const head of heads) {
     const from = at;
     for (const link of shown.filter((l) => l.head === head).sort((a, b) => partner(a) - partner(b))) {
@@ -185,8 +195,21 @@ export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit
   return bands;
 }
 
+/** The strongest of all links, weakest first, as they are to be drawn: more curves than `most` nobody could tell apart. */
+export function strongestLast(links: readonly Link[], most: number): Link[] {
+  return [...links]
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, most)
+    .reverse();
+}
+
 /** A band's outline between x0 and x1: cubic, both handles half way. */
-export function outline(path: Path2D, band: Band, x0: number, x1: number): void {
+export function outline(
+  path: Pick<Path2D, "moveTo" | "lineTo" | "bezierCurveTo" | "closePath">,
+  band: Band,
+  x0: number,
+  x1: number,
+): void {
   const half = (x0 + x1) / 2;
   const [top0, bottom0] = [band.y0 - band.width0 / 2, band.y0 + band.width0 / 2];
   const [top1, bottom1] = [band.y1 - band.width1 / 2, band.y1 + band.width1 / 2];
@@ -197,8 +220,8 @@ export function outline(path: Path2D, band: Band, x0: number, x1: number): void 
   path.closePath();
 }
 
-/** Where a band is `share` of the way across: for hit tests. */
-export function middleAt(band: Band, share: number): { y: number; width: number } {
+/** How far from one end to the other a cubic has come, both handles half way and level, `share` of the way across. */
+function progress(share: number): number {
   // The curve's x is not linear in its parameter: solve x(t) = share for t, x(t) = 1.5 t (1 − t) + t³ … by bisection.
   let low = 0;
   let high = 1;
@@ -209,15 +232,20 @@ export function middleAt(band: Band, share: number): { y: number; width: number 
     else high = t;
   }
   const t = (low + high) / 2;
-  const ease = 3 * (1 - t) * t * t + t * t * t; // y of a cubic whose handles are level with its ends
+  return 3 * (1 - t) * t * t + t * t * t;
+}
+
+/** Where a band is `share` of the way across: for hit tests. */
+export function middleAt(band: Band, share: number, ease = progress(share)): { y: number; width: number } {
   return { y: band.y0 + (band.y1 - band.y0) * ease, width: band.width0 + (band.width1 - band.width0) * ease };
 }
 
 /** The band under a point between the columns, the strongest where several lie, or null. */
 export function bandUnder(bands: readonly Band[], share: number, y: number, slack: number): Band | null {
   let best: Band | null = null;
+  const ease = progress(share);
   for (const band of bands) {
-    const { y: middle, width } = middleAt(band, share);
+    const { y: middle, width } = middleAt(band, share, ease);
     if (Math.abs(y - middle) > width / 2 + slack) continue;
     if (best === null || band.weight > best.weight) best = band;
   }

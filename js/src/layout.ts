@@ -100,11 +100,13 @@ export function layoutFigure(input: {
   labels: LabelRoom;
   dpr: number;
   unit?: number;
+  /** From the widget's outer width, where that is known. */
+  mode?: Mode;
 }): Figure {
   const { width, rows, columns, labels, dpr } = input;
   const unit = input.unit ?? 1;
   const frame = Math.min(width, FRAME * unit);
-  const mode = modeOf(width, unit);
+  const mode = input.mode ?? modeOf(width, unit);
   const beside = mode === "beside" || mode === "wide";
   const panel = !beside
     ? frame

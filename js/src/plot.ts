@@ -39,6 +39,7 @@ export function createPlot(ui: Ui): Plot {
     if (picture?.grid == null || widths.value === null || ui.width.value === 0) return null;
     return layoutFigure({
       width: ui.width.value,
+      mode: ui.mode.value,
       rows: picture.grid.rows,
       columns: picture.grid.columns,
       labels: widths.value,

@@ -51,7 +51,7 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
     nan,
     sum,
     rest: { count: allowed - top.length, sum: Math.max(0, sum - held) },
-    entropy,
+    entropy: sum > 0 && sum < Number.POSITIVE_INFINITY ? Math.max(0, entropy / sum + Math.log2(sum)) : entropy,
     maxEntropy: allowed > 0 ? Math.log2(allowed) : 0,
     ninety,
   };

@@ -25,6 +25,8 @@ export interface Ui {
   readonly stop: AbortSignal;
   /** 0 while the widget is hidden or not yet in the page. */
   readonly width: Signal<number>;
+  /** With the padding: what decides between narrow and wide. */
+  readonly outer: Signal<number>;
   readonly unit: Signal<number>;
   readonly dpr: Signal<number>;
   readonly font: Signal<string>;
@@ -46,6 +48,7 @@ export interface Ui {
 
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
+  const outer = signal(0);
   const unit = signal(1);
   const dpr = signal(1);
   const font = signal("sans-serif");
@@ -95,11 +98,12 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     root,
     stop,
     width,
+    outer,
     unit,
     dpr,
     font,
     theme,
-    mode: computed(() => modeOf(width.value, unit.value)),
+    mode: computed(() => modeOf(outer.value, unit.value)),
     paints,
     brush,
     extent,
@@ -115,13 +119,15 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
 }
 
 /** Width comes from ResizeObserver only: a view often begins detached, at width 0. */
-function watchSize({ root, width, dpr, stop }: Ui, attached: () => void): void {
+function watchSize({ root, width, outer, dpr, stop }: Ui, attached: () => void): void {
   const observer = new ResizeObserver((entries) => {
-    const box = entries[entries.length - 1]?.contentRect;
+    const entry = entries[entries.length - 1];
+    const box = entry?.contentRect;
     if (box === undefined || box.width === 0) return; // hidden: nothing is drawn and the last picture stays
     if (width.value === 0) attached();
     dpr.value = window.devicePixelRatio || 1;
     width.value = box.width;
+    outer.value = entry?.borderBoxSize?.[0]?.inlineSize ?? box.width;
   });
   observer.observe(root);
   stop.addEventListener("abort", () => observer.disconnect(), { once: true });

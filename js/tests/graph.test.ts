@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { bandsOf, bandUnder, curvesOf, keepLinks, type Link, lane, middleAt } from "../src/graph.ts";
+import { bandsOf, bandUnder, curvesOf, keepLinks, type Link, lane, middleAt, strongestLast } from "../src/graph.ts";
+import { barsOf } from "../src/views/lanes.tsx";
 
 const link = (query: number, key: number, weight: number, head = 0): Link => ({ query, key, weight, head });
 
@@ -110,6 +111,53 @@ describe("bands", () => {
     const far = lane(4000, [3]);
     expect(bandsOf([link(0, 3, 0.5), link(0, 2000, 0.5)], "query", lane(4000, [0]), far).bands).toHaveLength(1);
     expect(curvesOf([link(0, 2000, 0.5)], lane(4000, [0]), far)).toEqual([]);
+  });
+});
+
+describe("at the ends and where it is crowded", () => {
+  test.each([0, 19])("the bands of many heads of query %i stay inside the picture", (query) => {
+    const column = lane(20, null);
+    const links = Array.from({ length: 40 }, (_, head) => link(query, 5, 0.9, head));
+    for (const some of [links.slice(0, 4), links]) {
+      const { bands, stems } = bandsOf(some, "query", column, column);
+      expect(stems[0]!.from).toBeGreaterThanOrEqual(-1e-9);
+      expect(stems.at(-1)!.to).toBeLessThanOrEqual(440 + 1e-9);
+      expect(new Set(bands.map(({ width0 }) => width0.toFixed(6))).size).toBe(1);
+    }
+  });
+
+  test("bands into a crowded row leave room for the rows beside it", () => {
+    const keys = lane(50, null);
+    const links = Array.from({ length: 4 }, (_, head) => link(3, 20, 0.9, head));
+    const { bands } = bandsOf(links, "query", lane(20, null), keys);
+    expect(bands.reduce((sum, { width1 }) => sum + width1, 0)).toBeLessThanOrEqual(keys.pitch - 3 + 1e-9);
+  });
+
+  test("a single pin keeps as much of its surroundings as stands at the full distance", () => {
+    const column = lane(2000, [1000]);
+    expect(column.pitch).toBe(22);
+    expect(column.height).toBeGreaterThan(600);
+    expect(column.y(1010)! - column.y(990)!).toBeCloseTo(20 * 22);
+  });
+
+  test("of too many curves the strongest are drawn, the strongest last", () => {
+    const links = [0.3, 0.1, 0.9, 0.2].map((weight, at) => link(at, at, weight));
+    expect(strongestLast(links, 3).map(({ weight }) => weight)).toEqual([0.2, 0.3, 0.9]);
+  });
+
+  test.each([
+    [1, 22, 1],
+    [4, 22, 1],
+    [4, 22, 2],
+    [12, 22, 2],
+    [12, 12, 1.5],
+    [64, 22, 1],
+  ])("%i bars in a row of %i are whole device pixels (%s to a pixel) and fit", (heads, pitch, dpr) => {
+    const { tall, apart } = barsOf(pitch, heads, 1, dpr);
+    expect(tall * dpr).toBeCloseTo(Math.round(tall * dpr));
+    expect(tall).toBeGreaterThan(0);
+    expect(apart * (heads - 1) + tall).toBeLessThanOrEqual(pitch - 2);
+    if (heads > 1 && heads < 12) expect([tall, apart]).toEqual([3, 4]);
   });
 });
 

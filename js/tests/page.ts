@@ -96,6 +96,25 @@ export class View {
     return this.canvas.getContext("2d")!.getImageData(0, 0, width, height).data.join();
   }
 
+  /** The labels of one of the graph's columns, from top to bottom; gaps among them. */
+  column(side: "query" | "key"): HTMLElement[] {
+    const own = this.all(".aw-graph-columns .aw-label").filter(
+      (label) => label.style[side === "query" ? "right" : "left"] !== "",
+    );
+    return own.sort((a, b) => Number.parseFloat(a.style.top) - Number.parseFloat(b.style.top));
+  }
+
+  /** What the graph says of the token in focus, row by row: a bar's length for each head that has one, and the number. */
+  get bars(): { bars: { color: string; width: number }[]; number: string }[] {
+    return this.all(".aw-graph-row").map((row) => ({
+      bars: [...row.querySelectorAll("i")].map(({ style }) => ({
+        color: style.background,
+        width: Number.parseFloat(style.width),
+      })),
+      number: row.querySelector("span")?.textContent ?? "",
+    }));
+  }
+
   /** The middle of a cell, while the whole picture is in view. */
   at(row: number, column: number, [rows, columns] = [4, 4]): Place {
     const { width, height } = this.canvas.getBoundingClientRect();

@@ -101,7 +101,7 @@ test("random rows: equal to sorting and summing by hand", () => {
     const pairs = [...values].map((value, at) => ({ value, at })).filter(({ at }) => kinds[at] === NUMBER);
     pairs.sort((a, b) => (a.value === b.value ? a.at - b.at : b.value - a.value));
     const sum = pairs.reduce((a, { value }) => a + value, 0);
-    const entropy = pairs.reduce((a, { value }) => (value === 0 ? a : a + value * Math.log2(1 / value)), 0);
+    const entropy = pairs.reduce((a, { value }) => (value === 0 ? a : a + (value / sum) * Math.log2(sum / value)), 0);
     const ranking = rank(values, kinds, most);
     expect(ranking.top).toEqual(pairs.slice(0, most).map(({ at }) => at));
     expect(ranking.sum).toBeCloseTo(sum, 9);

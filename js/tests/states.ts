@@ -6,7 +6,17 @@
  */
 
 import type { HostOptions, HostRequest } from "../src/host";
-import type { Envelope, Facts, PictureMessage, Quantisation, Stage, TokensMessage, Traits } from "../src/model";
+import type {
+  Envelope,
+  Facts,
+  LinksMessage,
+  PictureMessage,
+  Quantisation,
+  Side,
+  Stage,
+  TokensMessage,
+  Traits,
+} from "../src/model";
 
 /** A matrix by rows; null is a blocked cell. */
 export type Cells = readonly (readonly (number | null)[])[];
@@ -148,6 +158,34 @@ export function quantised(cells: Cells, of: Partial<Of> = {}, bin = 1): PictureM
 /** What Python sends for a head that it cannot compute. */
 export function failed(error: string, of: Partial<Of> = {}, cells: Cells = CAUSAL): PictureMessage {
   return { ...pictureOf(cells, of), low: null, high: null, values: null, blocked: null, error };
+}
+
+/** The strongest partners of every query (of every key) in each of `heads`, as Python sends them. */
+export function linksOf(
+  draw: (head: number) => Cells,
+  heads: readonly number[],
+  { side = "query" as Side, count = 3, layer = 0 } = {},
+): LinksMessage {
+  const found = heads.flatMap((head) => {
+    const cells = draw(head);
+    const lines = side === "query" ? cells : (cells[0] ?? []).map((_, key) => cells.map((row) => row[key] ?? null));
+    return lines.map((line) => {
+      const known = line.map((cell, partner) => ({ partner, weight: cell !== null && cell > 0 ? cell : 0 }));
+      return known.sort((a, b) => b.weight - a.weight).slice(0, count);
+    });
+  });
+  const flat = found.flat();
+  const shape = [heads.length, found.length / heads.length, flat.length / found.length];
+  const partners = Uint32Array.from(flat, ({ partner }) => partner);
+  const strengths = flat.map(({ weight }) => weight);
+  return {
+    layer,
+    batch: 0,
+    heads: [...heads],
+    side,
+    partners: { data: view(partners), dtype: "uint32", shape, deflated: false },
+    weights: floats(strengths, shape),
+  };
 }
 
 export function factsOf(cells: Cells, facts: Partial<Facts> = {}): Facts {

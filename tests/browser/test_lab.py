@@ -631,3 +631,141 @@ def test_jupyter_notebook(opened: Open) -> None:
     notebook.evaluate("w.head = 3")
     view.changed(before)
     notebook.screenshot("notebook-7")
+
+
+def column(view: View, side: str, index: int) -> Any:
+    """A token of the graph: the `index`-th from the top."""
+    return view.root.locator(f".aw-graph-columns .aw-label[style*='{'right' if side == 'query' else 'left'}:']").nth(
+        index
+    )
+
+
+def texts(locator: Any) -> list[str]:
+    return [" ".join(text.split()) for text in locator.all_inner_texts()]
+
+
+def test_the_graph(opened: Open) -> None:
+    notebook = opened([BANK.replace("layer=5, head=7", "layer=2, head=9, view='graph'")])
+    notebook.run_cell(0)
+    view = View(notebook)
+    pills = view.root.locator(".aw-graph-columns .aw-pill")
+
+    # labels: one pin, then two
+    column(view, "query", 14).click()
+    soon(notebook, "w.query, w.key, w.pins", "14 None [(14, None)]")
+    view.root.locator(".aw-graph-row > span").nth(5).get_by_text(".9209").wait_for()
+    column(view, "query", 3).click(modifiers=["Shift"])
+    soon(notebook, "w.query, w.pins", "3 [(14, None), (3, None)]")
+    assert texts(pills) == ["on"]
+    assert texts(view.root.locator(".aw-graph-columns .aw-pill-outline")) == ["bank14"]
+
+    # a band: its end at the key is in the key's row
+    column(view, "query", 14).click()
+    soon(notebook, "w.pins", "[(14, None)]")
+    box = view.picture.bounding_box()
+    assert box is not None
+    view.picture.click(position={"x": box["width"] - 3, "y": 5.5 * box["height"] / 20})
+    soon(notebook, "w.query, w.key, w.pins", "14 5 [(14, 5)]")
+    assert re.match(r"bank 14 → bank 5 ?head 9 weight 0\.9208\d\d", view.text("status"))
+
+    # heads, here and there
+    thumbnail = view.root.get_by_role("checkbox", name="head 4", exact=True)
+    before = view.pixels()
+    thumbnail.click(modifiers=["Shift"])
+    soon(notebook, "w.head, w.heads", "9 [4, 9]")
+    before = view.changed(before)
+    notebook.evaluate("w.heads = [0, 4, 8]")
+    view.root.locator(".aw-graph-key").get_by_text("head 8").wait_for()
+    before = view.changed(before)
+    notebook.evaluate("w.pins = [(3, None), (8, 0)]")
+    view.root.locator(".aw-graph-columns .aw-pill-outline").wait_for()
+    assert texts(pills) == ["river", "[CLS]"]
+    notebook.screenshot("lab-graph", of=".attnwidget")
+    view.picture.focus()
+    notebook.page.keyboard.press("Escape")
+    soon(notebook, "w.pins", "[]")
+    notebook.evaluate("w.view = 'heatmap'")
+    view.root.locator(".aw-ramp, [data-aw=panel]").first.wait_for()
+    assert view.head(0).get_attribute("aria-checked") == "true"
+    notebook.evaluate("w.view = 'graph'; w.direction = 'key'; w.top_k = 1")
+    view.root.get_by_text("The strongest query of each key").wait_for()
+
+
+@pytest.mark.parametrize("kind", ["link", "jslink"])
+def test_linked_widgets(opened: Open, kind: str) -> None:
+    linked = f"""
+import ipywidgets
+other = aw.AttentionWidget(q, k, v, **{{**shown, "head": 0}})
+links = [ipywidgets.{kind}((w, name), (other, name)) for name in ("layer", "head", "query", "key")]
+other
+"""
+    busy = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    notebook = opened([BANK, linked, busy], height=1600)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    one, two = View(notebook), View(notebook, 1)
+    one.label("query", "river").click()
+    two.root.locator(".aw-labels .aw-pill").get_by_text("river").wait_for()
+    soon(notebook, "w.query, w.key, other.query, other.key", "8 None 8 None")
+    two.click(14, 16)
+    one.root.locator(".aw-ring[data-pinned]").wait_for()
+    soon(notebook, "w.query, w.key, w.pins, other.pins", "14 16 [(14, 16)] [(14, 16)]")
+    two.head(3).click()
+    soon(notebook, "w.head, w.heads, other.heads", "3 [3] [3]")
+    one.root.get_by_role("radio", name="layer 2", exact=True).click()
+    soon(notebook, "w.layer, other.layer", "2 2")
+    two.root.locator("[data-aw=status]").get_by_text("layer 2").wait_for()
+    if kind == "jslink":  # needs no kernel: it is busy
+        status = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+        notebook.start_cell(2)
+        notebook.page.wait_for_function(f"() => {status} === 'busy'")
+        one.click(3, 5)
+        two.root.locator(".aw-labels .aw-pill").get_by_text("on", exact=True).wait_for()
+        assert notebook.page.evaluate(f"() => {status}") == "busy"
+        (notebook.path.parent / "go").touch()
+        assert texts(two.root.locator(".aw-labels .aw-pill")) == texts(one.root.locator(".aw-labels .aw-pill"))
+        notebook.wait_idle()
+        soon(notebook, "w.query, w.key, other.query, other.key", "3 5 3 5")
+    assert notebook.problems == []
+
+
+def test_a_training_loop(opened: Open) -> None:
+    loop = """
+import time, torch
+steps = torch.randn(41, 2, 1, 4, 20, 16, generator=torch.Generator().manual_seed(0))
+w = aw.AttentionWidget(*steps[0], tokens=tokens[0] if isinstance(tokens[0], list) else tokens, query=7)
+w
+"""
+    run = "for q, k in steps[1:]:\n    w.update(q, k)\n    time.sleep(0.1)"
+    last = "aw.AttentionWidget(*steps[-1], tokens=w.tokens, query=7)"
+    other = "w.attention = aw.Attention(*steps[0][..., :9, :])"
+    notebook = opened([BANK.replace("\nw\n", "\n"), loop, run, last, other], height=1600)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = View(notebook)
+    view.picture.evaluate(
+        """(canvas) => {
+          window.seen = new Set();
+          const look = () => { window.seen.add(canvas.toDataURL()); requestAnimationFrame(look); };
+          look();
+        }"""
+    )
+    notebook.run_cell(2)
+    drawn = notebook.page.evaluate("() => window.seen.size")
+    assert drawn > 10, f"it redraws live: {drawn} of 40 pictures were seen"
+    notebook.run_cell(3)
+    fresh = View(notebook, 1)
+    wanted = fresh.pixels()
+    notebook.page.wait_for_function(
+        "([canvas, wanted]) => canvas.toDataURL() === wanted",
+        arg=[view.picture.element_handle(), wanted],
+        timeout=10_000,
+    )
+    assert view.text("panel") == fresh.text("panel")
+    assert view.text("legend") == fresh.text("legend")
+
+    # other tensors, of another length
+    notebook.run_cell(4)
+    view.root.locator("[data-aw=status]").get_by_text("9 × 9").wait_for()
+    assert view.pixels() != wanted
+    assert python(notebook, "w.query, len(w.weights(7))") == "7 9"

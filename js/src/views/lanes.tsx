@@ -2,19 +2,21 @@
 
 import { count, listNumber } from "../format";
 import type { Lane } from "../graph";
-import { type Frame, type GraphModel, LABEL_MOST, OVERVIEW } from "../graph-model";
+import { type Frame, type GraphModel, OVERVIEW } from "../graph-model";
 import { labelFont } from "../layout";
 import type { Side } from "../model";
 import type { Line } from "../source";
 import { type Labels, shorten } from "../tokens";
 import type { Ui } from "../ui";
-import { BLOCKED } from "../wire";
+import { BLOCKED, NAN } from "../wire";
 import { px } from "./dom";
 import { pinLine } from "./labels";
 import { isNamed } from "./words";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
+/** Partners that a head gives so much are bold. */
+const BOLD_FROM = 0.1;
 
 /** Both columns of tokens, the bars by head and their mean. */
 export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
@@ -25,7 +27,7 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { queries, keys } = model.lanes.value;
   const top = HEADER * unit;
   const focus = model.focus.value;
-  const partners = new Set(model.bands.value.bands.map((band) => (focus?.side === "query" ? band.key : band.query)));
+  const partners = partnersOf(ui, model);
   const heads = store.shownHeads.value;
   const byHead = heads.length > 1;
   const valueSide = focus?.side === "key" ? "query" : "key";
@@ -61,13 +63,39 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
           class="aw-prompt"
           style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}
         >
-          {store.links.value === null
-            ? "Too long to draw every token's links. Pin a token to see its own."
-            : `The ${OVERVIEW} strongest ${store.direction.value === "query" ? "keys of each query" : "queries of each key"}. Point at a token to see its links. Click to keep it.`}
+          {prompt(ui, model)}
         </p>
       )}
     </>
   );
+}
+
+/** Tokens whose label is bold: strong partners of the one in focus; both ends of a band that is pointed at. */
+function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>> {
+  const query = new Set<number>();
+  const key = new Set<number>();
+  const side = model.focus.value?.side;
+  for (const band of model.bands.value.bands) {
+    if (band.weight >= BOLD_FROM) (side === "query" ? key : query).add(side === "query" ? band.key : band.query);
+  }
+  const at = ui.hover.value;
+  if (at !== null && "bin" in at) {
+    query.add(at.bin.queries.start);
+    key.add(at.bin.keys.start);
+  }
+  return { query, key };
+}
+
+/** What is drawn while nothing is in focus, and what to do. */
+function prompt({ store }: Ui, model: GraphModel): string {
+  if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
+  const most = Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW);
+  const byQuery = store.direction.value === "query";
+  const what = most === 1 ? (byQuery ? "key" : "query") : byQuery ? "keys" : "queries";
+  const each = `strongest ${what} of each ${byQuery ? "query" : "key"}`;
+  const [drawn, total] = [model.curves.value.length, model.total.value];
+  const cut = drawn < total ? `: the ${count(drawn)} strongest of ${count(total)} links` : "";
+  return `The ${most === 1 ? "" : `${most} `}${each}${cut}. Point at a token to see its links. Click to keep it.`;
 }
 
 interface LaneProps {
@@ -78,14 +106,14 @@ interface LaneProps {
   readonly model: GraphModel;
   readonly frame: Frame;
   readonly top: number;
-  readonly partners: ReadonlySet<number>;
+  readonly partners: Record<Side, ReadonlySet<number>>;
 }
 
 function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: LaneProps) {
   const unit = ui.unit.value;
   const focus = model.focus.value;
   const isOwn = (index: number) => focus?.side === side && focus.index === index;
-  const isPartner = (index: number) => focus !== null && focus.side !== side && partners.has(index);
+  const isPartner = (index: number) => partners[side].has(index);
   const rows =
     lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
   const x = side === "query" ? { right: px(frame.width - frame.queryRight) } : { left: px(frame.keyLeft) };
@@ -108,6 +136,7 @@ function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: La
             pitch={lane.pitch * lane.step}
             own={isOwn(row.index)}
             partner={isPartner(row.index)}
+            room={side === "query" ? frame.queryRoom : frame.keyRoom}
             {...{ side, labels, ui, model, place, unit }}
           />
         );
@@ -143,19 +172,22 @@ interface GraphLabelProps {
   readonly place: Record<string, string>;
   readonly unit: number;
   readonly pitch: number;
+  readonly room: number;
   readonly own: boolean;
   readonly partner: boolean;
 }
 
 function GraphLabel(props: GraphLabelProps) {
-  const { index, side, labels, ui, model, place, unit, pitch, own, partner } = props;
+  const { index, side, labels, ui, model, place, unit, pitch, room, own, partner } = props;
   const { store } = ui;
   const label = labels.at(index);
   const active = (side === "query" ? store.query : store.key).value === index;
   const pinned = isPinned(ui, side, index);
   const font = labelFont(pitch, unit);
   const weight = pinned || own || partner ? 600 : 400;
-  const text = shorten(label.text, (LABEL_MOST - 24) * unit, (piece) => model.measure.value(piece, font, weight));
+  const measure = model.measure.value;
+  const rest = label.subscript === "" ? 0 : measure(label.subscript, Math.max(9, font * 0.75), weight) + 2;
+  const text = shorten(label.text, room - rest, (piece) => measure(piece, font, weight));
   const pill = active ? "aw-label aw-pill" : pinned ? "aw-label aw-pill-outline" : "aw-label";
   const shift = pinned ? { margin: `0 ${-6 * unit}px` } : {};
   return (
@@ -192,30 +224,33 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   const side = focus.side === "query" ? "key" : "query";
   const other = model.lanes.value[side === "key" ? "keys" : "queries"];
   const total = lines.find((line) => line !== null)?.values.length ?? 0;
-  // Bars stand beside the keys; for a key's queries, on the rows of the queries.
   const colors = model.colors.value;
-  const tall = (lines.length > 1 ? Math.min(3, (other.pitch * other.step - 4) / lines.length) : 8) * unit;
-  const apart = lines.length > 1 ? Math.min(5, other.pitch / lines.length) * unit : 0;
+  const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
   const rows = [];
   let last = Number.NEGATIVE_INFINITY;
   for (let index = 0; index < total; index++) {
     const y = other.y(index);
     if (y === null || y - last < 11 * unit) continue;
-    const weights = lines.map((line) => (line === null ? 0 : (line.values[index] as number) || 0));
-    const blocked = lines.every((line) => line?.kinds[index] === BLOCKED);
-    const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
     last = y;
-    rows.push({ index, y, weights, mean, blocked });
+    const weights = lines.map((line) => (line === null ? 0 : (line.values[index] as number) || 0));
+    const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
+    rows.push({ index, y, weights, mean, word: wordAt(lines, index) });
   }
   return (
     <>
-      {rows.map(({ index, y, weights, mean, blocked }) => (
-        <span key={index} class="aw-graph-row" data-faint={mean < store.threshold.value || undefined}>
+      {rows.map(({ index, y, weights, mean, word }) => (
+        <span
+          key={index}
+          class="aw-graph-row"
+          data-faint={(word === null && mean < BARS_FROM) || word === "masked" || undefined}
+          data-bad={word === "NaN" || undefined}
+        >
           {frame.barWidth > 0 &&
             weights.map((weight, head) =>
               weight < BARS_FROM ? null : (
                 <i
                   key={head}
+                  data-faint={weight < store.threshold.value || undefined}
                   style={{
                     left: px(frame.barLeft),
                     top: px(top + y + (head - (weights.length - 1) / 2) * apart - tall / 2),
@@ -227,12 +262,28 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
               ),
             )}
           <span style={{ right: px(frame.width - frame.meanRight), top: px(top + y) }}>
-            {blocked ? "masked" : weights.length > 1 ? short(mean, 3) : listNumber(mean, "weights")}
+            {word ?? (weights.length > 1 ? short(mean, 3) : listNumber(mean, "weights"))}
           </span>
         </span>
       ))}
     </>
   );
+}
+
+/** How tall the bars of one row are and how far apart, in whole device pixels: all bars are equally tall then. */
+export function barsOf(pitch: number, heads: number, unit: number, dpr: number): { tall: number; apart: number } {
+  if (heads === 1) return { tall: Math.min(8 * unit, pitch - 2), apart: 0 };
+  const whole = (length: number) => Math.max(1, Math.floor(length * dpr + 1e-6)) / dpr;
+  const room = pitch - 4 * unit;
+  const apart = whole(Math.min(4 * unit, room / heads));
+  if (apart * heads > room) return { tall: 1 / dpr, apart: room / heads }; // more heads than pixels: they overlap
+  return { tall: whole(Math.min(3 * unit, apart * 0.75)), apart };
+}
+
+/** What stands in place of a number: masked in every head, or NaN in one. */
+function wordAt(lines: readonly (Line | null)[], index: number): string | null {
+  if (lines.some((line) => line?.kinds[index] === NAN)) return "NaN";
+  return lines.every((line) => line?.kinds[index] === BLOCKED) ? "masked" : null;
 }
 
 /** The colour of each head, and what it attends to most. */
@@ -254,6 +305,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
           <span class="aw-graph-key" key={head}>
             <i style={{ background: colors[place] }} />
             <b>head {head}</b>
+            {line?.kinds.every((kind) => kind === BLOCKED) && <span>nothing allowed</span>}
             {best !== null && line && (
               <span>
                 {focus?.side === "key" ? "most from " : "most to "}

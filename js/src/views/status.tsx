@@ -69,13 +69,14 @@ function GraphLine({ ui }: { ui: Ui }) {
   const at = ui.hover.value;
   const heads = store.shownHeads.value;
   const several = store.facts.value.heads > 1;
+  const byQuery = ui.target.value?.side !== "key"; // what a key receives sums to anything
   if (at !== null && "bin" in at && at.link) {
     return (
       <>
         <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
         <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
         <i class="aw-gap" />
-        {several && `head ${at.link.head} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` head ${at.link.head} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -93,7 +94,7 @@ function GraphLine({ ui }: { ui: Ui }) {
           <i class="aw-gap" />
         </>
       )}
-      band width = weight{heads.length > 1 ? ", each head sums to 1" : ""}
+      band width = weight{heads.length > 1 && byQuery && ui.mode.value !== "narrow" ? ", each head sums to 1" : ""}
     </>
   );
 }
