@@ -70,7 +70,7 @@ function Panel({ ui, lines, over }: PanelProps) {
         <span>{together === null ? headline(line, byQuery) : over.value}</span>
         {several && <OverPins over={over} />}
       </div>
-      <Ranks line={line} others={others} chosen={chosen} ui={ui} most={ui.mode.value === "narrow" ? 6 : 12} />
+      <Ranks line={line} over={together === null ? "last" : over.value} {...{ others, chosen, ui }} />
     </>
   );
 }
@@ -134,10 +134,11 @@ interface RanksProps {
   readonly others: Labels;
   readonly chosen: number | null;
   readonly ui: Ui;
-  readonly most: number;
+  readonly over: Over;
 }
 
-function Ranks({ line, others, chosen, ui, most }: RanksProps) {
+function Ranks({ line, others, chosen, ui, over }: RanksProps) {
+  const most = ui.mode.value === "narrow" ? 6 : 12;
   const { store } = ui;
   const byQuery = line.of.side === "query";
   const weights = line.stage === "weights";
@@ -228,9 +229,7 @@ function Ranks({ line, others, chosen, ui, most }: RanksProps) {
               </span>
             </div>
           )}
-          <div
-            title={byQuery ? "The weights of a query sum to 1" : "The weight that this key receives from all queries"}
-          >
+          <div title={sumTitle(byQuery, over)}>
             <span class="aw-sum-name">Sum</span>
             <span>
               <b>{ranking.sum.toFixed(4)}</b>
@@ -249,4 +248,9 @@ function barStyle(value: number, greatest: number, signed: boolean) {
     minWidth: share > 0 ? "1px" : "0",
     ...(signed ? { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" } : {}),
   };
+}
+
+function sumTitle(byQuery: boolean, over: Over): string {
+  if (!byQuery) return "The weight that this key receives from all queries";
+  return over === "sum" ? "The weights of each pinned query sum to 1" : "The weights of a query sum to 1";
 }
