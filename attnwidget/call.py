@@ -28,6 +28,15 @@ class Shape(NamedTuple):
     Dv: int | None
 
 
+def longest(x: Tensor) -> float:
+    """The largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if len(x) == 0:
+        return 0.0
+    parts = [torch.linalg.vector_norm(part, dim=1, dtype=wide).amax() for part in x.split(1 << 13)]  # no more is cast
+    return float(torch.stack(parts).amax())
+
+
 class Call:
     """What all ways to make an `Attention` come to. It does not change, and holds nothing (Q, K) of its own."""
 
@@ -164,6 +173,16 @@ class Call:
     def known_pair(self, batch: int, head: int) -> Pair | None:
         """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
         return self._memory.get((batch, head), self._watch.versions())
+
+    def longest_key(self, batch: int, group: int) -> float:
+        """The largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
+        versions = self._watch.versions()
+        known = self._memory.number((batch, group), versions)
+        if known is None:
+            assert self.k is not None
+            known = longest(self.k[batch, group])
+            self._memory.put_number((batch, group), versions, known)
+        return known
 
     def remember(self, batch: int, head: int, pair: Pair) -> None:
         """Keep the log-normalizers of all queries of a head, for the blocks to come."""

@@ -6,16 +6,19 @@ a pair.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 import torch
 from torch import Tensor
 
-from .call import Call
+from .call import Call, longest
 from .memory import Pair
-from .places import Cells, Places, cuts
-from .precision import exp_
+from .places import Cells, Places, cuts, take
+from .precision import LOG2_E, exp_
 from .stages import KEYS, QUERIES, blocks, by_value, masked, new, norms, plain, streamed, values
+
+SMALL = 32.0  # |score|: e^±32 and sums of a million of them are far inside float32, and one number is exact enough
 
 # The online softmax.
 
@@ -27,10 +30,10 @@ class Softmax:
         self.m = new(att, queries).fill_(-inf)  # (queries,)
         self.l = torch.zeros_like(self.m)  # (queries,)
 
-    def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+    def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take in a block (keys, queries) with its maximum over the keys.
 
-        Returns exp(S − m), in the memory of S, and what earlier such numbers are to be multiplied by.
+        Returns exp(S − m), in the memory of S, and what earlier such numbers are to be multiplied by; None for 1.
         """
         m = torch.maximum(self.m, peak)  # keeps NaN
         base = m.masked_fill(m == -inf, 0)  # −∞ − (−∞) would be NaN in a row that is empty so far
@@ -44,25 +47,43 @@ class Softmax:
         return Pair(self.m.masked_fill(empty, 0), self.l.log().masked_fill(empty, inf))
 
 
-class Settled:
-    """In the place of a `Softmax` whose end is known already."""
+class Direct(Softmax):
+    """The same for scores so small that no maximum need be taken off them: no difference, no shrinking, nothing below
+    the normal range. The maximum is kept, for the pair."""
 
-    def __init__(self, pair: Pair):
-        self._pair = pair
-
-    def add(self, S: Tensor, peak: Tensor) -> None:
-        pass
+    def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns exp(S), in the memory of S."""
+        e = S.mul_(LOG2_E).exp2_()  # (keys, queries)
+        self.m = torch.maximum(self.m, peak)
+        self.l += e.sum(0)
+        return e, None
 
     def pair(self) -> Pair:
-        return self._pair
+        of_peak = self.m.mul(LOG2_E).exp2_()  # as in `add`, so that a row's only key has weight 1 to the last bit
+        empty = self.m == -inf
+        return Pair(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
+
+
+def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call, int], Softmax]:
+    """The quickest softmax that is exact for some queries."""
+    return Direct if is_small(att, batch, head, queries) else Softmax
+
+
+def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
+    """Whether no score of some queries can be so large that exp needs the maximum taken off: |q · k| ≤ ‖q‖ · ‖k‖."""
+    if att.q is None or att.softcap is not None or att.rules.biases:
+        return False
+    bound = longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
+    return bound < SMALL  # NaN is not
 
 
 def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
     """The log-normalizers of some queries."""
     m, log_l = new(att, 2, len(queries))  # (queries,) each
+    kind = online(att, batch, head, queries)
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
-        softmax = Softmax(att, len(piece))
+        softmax = kind(att, len(piece))
         for _, S, _ in blocks(att, batch, head, queries[at], "masked"):
             softmax.add(S, S.amax(0))
         m[at], log_l[at] = softmax.pair()
@@ -93,7 +114,7 @@ def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:
         softmax = Softmax(att, len(rows))
         for keys, S, _ in blocks(att, batch, head, rows, stage):
             e, shrink = softmax.add(S, S.amax(0))
-            total = total * shrink[:, None] + weigh(e, values(att, batch, head, keys))
+            total = weigh(e, values(att, batch, head, keys)) + (total if shrink is None else total * shrink[:, None])
         out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
         m[at], log_l[at] = softmax.pair()
     return out, Pair(m, log_l) if stage == "masked" else None

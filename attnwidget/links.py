@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .call import Call
-from .engine import Softmax, normalizers
+from .engine import normalizers, online
 from .places import cuts
 from .precision import exact, exp_
 from .stages import QUERIES, blocks, new, streamed
@@ -44,10 +44,11 @@ def strongest(att: Call, batch: int, head: int, *, count: int = 3, side: str = "
 def _of_queries(att: Call, batch: int, head: int, count: int) -> Links:
     count = min(count, att.shape.K)
     stage = streamed(att, "weights")
+    kind = online(att, batch, head, range(att.shape.Q))
     partners, weights = [], []
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         best = _none(att, count, len(rows))  # (count, queries)
-        softmax = Softmax(att, len(rows))
+        softmax = kind(att, len(rows))
         for keys, S, _ in blocks(att, batch, head, rows, stage):
             best = _merge(best, _top(S, keys.start, count), count)
             if stage == "masked":

@@ -44,6 +44,20 @@ class Bounds(NamedTuple):
     inner: range  # keys to which all of the queries may attend
 
 
+class Strip(NamedTuple):
+    """low ≤ key − query ≤ high, and key < stop; None where there is no such limit."""
+
+    low: int | None = None
+    high: int | None = None
+    stop: int | None = None
+
+    def meet(self, other: Strip) -> Strip:
+        """What both allow."""
+        low = self.low if other.low is None else other.low if self.low is None else max(self.low, other.low)
+        ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
+        return Strip(low, *(min(pair, default=None) for pair in ends))
+
+
 class Mask(ABC):
     """A mask function that knows its bounds. A new kind is a class with these two, and `shared` where it is not."""
 
@@ -56,6 +70,10 @@ class Mask(ABC):
     @abstractmethod
     def bounds(self, cells: Cells) -> Bounds:
         """What is known of the cells; the inner range may be too short and the outer one too long, never wrong."""
+
+    def strip(self, batch: int) -> Strip | None:
+        """The whole mask in three numbers, if it is that simple; its bounds are then exact."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,9 @@ class Band(Mask):
         inner = range(columns.start if low is None else last + low, columns.stop if high is None else first + high + 1)
         return Bounds(overlap(outer, columns), overlap(inner, columns))
 
+    def strip(self, batch: int) -> Strip | None:
+        return Strip(self.low, self.high)
+
 
 @dataclass(frozen=True)
 class Padding(Mask):
@@ -93,6 +114,9 @@ class Padding(Mask):
     def bounds(self, cells: Cells) -> Bounds:
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
         return Bounds(real, real)
+
+    def strip(self, batch: int) -> Strip | None:
+        return Strip(stop=self.lengths[batch])
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,10 @@ class And(Mask):
     def bounds(self, cells: Cells) -> Bounds:
         found = [part.bounds(cells) for part in self.parts]
         return Bounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
+
+    def strip(self, batch: int) -> Strip | None:
+        found = [part.strip(batch) for part in self.parts]
+        return None if None in found else reduce(Strip.meet, (one for one in found if one is not None))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._numbers: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
         self._pairs: dict[tuple[int, int], tuple[tuple[int, ...], Pair]] = {}
 
     def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
@@ -45,6 +46,16 @@ class Memory:
             self._pairs[head] = versions, pair
             if len(self._pairs) > REMEMBERED:
                 del self._pairs[next(iter(self._pairs))]
+
+    def put_number(self, group: tuple[int, int], versions: tuple[int, ...], number: float) -> None:
+        """Keep one number of a key head."""
+        with self._lock:
+            self._numbers[group] = versions, number
+
+    def number(self, group: tuple[int, int], versions: tuple[int, ...]) -> float | None:
+        with self._lock:
+            before, number = self._numbers.get(group, ((), None))
+        return number if before == versions else None
 
     def get(self, head: tuple[int, int], versions: tuple[int, ...]) -> Pair | None:
         with self._lock:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .call import Call
-from .engine import Settled, Softmax
+from .engine import Softmax, normalizers, online
+from .masks import Strip
 from .memory import Pair
 from .places import Cells, cuts
 from .precision import exact, exp_
@@ -58,22 +61,9 @@ def overview(
     >>> seen.values.shape, seen.query_bin, seen.key_bin
     (torch.Size([100, 100]), 10, 10)
     """
-    size = as_size(size, "size")
-    as_choice(pool, POOLS, "pool")
-    att.check_stage(stage)
-    batch, head = att.find(batch, head)
-    query_bin, key_bin = ceil(att.shape.Q / size), ceil(att.shape.K / size)
-    with exact(att.device):
-        if pool == "max":
-            known = att.known_pair(batch, head)
-            values, counts, pair = maxima(att, batch, head, range(att.shape.Q), query_bin, key_bin, stage, known)
-        else:
-            values, counts, pair = sums(att, batch, head, query_bin, key_bin, stage)
-            cells = counts if stage == "masked" else count_cells(att, att.shape.Q, att.shape.K, query_bin, key_bin)
-            values = (values / cells).masked_fill(cells == 0, -inf)
-    if pair is not None:
-        att.remember(batch, head, pair)
-    return Overview(values, counts > 0, query_bin, key_bin)
+    for _ in (seen := passes(att, batch, head, size=size, pool=pool, stage=stage)):
+        pass
+    return seen.result
 
 
 def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Overview:
@@ -94,8 +84,86 @@ def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Ove
     with exact(att.device):
         known = att.known_pair(batch, head)
         known = None if known is None else known.take(queries)
-        values, counts, _ = maxima(att, batch, head, queries, 1, key_bin, "weights", known)
-    return Overview(values, counts > 0, query_bin, key_bin)
+        region = Region(batch, head, queries, range(att.shape.K), 1, key_bin)
+        found = _all_of(pooled(att, region, "weights", "max", known))
+    return Overview(found.values, found.allowed, query_bin, key_bin)
+
+
+class Pass:
+    """An overview in slices, so that whoever asks stays free between them: an iterator of the share that is done, up to
+    1. It ends when `result` is there. Dropping it, or `close`, cancels; nothing is remembered then.
+
+    done: queries that are finished.
+    share: of the blocks' cells, what is finished.
+    """
+
+    def __init__(self, att: Call, region: Region, stage: str, pool: str, seconds: float):
+        self.done, self.share = 0, 0.0
+        self._att, self._region, self._seconds = att, region, seconds
+        known = att.known_pair(region.batch, region.head) if pool == "max" else None
+        self._steps = pooled(att, region, stage, pool, known)
+        self._result: Overview | None = None
+
+    @property
+    def result(self) -> Overview:
+        """The overview; RuntimeError as long as it is not finished."""
+        if self._result is None:
+            raise RuntimeError("the pass is not finished: go on with it, or start another")
+        return self._result
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> float:
+        if self._result is not None:
+            raise StopIteration
+        until = perf_counter() + self._seconds
+        with exact(self._att.device):
+            while True:
+                try:
+                    self.done, self.share = next(self._steps)
+                except StopIteration as end:
+                    self._finish(end.value)
+                    return self.share
+                if perf_counter() >= until:
+                    return self.share
+
+    def close(self) -> None:
+        """Give up."""
+        self._steps.close()
+
+    def _finish(self, found: Pooled) -> None:
+        region = self._region
+        if found.pair is not None:
+            self._att.remember(region.batch, region.head, found.pair)
+        self._result = Overview(found.values, found.allowed, region.query_bin, region.key_bin)
+
+
+def passes(
+    att: Call,
+    batch: int,
+    head: int,
+    *,
+    size: int = 512,
+    pool: str = "max",
+    stage: str = "weights",
+    seconds: float = 0.02,
+) -> Pass:
+    """`overview` in slices of little more than `seconds`: one product of a block is the least there is.
+
+    >>> import torch, attnwidget.attention
+    >>> att = attnwidget.attention.Attention(*torch.randn(2, 3000, 8))
+    >>> slices = passes(att, 0, 0, seconds=0)
+    >>> [round(share, 2) for share in slices][:2], slices.result.values.shape
+    ([0.12, 0.17], torch.Size([500, 500]))
+    """
+    size = as_size(size, "size")
+    as_choice(pool, POOLS, "pool")
+    att.check_stage(stage)
+    batch, head = att.find(batch, head)
+    queries, keys = range(att.shape.Q), range(att.shape.K)
+    region = Region(batch, head, queries, keys, ceil(len(queries) / size), ceil(len(keys) / size))
+    return Pass(att, region, stage, pool, seconds)
 
 
 def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
@@ -124,114 +192,268 @@ def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
     return start + last
 
 
-def maxima(
-    att: Call,
-    batch: int,
-    head: int,
-    queries: range,
-    query_bin: int,
-    key_bin: int,
-    stage: str,
-    known: Pair | None = None,
-) -> tuple[Tensor, Tensor, Pair | None]:
-    """The maximum of a stage in each bin, how many cells of it are allowed, and the log-normalizers of the queries.
+def _all_of(steps: Generator[Any, None, Pooled]) -> Pooled:
+    """What a generator comes to in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
-    The maximum of weights is exp of the maximum: the same, as exp is monotonic.
+
+class Region(NamedTuple):
+    """Some queries × some keys of a head, in bins of query_bin × key_bin cells, counted from the first of each."""
+
+    batch: int
+    head: int
+    queries: range
+    keys: range  # without gaps
+    query_bin: int
+    key_bin: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return ceil(len(self.queries) / self.query_bin), ceil(len(self.keys) / self.key_bin)
+
+    def columns(self, keys: range) -> slice:
+        """The bins in which some of the keys lie."""
+        first = self.keys.start
+        return bins(range(keys.start - first, keys.stop - first), self.key_bin)
+
+
+class Pooled(NamedTuple):
+    """What comes of a region: pooled values, which bins have an allowed cell, and the log-normalizers, if computed."""
+
+    values: Tensor  # (rows, columns)
+    allowed: Tensor  # (rows, columns) bool
+    pair: Pair | None  # of the region's queries
+
+
+def pooled(
+    att: Call, region: Region, stage: str, pool: str, known: Pair | None = None
+) -> Generator[tuple[int, float], None, Pooled]:
+    """A stage of a region, pooled while its blocks stream past; yields after each how many queries are done, and which
+    share of all cells that are computed.
+
+    Where the region has all keys, log-normalizers that are not known come from the same pass.
     """
-    values = new(att, ceil(len(queries) / query_bin), ceil(att.shape.K / key_bin)).fill_(-inf)
-    m, log_l = new(att, 2, len(queries))  # (queries,) each
-    seen, base = Seen(att, len(queries), query_bin, key_bin), streamed(att, stage)
-    logarithmic = base == "masked" and stage in NORMALIZED
-    counting = base == "masked" and att.rules != Rules()
-    for piece in cuts(range(len(queries)), query_bin, QUERIES):
-        at = slice(piece.start, piece.stop)
-        softmax = Softmax(att, len(piece)) if known is None else Settled(known.take(piece))
-        peaks = new(att, values.shape[1], len(piece)).fill_(-inf)  # (columns, queries)
-        for keys, S, allowed in blocks(att, batch, head, queries[at], base, key_bin):
-            valued = log_by_value(S, norms(att, batch, head, keys)) if logarithmic and stage == "contribution" else S
-            pooled = pool_first(valued, key_bin, torch.amax)  # (bins, queries)
-            columns = bins(keys, key_bin)
-            peaks[columns] = torch.maximum(peaks[columns], pooled)
-            if counting:
-                seen.add(piece, keys, allowed)
-            if logarithmic:
-                softmax.add(S, pooled.amax(0) if valued is S else S.amax(0))
-        if logarithmic:
-            pair = m[at], log_l[at] = softmax.pair()
-            peaks = Pair(*pair).log_weights(peaks)
-        rows = bins(piece, query_bin)
-        values[rows] = torch.maximum(values[rows], pool_first(peaks.mT, query_bin, torch.amax))
-    counts = seen.counts if counting else count_allowed(att, batch, head, queries, query_bin, key_bin)
-    return (exp_(values), counts, Pair(m, log_l)) if logarithmic else (values, counts, None)
-
-
-def sums(
-    att: Call, batch: int, head: int, query_bin: int, key_bin: int, stage: str
-) -> tuple[Tensor, Tensor, Pair | None]:
-    """The sum of a stage in each bin, blocked cells left out, and then as `maxima`."""
-    values = new(att, ceil(att.shape.Q / query_bin), ceil(att.shape.K / key_bin)).zero_()
-    m, log_l = new(att, 2, att.shape.Q)  # (queries,) each
-    seen, base = Seen(att, att.shape.Q, query_bin, key_bin), streamed(att, stage)
+    batch, head, queries = region[:3]
+    base, whole_row = streamed(att, stage), region.keys == range(att.shape.K)
     normalized = base == "masked" and stage in NORMALIZED
-    counting = base == "masked" and att.rules != Rules()
-    for queries in cuts(range(att.shape.Q), query_bin, QUERIES):
-        at = slice(queries.start, queries.stop)
-        softmax = Softmax(att, len(queries))
-        total = new(att, values.shape[1], len(queries)).zero_()  # (columns, queries)
-        for keys, S, allowed in blocks(att, batch, head, queries, base, key_bin):
-            if counting:
-                seen.add(queries, keys, allowed)
-            if normalized:
-                S, shrink = softmax.add(S, S.amax(0))
-                S = by_value(S, norms(att, batch, head, keys)) if stage == "contribution" else S
-                total *= shrink
-            elif allowed is not True:
-                S = S.masked_fill_(whole(allowed, queries, keys, S.device).logical_not().mT, 0)
-            total[bins(keys, key_bin)] += pool_first(S, key_bin, torch.sum)
-        if normalized:
-            pair = m[at], log_l[at] = softmax.pair()
-            total *= exp_(-pair.log_l)
-        values[bins(queries, query_bin)] += pool_first(total.mT, query_bin, torch.sum)
-    rows = range(att.shape.Q)
-    counts = seen.counts if counting else count_allowed(att, batch, head, rows, query_bin, key_bin)
-    return values, counts, Pair(m, log_l) if normalized else None
+    known = known if normalized else None
+    averaged = pool == "mean" and stage == "masked"  # over the allowed cells only
+    values = new(att, *region.shape).fill_(-inf if pool == "max" else 0)
+    grid = new(att, region.shape[1], min(len(queries), QUERIES))
+    m, log_l = new(att, 2, len(queries))  # (queries,) each
+    strip = att.rules.strip(batch)
+    seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
+    pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
+    rules = att.rules if base == "masked" else Rules()
+    spans = (rules.span(Cells(batch, head, queries[p.start : p.stop], region.keys)) for p in pieces)
+    done, work = 0, max(1, sum(len(p) * len(span) for p, span in zip(pieces, spans, strict=True)))
+    softmax = online(att, batch, head, queries) if normalized and known is None and whole_row else None
+    logarithmic = False
+    for piece in pieces:
+        at, rows = slice(piece.start, piece.stop), queries[piece.start : piece.stop]
+        settled = None if known is None else known.take(piece)
+        if normalized and settled is None and not whole_row:
+            settled = normalizers(att, batch, head, rows)
+        about = att, region, rows, stage, pool, grid[:, : len(piece)]
+        if settled is not None:
+            stripe: Stripe = KnownStripe(*about, settled)
+        elif softmax is not None:
+            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(*about, softmax(att, len(rows)))
+        else:
+            stripe = Stripe(*about)
+        logarithmic = stripe.logarithmic
+        for keys, S, allowed in blocks(att, batch, head, rows, base, region.key_bin, within=region.keys):
+            if seen is not None:
+                seen.add(piece, keys, allowed)
+            stripe.add(keys, S, allowed)
+            done += len(piece) * len(keys)
+            yield piece.start, done / work
+        found = stripe.finish()
+        if found is not None:
+            m[at], log_l[at] = found
+        at_rows, by_row = bins(piece, region.query_bin), pool_first(stripe.grid.mT, region.query_bin, stripe.reduce)
+        if pool == "max":
+            values[at_rows] = torch.maximum(values[at_rows], by_row)
+        else:
+            values[at_rows] += by_row
+        yield piece.stop, min(done / work, 1.0)
+    if logarithmic:
+        exp_(values)
+    if pool == "mean":
+        cells = seen.counts if seen is not None and averaged else count_cells(att, region)
+        values = (values / cells).masked_fill(cells == 0, -inf)
+    if seen is not None:
+        open_bins = seen.counts > 0
+    else:
+        open_bins = count_allowed(att, region) > 0 if strip is None else reached(att, region, strip)
+    return Pooled(values, open_bins, Pair(m, log_l) if normalized else None)
+
+
+class Stripe:
+    """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone."""
+
+    logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
+
+    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor):
+        self.att, self.region, self.rows, self.stage = att, region, rows, stage
+        self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
+        self.grid = grid.fill_(-inf if pool == "max" else 0)  # (columns, queries)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Take in a block, (keys, queries), which it may overwrite."""
+        if self.pool == "mean" and allowed is not True:
+            S = S.masked_fill_(whole(allowed, self.rows, keys, S.device).logical_not().mT, 0)
+        self.put(keys, S)
+
+    def put(self, keys: range, x: Tensor) -> None:
+        """Pool a block, (keys, queries), into the grid."""
+        at, width = self.grid[self.region.columns(keys)], self.region.key_bin
+        if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
+            pool_first(x, width, self.reduce, at)
+        elif self.pool == "max":
+            torch.maximum(at, pool_first(x, width, torch.amax), out=at)
+        else:
+            at += pool_first(x, width, torch.sum)
+
+    def valued(self, keys: range, weights: Tensor) -> Tensor:
+        """Weights as they are, or as contributions."""
+        return by_value(weights, self.norms(keys)) if self.stage == "contribution" else weights
+
+    def norms(self, keys: range) -> Tensor:
+        return norms(self.att, self.region.batch, self.region.head, keys)
+
+    def finish(self) -> Pair | None:
+        """Bring the grid to its final numbers. Returns the log-normalizers, if there are any."""
+        return None
+
+
+class KnownStripe(Stripe):
+    """Weights whose log-normalizers are known: a maximum needs no exp but that of its own bins."""
+
+    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, pair: Pair):
+        super().__init__(att, region, rows, stage, pool, grid)
+        self.pair, self.logarithmic = pair, pool == "max"
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        if not self.logarithmic:
+            self.put(keys, self.valued(keys, exp_(self.pair.log_weights(S))))
+        else:
+            self.put(keys, log_by_value(S, self.norms(keys)) if self.stage == "contribution" else S)
+
+    def finish(self) -> Pair:
+        if self.logarithmic:
+            self.grid.sub_(self.pair.m).sub_(self.pair.log_l)
+        return self.pair
+
+
+class OnlineMaximum(Stripe):
+    """The maximum of weights, in logarithms; the online softmax beside it."""
+
+    logarithmic = True
+
+    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, softmax: Softmax):
+        super().__init__(att, region, rows, stage, pool, grid)
+        self.softmax = softmax
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        if self.stage == "contribution":
+            self.put(keys, log_by_value(S, self.norms(keys)))
+            self.softmax.add(S, S.amax(0))
+        else:
+            self.put(keys, S)
+            self.softmax.add(S, self.grid[self.region.columns(keys)].amax(0))
+
+    def finish(self) -> Pair:
+        pair = self.softmax.pair()
+        self.grid.sub_(pair.m).sub_(pair.log_l)
+        return pair
+
+
+class OnlineSum(Stripe):
+    """The sum of weights: what came before shrinks as the running maximum grows."""
+
+    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, softmax: Softmax):
+        super().__init__(att, region, rows, stage, pool, grid)
+        self.softmax = softmax
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        e, shrink = self.softmax.add(S, S.amax(0))
+        if shrink is not None:
+            self.grid *= shrink
+        self.put(keys, self.valued(keys, e))
+
+    def finish(self) -> Pair:
+        self.grid /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
+        return self.softmax.pair()
 
 
 class Seen:
     """How many cells of each bin are allowed, (rows, columns) int64, as blocks come in."""
 
-    def __init__(self, att: Call, queries: int, query_bin: int, key_bin: int):
-        self.counts = torch.zeros_like(count_cells(att, queries, att.shape.K, query_bin, key_bin))
-        self._att, self._query_bin, self._key_bin = att, query_bin, key_bin
+    def __init__(self, att: Call, region: Region):
+        self.counts = torch.zeros_like(count_cells(att, region))
+        self._att, self._region = att, region
 
-    def add(self, queries: range, keys: range, allowed: Allowed) -> None:
-        """Take in a block: its queries counted from the first that is looked at, its keys from 0."""
+    def add(self, piece: range, keys: range, allowed: Allowed) -> None:
+        """Take in a block: its queries counted from the region's first."""
         if allowed is False:
             return
-        found = count_cells(self._att, len(queries), len(keys), self._query_bin, self._key_bin)
+        part = self._region._replace(queries=piece, keys=keys)
+        found = count_cells(self._att, part)
         if isinstance(allowed, Tensor):
-            by_row = pool_first(allowed.expand(len(queries), len(keys)), self._query_bin, count)  # (rows, keys)
-            found = pool_first(by_row.mT, self._key_bin, count).mT  # (rows, columns)
-        self.counts[bins(queries, self._query_bin), bins(keys, self._key_bin)] += found
+            by_row = pool_first(allowed.expand(len(piece), len(keys)), part.query_bin, count)  # (rows, keys)
+            found = pool_first(by_row.mT, part.key_bin, count).mT  # (rows, columns)
+        self.counts[bins(piece, part.query_bin), self._region.columns(keys)] += found
 
 
-def count_allowed(att: Call, batch: int, head: int, queries: range, query_bin: int, key_bin: int) -> Tensor:
+def count_allowed(att: Call, region: Region) -> Tensor:
     """How many cells of each bin are allowed, (rows, columns) int64, without their scores if it can be."""
-    if att.rules == Rules():
-        return count_cells(att, len(queries), att.shape.K, query_bin, key_bin)
-    seen = Seen(att, len(queries), query_bin, key_bin)
-    for piece in cuts(range(len(queries)), query_bin, QUERIES):
-        row = Cells(batch, head, queries[piece.start : piece.stop], range(att.shape.K))
-        for keys in att.rules.pieces(row, key_bin, KEYS):
+    seen = Seen(att, region)
+    for piece in cuts(range(len(region.queries)), region.query_bin, QUERIES):
+        row = Cells(region.batch, region.head, region.queries[piece.start : piece.stop], region.keys)
+        for keys in att.rules.pieces(row, region.key_bin, KEYS):
             seen.add(piece, keys, allowed_cells(att, row._replace(keys=keys)))
     return seen.counts
 
 
-def count_cells(att: Call, queries: int, keys: int, query_bin: int, key_bin: int) -> Tensor:
-    """How many cells each bin of a matrix has, (rows, columns) int64."""
+def reached(att: Call, region: Region, strip: Strip) -> Tensor:
+    """Which bins have a cell in a strip, (rows, columns) bool, whatever the length.
+
+    Of neighbouring queries at most one key apart, what they reach together has no gaps; of others each counts.
+    """
+    together = region if region.queries.step == 1 else region._replace(query_bin=1)
+    rows, columns = (
+        torch.arange(0, len(places), width, device=att.device)
+        for places, width in ((region.queries, together.query_bin), (region.keys, region.key_bin))
+    )
+    first = region.queries.start + rows * region.queries.step  # (rows,) queries
+    last = torch.clamp(first + (together.query_bin - 1), max=region.queries[-1])
+    start = region.keys.start + columns  # (columns,) keys
+    stop = torch.clamp(start + region.key_bin, max=region.keys.stop)
+    found = torch.ones(len(rows), len(columns), dtype=torch.bool, device=att.device)
+    if strip.low is not None and strip.high is not None and strip.low > strip.high:
+        return pool_first(found.zero_(), region.query_bin // together.query_bin, torch.any)
+    if strip.low is not None:
+        found &= stop > (first + strip.low)[:, None]
+    if strip.high is not None:
+        found &= start <= (last + strip.high)[:, None]
+    if strip.stop is not None:
+        found &= start < strip.stop
+        if strip.low is not None:
+            found &= (first + strip.low < strip.stop)[:, None]
+    return pool_first(found, region.query_bin // together.query_bin, torch.any)
+
+
+def count_cells(att: Call, region: Region) -> Tensor:
+    """How many cells each bin of a region has, (rows, columns) int64."""
     rows, columns = (
         torch.arange(0, n, width, device=att.device).sub_(n).neg_().clamp_(max=width)
-        for n, width in ((queries, query_bin), (keys, key_bin))
+        for n, width in ((len(region.queries), region.query_bin), (len(region.keys), region.key_bin))
     )
     return rows[:, None] * columns
 
@@ -244,12 +466,17 @@ def bins(piece: range, width: int) -> slice:
     return slice(piece.start // width, ceil(piece.stop / width))
 
 
-def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor]) -> Tensor:
+def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
     """Pool the first axis: (n, …) -> (⌈n / width⌉, …), the last bin ragged."""
     if width == 1:
-        return x
-    whole = len(x) // width
-    parts = [reduce(x[: whole * width].reshape(whole, width, *x.shape[1:]), 1)] if whole else []
-    if whole * width < len(x):
-        parts.append(reduce(x[whole * width :], 0)[None])
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return x if out is None else out.copy_(x)
+    n = len(x) // width
+    bins, rest = x[: n * width].reshape(n, width, *x.shape[1:]), x[n * width :]
+    if out is None:
+        parts = ([reduce(bins, 1)] if n else []) + ([reduce(rest, 0)[None]] if len(rest) else [])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if n:
+        reduce(bins, 1, out=out[:n])
+    if len(rest):
+        reduce(rest, 0, out=out[n])
+    return out

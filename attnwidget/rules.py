@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .masks import NOTHING, Bounds, Mask, MaskFunction, overlap
+from .masks import NOTHING, Bounds, Mask, MaskFunction, Strip, overlap
 from .places import Cells, Places, cuts, hull, positions, take
 
 Allowed = Tensor | bool  # of some cells: bool (queries, keys) or broadcasts to it; True for all, False for none
@@ -58,7 +58,10 @@ class ByIndex:
         columns = hull(cells.keys)
         if not outer:
             return False
-        return inner == columns or settled(ask(self.mask, cells, self.device))
+        if inner == columns:
+            return True
+        found = ask(self.mask, cells, self.device)
+        return settled(found) if self.mask.strip(cells.batch) is None else found
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
@@ -166,6 +169,16 @@ class Rules(NamedTuple):
         ends = sorted({*span[:1], span.stop, *(at for pair in edges for at in pair if span.start < at < span.stop)})
         for start, stop in pairwise(ends):
             yield from cuts(range(start, stop), width, limit)
+
+    def strip(self, batch: int) -> Strip | None:
+        """All rules in three numbers, if they are that simple."""
+        found = Strip()
+        for rule in self.rules:
+            one = rule.mask.strip(batch) if isinstance(rule, ByIndex) else None
+            if one is None or self.by_score:
+                return None
+            found = found.meet(one)
+        return None if self.by_score else found
 
     def allowed(self, cells: Cells) -> Allowed:
         """Which of the cells the rules allow."""

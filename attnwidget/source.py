@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .places import Cells, take
+from .precision import cut_out, product
 
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
 
@@ -21,7 +22,7 @@ class Source(Protocol):
         """Which stage that is."""
 
     def block(self, cells: Cells, scale: float, room: Tensor | None) -> Tensor:
-        """scale × the stage, (keys, queries), in float32 or float64; in `room` if there is any, and never a view of
+        """scale × the stage, (keys, queries), in float32 or float64; in `room` if that is of use, and never a view of
         what the user gave: what it is handed to writes into it."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -41,7 +42,7 @@ class Products:
         wide = torch.promote_types(self.q.dtype, torch.float32)
         q = take(self.q[cells.batch, cells.head], cells.queries, 0).to(wide)  # (queries, D)
         k = take(self.k[cells.batch, group], cells.keys, 0).to(wide)  # (keys, D)
-        return torch.mm(k, (q * scale).mT, out=_cut_out(room, len(k), len(q)))  # (keys, queries)
+        return product(k, q * scale, room)  # (keys, queries)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"q": self.q, "k": self.k}
@@ -57,11 +58,7 @@ class Given:
     def block(self, cells: Cells, scale: float, room: Tensor | None) -> Tensor:
         part = take(take(self.matrix[cells.batch, cells.head], cells.queries, 0), cells.keys, 1).mT  # (keys, queries)
         wide = torch.promote_types(part.dtype, torch.float32)
-        return torch.mul(part.to(wide), scale, out=_cut_out(room, *part.shape))
+        return torch.mul(part.to(wide), scale, out=cut_out(room, *part.shape))
 
     def tensors(self) -> dict[str, Tensor]:
         return {self.gives: self.matrix}
-
-
-def _cut_out(room: Tensor | None, keys: int, queries: int) -> Tensor | None:
-    return None if room is None else room[: keys * queries].view(keys, queries)

@@ -65,16 +65,23 @@ def allowed_cells(att: Call, cells: Cells) -> Allowed:
 
 
 def blocks(
-    att: Call, batch: int, head: int, queries: Places, stage: str, width: int = 1
+    att: Call,
+    batch: int,
+    head: int,
+    queries: Places,
+    stage: str,
+    width: int = 1,
+    *,
+    within: range | None = None,
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
-    """The blocks of some queries along the keys, whole bins of `width` keys or parts of one; for the stage masked,
-    blocked ones are left out.
+    """The blocks of some queries along the keys, or those `within` a range of them, whole bins of `width` keys or parts
+    of one; for the stage masked, blocked ones are left out.
 
     The numbers, (keys, queries), are the consumer's to overwrite; the next block reuses their memory.
     """
     rules = att.rules if stage == "masked" else Rules()
     room = new(att, len(queries) * KEYS)
-    row = Cells(batch, head, queries, range(att.shape.K))
+    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)
         allowed = rules.allowed(cells)
