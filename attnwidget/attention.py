@@ -245,7 +245,14 @@ class Attention(Call):
         return out
 
     def overview(
-        self, batch: int = 0, head: int = 0, *, size: int = 512, pool: str = "max", stage: str = "weights"
+        self,
+        batch: int = 0,
+        head: int = 0,
+        *,
+        size: int = 512,
+        pool: str = "max",
+        stage: str = "weights",
+        progress: bool = False,
     ) -> Overview:
         """A stage of one head, pooled to at most size × size bins, computed in one streamed pass.
 
@@ -253,6 +260,7 @@ class Attention(Call):
             size: rows and columns, at most; a bin is ⌈Q / size⌉ × ⌈K / size⌉ cells, the last of them ragged.
             pool: "max" keeps single strong links; "mean" is over all cells of a bin, blocked weights being 0, but over
                 the allowed ones only for the stage "masked".
+            progress: draw a bar with the time left, if tqdm is installed.
 
         Returns:
             Overview with values (rows, columns) and allowed (rows, columns), True where any cell of the bin is.
@@ -265,7 +273,7 @@ class Attention(Call):
         tensor([[0.2500, 0.2500],
                 [0.2500, 0.2500]])
         """
-        return pyramid.overview(self, batch, head, size=size, pool=pool, stage=stage)
+        return pyramid.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
 
     def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
         """The keys to which a query gives most weight, and the weights: exact, among all keys.

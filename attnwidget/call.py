@@ -174,6 +174,10 @@ class Call:
         """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
         return self._memory.get((batch, head), self._watch.versions())
 
+    def versions(self) -> tuple[int, ...]:
+        """What changes whenever a tensor that this is read from does: what was computed before no longer holds."""
+        return self._watch.versions()
+
     def longest_key(self, batch: int, group: int) -> float:
         """The largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
         versions = self._watch.versions()

@@ -16,7 +16,7 @@ from .call import Call
 from .engine import Softmax, normalizers, online
 from .masks import Strip
 from .memory import Pair
-from .places import Cells, cuts
+from .places import Cells, as_index, cuts
 from .precision import exact, exp_
 from .rules import Allowed, Rules, whole
 from .stages import (
@@ -51,7 +51,14 @@ class Overview:
 
 
 def overview(
-    att: Call, batch: int, head: int, *, size: int = 512, pool: str = "max", stage: str = "weights"
+    att: Call,
+    batch: int,
+    head: int,
+    *,
+    size: int = 512,
+    pool: str = "max",
+    stage: str = "weights",
+    progress: bool = False,
 ) -> Overview:
     """A head pooled to at most size × size bins: see `Attention.overview`.
 
@@ -61,9 +68,23 @@ def overview(
     >>> seen.values.shape, seen.query_bin, seen.key_bin
     (torch.Size([100, 100]), 10, 10)
     """
-    for _ in (seen := passes(att, batch, head, size=size, pool=pool, stage=stage)):
-        pass
+    seen = passes(att, batch, head, size=size, pool=pool, stage=stage, seconds=0.1 if progress else inf)
+    if not progress:
+        next(seen)
+        return seen.result
+    with progress_bar()(total=att.shape.Q, unit="query", unit_scale=True, desc="overview") as bar:
+        for share in seen:
+            bar.update(att.shape.Q * share - bar.n)
     return seen.result
+
+
+def progress_bar() -> Any:
+    """The bar of the surrounding: tqdm's, which draws a widget in a notebook and a line in a terminal."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError("progress=True draws a bar with tqdm: pip install 'attnwidget[progress]'") from None
+    return tqdm
 
 
 def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Overview:
@@ -91,15 +112,19 @@ def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Ove
 
 class Pass:
     """An overview in slices, so that whoever asks stays free between them: an iterator of the share that is done, up to
-    1. It ends when `result` is there. Dropping it, or `close`, cancels; nothing is remembered then.
+    1. It ends when `result` is there. Dropping it, or `close`, cancels; nothing is remembered then,
+    nor if the tensors change on the way.
 
     done: queries that are finished.
-    share: of the blocks' cells, what is finished.
+    share: of the cells that are computed at all, what is finished.
+    cells: once finished, (rows, columns) int32, what each mean is over; None for the maximum.
     """
 
     def __init__(self, att: Call, region: Region, stage: str, pool: str, seconds: float):
         self.done, self.share = 0, 0.0
+        self.cells: Tensor | None = None
         self._att, self._region, self._seconds = att, region, seconds
+        self._versions = att.versions()
         known = att.known_pair(region.batch, region.head) if pool == "max" else None
         self._steps = pooled(att, region, stage, pool, known)
         self._result: Overview | None = None
@@ -110,6 +135,10 @@ class Pass:
         if self._result is None:
             raise RuntimeError("the pass is not finished: go on with it, or start another")
         return self._result
+
+    @property
+    def finished(self) -> bool:
+        return self._result is not None
 
     def __iter__(self) -> Pass:
         return self
@@ -123,6 +152,8 @@ class Pass:
                 try:
                     self.done, self.share = next(self._steps)
                 except StopIteration as end:
+                    if end.value is None:
+                        raise RuntimeError("the pass was cancelled: start another") from None
                     self._finish(end.value)
                     return self.share
                 if perf_counter() >= until:
@@ -133,8 +164,8 @@ class Pass:
         self._steps.close()
 
     def _finish(self, found: Pooled) -> None:
-        region = self._region
-        if found.pair is not None:
+        region, self.cells = self._region, found.cells
+        if found.pair is not None and self._versions == self._att.versions():
             self._att.remember(region.batch, region.head, found.pair)
         self._result = Overview(found.values, found.allowed, region.query_bin, region.key_bin)
 
@@ -164,6 +195,57 @@ def passes(
     queries, keys = range(att.shape.Q), range(att.shape.K)
     region = Region(batch, head, queries, keys, ceil(len(queries) / size), ceil(len(keys) / size))
     return Pass(att, region, stage, pool, seconds)
+
+
+def tile(
+    att: Call,
+    batch: int,
+    head: int,
+    *,
+    level: int,
+    row: int,
+    column: int,
+    size: int = 256,
+    stage: str = "weights",
+    pool: str = "max",
+) -> Overview:
+    """One tile of a level, at most size × size bins of 2^level × 2^level cells each, ragged at the ends.
+
+    Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level, so those of one level meet,
+    and four bins of one level make one of the next. It is exact from the log-normalizers of the rows in view alone:
+    those that are known, or else computed for it and not kept.
+
+    >>> import torch, attnwidget
+    >>> att = attnwidget.Attention(*torch.randn(2, 1000, 8))
+    >>> tile(att, 0, 0, level=1, row=1, column=0).values.shape
+    torch.Size([244, 256])
+    """
+    size, bin_size = as_size(size, "size"), 2 ** as_level(att, level)
+    as_choice(pool, POOLS, "pool")
+    att.check_stage(stage)
+    batch, head = att.find(batch, head)
+    step = size * bin_size
+    row, column = (
+        as_index(at, ceil(n / step), what, f"{what}s")
+        for at, n, what in ((row, att.shape.Q, "row"), (column, att.shape.K, "column"))
+    )
+    queries = range(row * step, min((row + 1) * step, att.shape.Q))
+    keys = range(column * step, min((column + 1) * step, att.shape.K))
+    with exact(att.device):
+        known = att.known_pair(batch, head)
+        known = None if known is None else known.take(queries)
+        found = _all_of(pooled(att, Region(batch, head, queries, keys, bin_size, bin_size), stage, pool, known))
+    return Overview(found.values, found.allowed, bin_size, bin_size)
+
+
+def as_level(att: Call, level: Any) -> int:
+    """A level of a head from 0, cell by cell, to the one where all of it is a single bin."""
+    return as_index(level, top_level(att) + 1, "level", "levels")
+
+
+def top_level(att: Call) -> int:
+    """The level where all of a head is a single bin."""
+    return (max(att.shape.Q, att.shape.K, 1) - 1).bit_length()
 
 
 def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
@@ -228,6 +310,7 @@ class Pooled(NamedTuple):
     values: Tensor  # (rows, columns)
     allowed: Tensor  # (rows, columns) bool
     pair: Pair | None  # of the region's queries
+    cells: Tensor | None  # (rows, columns) int32, what each mean is over; None for the maximum
 
 
 def pooled(
@@ -250,8 +333,8 @@ def pooled(
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
     pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
     rules = att.rules if base == "masked" else Rules()
-    spans = (rules.span(Cells(batch, head, queries[p.start : p.stop], region.keys)) for p in pieces)
-    done, work = 0, max(1, sum(len(p) * len(span) for p, span in zip(pieces, spans, strict=True)))
+    spans = (rules.span(Cells(batch, head, queries[piece.start : piece.stop], region.keys)) for piece in pieces)
+    done, work = 0, max(1, sum(len(piece) * len(span) for piece, span in zip(pieces, spans, strict=True)))
     softmax = online(att, batch, head, queries) if normalized and known is None and whole_row else None
     logarithmic = False
     for piece in pieces:
@@ -284,14 +367,15 @@ def pooled(
         yield piece.stop, min(done / work, 1.0)
     if logarithmic:
         exp_(values)
+    cells = None
     if pool == "mean":
-        cells = seen.counts if seen is not None and averaged else count_cells(att, region)
+        cells = (seen.counts if seen is not None and averaged else count_cells(att, region)).to(torch.int32)
         values = (values / cells).masked_fill(cells == 0, -inf)
     if seen is not None:
         open_bins = seen.counts > 0
     else:
         open_bins = count_allowed(att, region) > 0 if strip is None else reached(att, region, strip)
-    return Pooled(values, open_bins, Pair(m, log_l) if normalized else None)
+    return Pooled(values, open_bins, Pair(m, log_l) if normalized else None, cells)
 
 
 class Stripe:

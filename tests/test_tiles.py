@@ -1,0 +1,203 @@
+"""Tiles, levels and slices: every tile of every level is the pooled dense matrix, however it was come by."""
+
+import sys
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import CLOSE, Case, cases, dense, pooled
+from test_overview import Largest
+from torch import Tensor
+from torch.testing import assert_close
+
+from attnwidget import pyramid, stages
+from attnwidget.attention import STAGES, Attention
+from attnwidget.levels import Levels
+
+POOLS = ("max", "mean")
+
+
+def whole_level(tiles: object, att: Attention, head: int, level: int, size: int, **what: str) -> tuple[Tensor, Tensor]:
+    """All tiles of a level, put together."""
+    step = size << level
+    rows, columns = -(-att.shape.Q // step), -(-att.shape.K // step)
+    seen = [
+        [tiles(0, head, level=level, row=r, column=c, size=size, **what) for c in range(columns)] for r in range(rows)
+    ]
+    return tuple(
+        torch.cat([torch.cat([getattr(one, part) for one in row], 1) for row in seen]) for part in ("values", "allowed")
+    )
+
+
+def expected(case: dict, stage: str, pool: str, width: int) -> tuple[Tensor, Tensor]:
+    rows, columns = [], []
+    x, allowed = case[stage], case["allowed"]
+    counted = allowed if stage == "masked" else torch.ones_like(allowed)
+    for some, open_cells, inside in zip(x.split(width), allowed.split(width), counted.split(width), strict=True):
+        values, opens = [], []
+        for cells, a, c in zip(some.split(width, 1), open_cells.split(width, 1), inside.split(width, 1), strict=True):
+            opens.append(a.any())
+            if pool == "max":
+                values.append(cells.max())
+            else:
+                values.append(cells[c].mean() if c.any() else torch.tensor(-torch.inf, dtype=torch.float64))
+        rows.append(torch.stack(values))
+        columns.append(torch.stack(opens))
+    return torch.stack(rows), torch.stack(columns)
+
+
+@given(cases(longest=60), st.sampled_from(STAGES), st.sampled_from(POOLS), st.integers(3, 70), st.booleans(), st.data())
+@settings(max_examples=150)
+def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
+    case: Case, stage: str, pool: str, size: int, known: bool, data: st.DataObject
+) -> None:
+    head, att = case.q.shape[1] - 1, case.attention()
+    if known:
+        att.log_normalizer(head=head)
+    matrix = case.dense(0, head)
+    level = data.draw(st.integers(0, pyramid.top_level(att)))
+    levels = Levels(att, largest=data.draw(st.sampled_from((1, 7, 16, 100))))
+    if data.draw(st.booleans()):
+        assert list(levels.visit(0, head, stage=stage, pool=pool, seconds=0))
+        assert not list(levels.visit(0, head, stage=stage, pool=pool))
+    values, allowed = expected(matrix, stage, pool, 1 << level)
+    for tiles in (lambda *at, **what: pyramid.tile(att, *at, **what), levels.tile):
+        found, open_bins = whole_level(tiles, att, head, level, size, stage=stage, pool=pool)
+        assert_close(found.double(), values, **CLOSE[case.q.dtype])
+        assert torch.equal(open_bins, allowed)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"is_causal": True}, {"is_causal": True, "window": 300}])
+@pytest.mark.parametrize("pool", POOLS)
+def test_tiles_of_a_long_head(keywords: dict, pool: str) -> None:
+    q, k, v = torch.randn(3, 2048, 8, generator=torch.manual_seed(0))
+    apart = torch.arange(2048) - torch.arange(2048)[:, None]
+    allowed = torch.ones(2048, 2048, dtype=torch.bool)
+    allowed &= apart <= 0 if "is_causal" in keywords else True
+    allowed &= apart.abs() < keywords.get("window", 9999)
+    matrix = dense(q, k, v, scale=8**-0.5, allowed=allowed)
+    att = Attention(q, k, v, **keywords)
+    for level in (0, 1, 3, 11):
+        values, open_bins = pooled(matrix, "weights", pool, 2048 >> level)
+        found = whole_level(lambda *at, **what: pyramid.tile(att, *at, **what), att, 0, level, 256, pool=pool)
+        assert_close(found[0].double(), values, rtol=2e-5, atol=2e-6)
+        assert torch.equal(found[1], open_bins)
+
+
+def test_a_tile_needs_the_rows_in_view_only_and_never_much_memory() -> None:
+    att = Attention(*torch.randn(2, 100_000, 2), is_causal=True)
+    with Largest() as largest:
+        fine = pyramid.tile(att, 0, 0, level=0, row=-1, column=-1)
+        pyramid.tile(att, 0, 0, level=5, row=0, column=0)
+    assert largest.cells <= stages.QUERIES * stages.KEYS
+    assert att.known_pair(0, 0) is None
+    rows = range(100_000 - fine.values.shape[0], 100_000)
+    assert_close(fine.values, att.block(queries=rows, keys=range(100_000 - fine.values.shape[1], 100_000)))
+
+
+def test_a_tile_that_is_not_there_is_refused() -> None:
+    att = Attention(*torch.randn(2, 1000, 2))
+    assert pyramid.top_level(att) == 10
+    assert pyramid.tile(att, 0, 0, level=-1, row=0, column=0).values.shape == (1, 1)
+    with pytest.raises(IndexError, match="level 11 is not there: this attention has levels 0 to 10"):
+        pyramid.tile(att, 0, 0, level=11, row=0, column=0)
+    with pytest.raises(IndexError, match="row 4 is not there: this attention has rows 0 to 3"):
+        pyramid.tile(att, 0, 0, level=0, row=4, column=0)
+    with pytest.raises(ValueError, match="no pool is called"):
+        Levels(att).tile(0, 0, level=0, row=0, column=0, pool="sum")
+    levels = Levels(att)
+    list(levels.visit(0, 0))
+    with pytest.raises(IndexError, match="column 4 is not there"):
+        levels.tile(0, 0, level=0, row=0, column=4)
+
+
+def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> None:
+    att = Attention(torch.randn(1, 3, 64, 4), torch.randn(1, 3, 64, 4))
+    one = 64 * 64 * (4 + 1)
+    levels = Levels(att, budget=2 * one)
+    for head in range(2):
+        list(levels.visit(0, head))
+    assert levels.nbytes == 2 * one
+    levels.tile(0, 0, level=0, row=0, column=0)  # so that head 1 is the least recent
+    list(levels.visit(0, 2))
+    assert [bool(list(levels.visit(0, head))) for head in (2, 0)] == [False, False]
+    assert levels.nbytes == 2 * one
+    small = Levels(att, budget=one - 1)
+    list(small.visit(0, 0))
+    assert small.nbytes == 0
+    assert small.tile(0, 0, level=1, row=0, column=0).values.shape == (32, 32)
+
+
+@pytest.mark.filterwarnings("ignore:.*changed")
+def test_levels_of_tensors_that_changed_are_not_used() -> None:
+    q, k = torch.randn(2, 40, 4)
+    att = Attention(q, k)
+    levels = Levels(att)
+    list(levels.visit(0, 0))
+    q.neg_()
+    assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block())
+    half_way = levels.visit(0, 0, seconds=0)
+    next(half_way)
+    q.neg_()
+    list(half_way)
+    assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block())
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("scale", [0.1, 9.0])
+def test_a_pass_in_slices_is_the_overview_to_the_last_bit(pool: str, scale: float) -> None:
+    q, k = torch.randn(2, 3000, 8)
+    expected = Attention(q, k, is_causal=True, scale=scale).overview(pool=pool)
+    att = Attention(q, k, is_causal=True, scale=scale)
+    slices = pyramid.passes(att, 0, 0, pool=pool, seconds=0)
+    with pytest.raises(RuntimeError, match="not finished"):
+        slices.result  # noqa: B018
+    shares, done = [], []
+    for share in slices:
+        assert torch.is_grad_enabled()  # whoever runs between the slices is in no mode of ours
+        shares.append(share)
+        done.append(slices.done)
+    assert len(shares) > 10
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+    assert done[-1] == 3000
+    assert torch.equal(slices.result.values, expected.values)
+    assert torch.equal(slices.result.allowed, expected.allowed)
+    assert att.known_pair(0, 0) is not None
+    assert list(slices) == []
+
+
+def test_a_pass_that_is_dropped_leaves_nothing_behind() -> None:
+    att = Attention(*torch.randn(2, 3000, 8))
+    slices = pyramid.passes(att, 0, 0, seconds=0)
+    next(slices)
+    slices.close()
+    assert att.known_pair(0, 0) is None
+    with pytest.raises(RuntimeError, match="cancelled"):
+        next(slices)
+
+
+def test_a_slice_is_short_at_any_length() -> None:
+    att = Attention(torch.randn(1000, 16), torch.randn(200_000, 16))
+    slices = pyramid.passes(att, 0, 0, seconds=0.01)
+    times = []
+    for _ in range(6):
+        before = time.thread_time()
+        next(slices)
+        times.append(time.thread_time() - before)
+    assert sorted(times)[2] < 0.1  # the machine may be busy
+    assert slices.share < 0.9
+
+
+def test_a_bar_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    att = Attention(*torch.randn(2, 1500, 8))
+    bars = pytest.importorskip("tqdm.auto")
+    assert bars
+    seen = att.overview(progress=True)
+    assert "overview: 100%" in capsys.readouterr().err
+    assert torch.equal(seen.values, Attention(att.q, att.k).overview().values)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match=r"pip install 'attnwidget\[progress\]'"):
+        att.overview(progress=True)
