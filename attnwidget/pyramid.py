@@ -9,6 +9,7 @@ from math import ceil, inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,15 @@ class Overview:
     allowed: Tensor
     query_bin: int
     key_bin: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The values, for numpy, matplotlib and whatever takes arrays."""
+        values = self.values.cpu().numpy()
+        return values.astype(dtype, copy=bool(copy)) if dtype is not None or copy else values
 
 
 def overview(

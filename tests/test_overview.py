@@ -1,5 +1,6 @@
 """Heads seen from afar: every bin is that of the dense matrix, at any length, without ever building it."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -230,3 +231,11 @@ def test_a_padded_samples_own_keys_are_counted_at_any_pooling(size: int, keys: i
     assert pyramid.own_keys(causal, 0, 0, pyramid.overview(causal, 0, 0, size=size)) == 40
     nothing = Attention(q, k, mask=torch.zeros(2, 1, 40, 40, dtype=torch.bool))
     assert pyramid.own_keys(nothing, 0, 0, pyramid.overview(nothing, 0, 0, size=size)) == 0
+
+
+def test_an_overview_is_an_array_to_numpy_and_torch() -> None:
+    seen = Attention(*torch.randn(2, 40, 4)).overview(size=10)
+    assert seen.shape == (10, 10)
+    assert np.asarray(seen).shape == (10, 10)
+    assert np.array(seen, dtype="float64").dtype == np.float64
+    assert torch.equal(torch.as_tensor(np.asarray(seen)), seen.values)
