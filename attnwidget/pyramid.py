@@ -343,20 +343,21 @@ def pooled(
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
     pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
     rules = att.rules if base == "masked" else Rules()
-    spans = (rules.span(Cells(batch, head, queries[piece.start : piece.stop], region.keys)) for piece in pieces)
+    spans = [rules.span(Cells(batch, head, queries[piece.start : piece.stop], region.keys)) for piece in pieces]
     done, work = 0, max(1, sum(len(piece) * len(span) for piece, span in zip(pieces, spans, strict=True)))
     softmax = online(att, batch, head, queries) if normalized and known is None and whole_row else None
     logarithmic = False
-    for piece in pieces:
+    for piece, span in zip(pieces, spans, strict=True):
         at, rows = slice(piece.start, piece.stop), queries[piece.start : piece.stop]
         settled = None if known is None else known.take(piece)
         if normalized and settled is None and not whole_row:
             settled = normalizers(att, batch, head, rows)
-        about = att, region, rows, stage, pool, grid[:, : len(piece)]
+        columns = region.columns(span)  # the others stay as they are
+        about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
         if settled is not None:
-            stripe: Stripe = KnownStripe(*about, settled)
+            stripe: Stripe = KnownStripe(settled, *about)
         elif softmax is not None:
-            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(*about, softmax(att, len(rows)))
+            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(softmax(att, len(rows)), *about)
         else:
             stripe = Stripe(*about)
         logarithmic = stripe.logarithmic
@@ -366,14 +367,15 @@ def pooled(
             stripe.add(keys, S, allowed)
             done += len(piece) * len(keys)
             yield piece.start, done / work
-        found = stripe.finish()
-        if found is not None:
-            m[at], log_l[at] = found
-        at_rows, by_row = bins(piece, region.query_bin), pool_first(stripe.grid.mT, region.query_bin, stripe.reduce)
+        pair = stripe.finish()
+        if pair is not None:
+            m[at], log_l[at] = pair
+        found = values[bins(piece, region.query_bin), columns]  # (rows, columns)
+        by_row = pool_first(stripe.seen.mT, region.query_bin, stripe.reduce)
         if pool == "max":
-            values[at_rows] = torch.maximum(values[at_rows], by_row)
+            torch.maximum(found, by_row, out=found)
         else:
-            values[at_rows] += by_row
+            found += by_row
         yield piece.stop, min(done / work, 1.0)
     if logarithmic:
         exp_(values)
@@ -393,10 +395,11 @@ class Stripe:
 
     logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
 
-    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor):
+    def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
-        self.grid = grid.fill_(-inf if pool == "max" else 0)  # (columns, queries)
+        self.grid = grid  # (columns, queries)
+        self.seen = grid[columns].fill_(-inf if pool == "max" else 0)  # the part of it that is used
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Take in a block, (keys, queries), which it may overwrite."""
@@ -429,9 +432,9 @@ class Stripe:
 class KnownStripe(Stripe):
     """Weights whose log-normalizers are known: a maximum needs no exp but that of its own bins."""
 
-    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, pair: Pair):
-        super().__init__(att, region, rows, stage, pool, grid)
-        self.pair, self.logarithmic = pair, pool == "max"
+    def __init__(self, pair: Pair, *about: Any):
+        super().__init__(*about)
+        self.pair, self.logarithmic = pair, self.pool == "max"
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if not self.logarithmic:
@@ -441,7 +444,7 @@ class KnownStripe(Stripe):
 
     def finish(self) -> Pair:
         if self.logarithmic:
-            self.grid.sub_(self.pair.m).sub_(self.pair.log_l)
+            self.seen.sub_(self.pair.m).sub_(self.pair.log_l)
         return self.pair
 
 
@@ -450,8 +453,8 @@ class OnlineMaximum(Stripe):
 
     logarithmic = True
 
-    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, softmax: Softmax):
-        super().__init__(att, region, rows, stage, pool, grid)
+    def __init__(self, softmax: Softmax, *about: Any):
+        super().__init__(*about)
         self.softmax = softmax
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
@@ -464,25 +467,25 @@ class OnlineMaximum(Stripe):
 
     def finish(self) -> Pair:
         pair = self.softmax.pair()
-        self.grid.sub_(pair.m).sub_(pair.log_l)
+        self.seen.sub_(pair.m).sub_(pair.log_l)
         return pair
 
 
 class OnlineSum(Stripe):
     """The sum of weights: what came before shrinks as the running maximum grows."""
 
-    def __init__(self, att: Call, region: Region, rows: range, stage: str, pool: str, grid: Tensor, softmax: Softmax):
-        super().__init__(att, region, rows, stage, pool, grid)
+    def __init__(self, softmax: Softmax, *about: Any):
+        super().__init__(*about)
         self.softmax = softmax
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         e, shrink = self.softmax.add(S, S.amax(0))
         if shrink is not None:
-            self.grid *= shrink
+            self.seen *= shrink
         self.put(keys, self.valued(keys, e))
 
     def finish(self) -> Pair:
-        self.grid /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
+        self.seen /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
         return self.softmax.pair()
 
 

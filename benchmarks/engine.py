@@ -1,0 +1,240 @@
+"""What an exact overview costs beside torch's attention, in time and memory; first pictures and tiles of long heads.
+
+    python benchmarks/engine.py                    # a table; takes a few minutes
+    python benchmarks/engine.py --json out.json    # and the same numbers as JSON
+    python benchmarks/engine.py --lengths 2048 --runs 9 --no-long
+
+README.md beside this file says what each column means. It exits with 0, whatever is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from wire import Peak, machine
+
+from attnwidget import Attention, masks, pyramid
+from attnwidget.memory import Pair
+
+D, WINDOW, LONG = 64, 512, 131_072
+LENGTHS, LONGER = (2048, 4096, 16_384), 32_768
+DENSE_UP_TO = 16_384  # a bool mask of 16,384² is 256 MB, the scores 1 GB
+
+# name: beside what, and at most how much of it, by the least length at which that is asked for.
+THRESHOLDS: dict[str, tuple[str, dict[int, float]]] = {
+    "max": ("sdpa", {2048: 1.0, 4096: 0.7, 16_384: 0.6}),
+    "mean": ("sdpa", {2048: 1.0, 4096: 0.7, 16_384: 0.6}),
+    "causal": ("sdpa causal", {2048: 0.5}),
+    "window": ("sdpa", {16_384: 0.15}),
+    "padding": ("max", {2048: 1.3}),
+    "dense mask": ("max", {2048: 1.3}),
+    "peaked": ("max", {2048: 1.3}),
+    "bf16": ("sdpa bf16", {2048: 1.0}),
+    "fp16": ("sdpa fp16", {2048: 1.0}),
+    "D = 128": ("sdpa D = 128", {2048: 1.0}),
+    "materialise": ("max", {}),  # at least, below
+}
+AT_LEAST = {16_384: 5.0}  # materialise-and-pool takes so many times as long
+
+
+def make(length: int, size: int = D, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(length, size, generator=source).to(dtype) for _ in range(3))
+    return q, k, v
+
+
+def blockwise(q: Tensor, k: Tensor) -> None:
+    """q · kᵀ and nothing else, 512 × 2,048 at a time."""
+    room = torch.empty(2048 * 512)
+    for keys in k.split(2048):
+        for queries in q.split(512):
+            torch.mm(keys, queries.mT, out=room[: len(keys) * len(queries)].view(len(keys), len(queries)))
+
+
+def materialise(q: Tensor, k: Tensor) -> Tensor:
+    weights = torch.softmax(q @ k.mT * q.shape[1] ** -0.5, 1)
+    return F.max_pool2d(weights[None], max(1, len(q) // 512))
+
+
+def acts(length: int) -> dict[str, Callable[[], Any]]:
+    """What is measured, each a whole act: nothing is remembered from one to the next."""
+    q, k, v = make(length)
+    half = {name: make(length, dtype=dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16))}
+    wide = make(length, 128)
+
+    def sdpa(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Callable[[], Any]:
+        return lambda: F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None], **how)
+
+    def overview(q: Tensor, k: Tensor, v: Tensor | None = None, pool: str = "max", **how: Any) -> Callable[[], Any]:
+        return lambda: Attention(q, k, **how).overview(size=512, pool=pool)
+
+    found = {
+        "sdpa": sdpa(q, k, v),
+        "sdpa causal": sdpa(q, k, v, is_causal=True),
+        "sdpa bf16": sdpa(*half["bf16"]),
+        "sdpa fp16": sdpa(*half["fp16"]),
+        "sdpa D = 128": sdpa(*wide),
+        "q·kᵀ": lambda: blockwise(q, k),
+        "max": overview(q, k),
+        "mean": overview(q, k, pool="mean"),
+        "causal": overview(q, k, is_causal=True),
+        "window": overview(q, k, is_causal=True, window=WINDOW),
+        "padding": overview(q, k, mask=masks.padding([length * 3 // 4])),
+        "peaked": overview(q * 9, k),
+        "bf16": overview(*half["bf16"]),
+        "fp16": overview(*half["fp16"]),
+        "D = 128": overview(*wide),
+    }
+    if length <= DENSE_UP_TO:
+        keep = torch.rand(length, length, generator=torch.Generator().manual_seed(1)) < 0.7
+        found |= {"dense mask": overview(q, k, mask=keep), "materialise": lambda: materialise(q, k)}
+    return found
+
+
+def taken(todo: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+    """Medians of interleaved runs, in seconds."""
+    times: dict[str, list[float]] = {name: [] for name in todo}
+    for run in range(runs + 1):
+        for name, act in todo.items():
+            start = time.perf_counter()
+            act()
+            if run:  # the first one warms up
+                times[name].append(time.perf_counter() - start)
+    return {name: median(found) for name, found in times.items()}
+
+
+def tiles(runs: int) -> dict[str, float]:
+    """A head of 131,072 tokens: its first picture, and a tile cell by cell, in seconds."""
+    q, k, _ = make(LONG)
+    causal = Attention(q, k, is_causal=True)
+    known = Attention(q, k)
+    known.remember(0, 0, any_pair(known))
+    middle = LONG // 256 // 2
+
+    def tile(att: Attention) -> Any:
+        return pyramid.tile(att, 0, 0, level=0, row=middle, column=middle)
+
+    return taken(
+        {
+            "first picture": lambda: pyramid.sampled(Attention(q, k), 0, 0, rows=512, columns=512),
+            "first picture, causal": lambda: pyramid.sampled(
+                Attention(q, k, is_causal=True), 0, 0, rows=512, columns=512
+            ),
+            "tile, cold": lambda: tile(Attention(q, k)),
+            "tile, cold, causal": lambda: tile(Attention(causal.q, causal.k, is_causal=True)),
+            "tile, known": lambda: tile(known),
+        },
+        runs,
+    )
+
+
+def any_pair(att: Attention) -> Pair:
+    """Log-normalizers of the right shape: the time of a tile does not depend on their numbers."""
+    return Pair(torch.zeros(att.shape.Q), torch.full((att.shape.Q,), 12.0))
+
+
+# Each in a process of its own.
+
+
+def apart(*arguments: str) -> Any:
+    command = [sys.executable, __file__, *arguments, "--threads", str(torch.get_num_threads())]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def memory_of(name: str, length: int) -> float:
+    """Bytes at the peak over what the process held with the tensors made and torch warm."""
+    for act in ("sdpa", "max"):
+        acts(64)[act]()
+    act = acts(length)[name]
+    with Peak(psutil.Process()) as peak:
+        act()
+        return peak.read()
+
+
+def verdict(name: str, length: int, times: dict[str, float]) -> tuple[float, str, float | None]:
+    """Ratio, to what, and the threshold that holds at this length."""
+    beside, limits = THRESHOLDS.get(name, ("sdpa", {}))
+    limit = next((limits[least] for least in sorted(limits, reverse=True) if length >= least), None)
+    if name == "materialise":
+        limit = next((AT_LEAST[least] for least in sorted(AT_LEAST, reverse=True) if length >= least), None)
+    return times[name] / times[beside], beside, limit
+
+
+def table(length: int, times: dict[str, float], memory: dict[str, float]) -> list[dict[str, Any]]:
+    print(f"\n| n = {length:,} | ms | over SDPA | over its own measure | threshold | | memory |")
+    print("|---|--:|--:|--:|--:|---|--:|")
+    rows = []
+    for name, seconds in times.items():
+        ratio, beside, limit = verdict(name, length, times)
+        least = name == "materialise"
+        met = None if limit is None else (ratio >= limit if least else ratio <= limit)
+        row = {"n": length, "name": name, "seconds": seconds, "sdpa": seconds / times["sdpa"], "beside": beside}
+        rows.append(row | {"ratio": ratio, "threshold": limit, "met": met, "memory": memory.get(name)})
+        said = "" if limit is None else f"{'≥' if least else '≤'} {limit:g}"
+        of = "" if beside == "sdpa" else f"{ratio:.2f} × {beside}"
+        held = f"{memory[name] / 1e6:.0f} MB" if name in memory else ""
+        word = "" if met is None else "met" if met else "**missed**"
+        print(f"| {name} | {1e3 * seconds:.1f} | {seconds / times['sdpa']:.2f} | {of} | {said} | {word} | {held} |")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=5, help="of which the median is taken; 3 from 16,384 on")
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
+    parser.add_argument("--longer", action="store_true", help=f"{LONGER:,} as well")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--no-long", action="store_true", help=f"nothing at {LONG:,}")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--time-of", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--tiles", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.time_of:
+        return print(json.dumps(taken(acts(asked.time_of), asked.runs)))
+    if asked.memory_of:
+        return print(json.dumps(memory_of(asked.memory_of[0], int(asked.memory_of[1]))))
+    if asked.tiles:
+        return print(json.dumps(tiles(asked.runs)))
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    host = machine()
+    said = f"{host['processor']}, {host['threads']} of {host['cores']} cores, torch {host['torch']}"
+    print(f"{said}, Python {host['python']}; load before it began {load:.1f}; float32, head size {D}, one head")
+    found: list[dict[str, Any]] = []
+    for length in [*asked.lengths, *([LONGER] if asked.longer else [])]:
+        runs = asked.runs if length < 16_384 else min(asked.runs, 3)
+        times = apart("--time-of", str(length), "--runs", str(runs))
+        measured = () if asked.no_memory else ("sdpa", "max", "mean", "causal", "bf16", "materialise")
+        memory = {name: apart("--memory-of", name, str(length)) for name in measured if name in times}
+        found += table(length, times, memory)
+    long = {} if asked.no_long else apart("--tiles", "--runs", str(asked.runs))
+    if long:
+        print(f"\n| n = {LONG:,} | ms |\n|---|--:|")
+        for name, seconds in long.items():
+            print(f"| {name} | {1e3 * seconds:.1f} |")
+    if asked.json:
+        about = {"machine": host, "load": load, "runs": asked.runs}
+        asked.json.write_text(json.dumps({**about, "rows": found, "long": long}, indent=1))
+    return None
+
+
+if __name__ == "__main__":
+    main()
