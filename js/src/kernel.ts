@@ -6,7 +6,7 @@
  * a dead connection shows only in sending.
  */
 import { type ReadonlySignal, signal as state } from "@preact/signals-core";
-import type { Bytes, Envelope, Model } from "./model";
+import type { Bytes, Envelope, Model, TileMessage } from "./model";
 
 interface Values {
   values: Envelope;
@@ -20,6 +20,23 @@ export interface Answers {
   cells: Values;
   /** `value` is null where every cell is blocked, and text where JSON has no number for it. */
   peak: { value: number | string | null; query: number | null; key: number | null };
+  tiles: { tiles: TileMessage[] };
+  ranked: {
+    positions: Envelope;
+    values: Envelope;
+    allowed: number;
+    blocked: number;
+    nan: number;
+    sum: number;
+    rest: { count: number; sum: number };
+    entropy: number;
+    max_entropy: number;
+    ninety: number;
+  };
+  strongest: { pairs: [query: number, key: number, weight: number][] };
+  tokens: { text: number; ends: Envelope };
+  find: { positions: number[]; total: number };
+  pass: object;
   retry: object;
   ping: object;
 }

@@ -18,6 +18,26 @@ export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
 export type ThemePreference = "auto" | "light" | "dark" | "contrast";
 
+/** Rows that stand for several queries: row r below the first `exact` is that of the one query `first + every · r`. */
+export interface Sampled {
+  first: number;
+  every: number;
+  exact: number;
+}
+
+/** How far the exact pass over a long head has come; while there is none, null. */
+export interface Progress {
+  layer: number;
+  batch: number;
+  head: number;
+  stage: Stage;
+  pool: Pool;
+  /** Of the cells to compute, 0 to 1. */
+  share: number;
+  seconds_left: number | null;
+  state: "running" | "stopped";
+}
+
 /** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */
 export type Bytes = DataView | ArrayBuffer | Uint8Array | string;
 
@@ -77,9 +97,45 @@ export interface PictureMessage {
   /** Least and greatest finite value of the matrix at this pooling; null where there is none. */
   low: number | null;
   high: number | null;
+  /** null where every number is exact. */
+  sampled?: Sampled | null;
   values: Envelope | null;
   blocked: Envelope | null;
   error: string | null;
+}
+
+/** Rows of a picture that are now exact. */
+export interface BandMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  stage: Stage;
+  pool: Pool;
+  version: number;
+  start: number;
+  stop: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+}
+
+/** Row level, column level, row, column: see "Tiles" in docs/architecture.md. */
+export type TileAddress = readonly [rowLevel: number, columnLevel: number, row: number, column: number];
+
+export interface TileMessage {
+  tile: TileAddress;
+  /** 1 where the tile is exact; else row r is that of the one query `first + every · r`. */
+  every: number;
+  first: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+}
+
+/** Tiles that the kernel sends of its own accord. */
+export interface TilesMessage {
+  tiles: TileMessage[];
+  of: { layer: number; batch: number; head: number; stage: Stage; pool: Pool; version: number; view: string };
 }
 
 export interface ThumbnailsMessage {
@@ -104,6 +160,8 @@ export interface TokensMessage {
   text: Bytes;
   /** Where each token ends, in bytes. */
   ends: Envelope;
+  /** How many there are; those that are not in `text` are asked for. */
+  length?: number;
 }
 
 export interface Traits {
@@ -132,6 +190,7 @@ export interface Traits {
   links: LinksMessage | null;
   tokens: TokensMessage | null;
   key_tokens: TokensMessage | null;
+  progress: Progress | null;
 }
 
 export type TraitName = keyof Traits;
@@ -162,6 +221,7 @@ const traitNames = {
   links: true,
   tokens: true,
   key_tokens: true,
+  progress: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

@@ -40,6 +40,7 @@ const PLAIN = [
   "threshold",
   "direction",
   "facts",
+  "progress",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 

@@ -18,6 +18,19 @@ export type Hover =
     }
   | { readonly target: Target };
 
+/** What of the matrix a heatmap shows, and how large one of its cells is drawn, in pixels. */
+export interface Window extends Bin {
+  readonly cellWidth: number;
+  readonly cellHeight: number;
+}
+
+/** A place to bring into view: at the zoom in force, or close enough to read its cells. */
+export interface Travel {
+  readonly query: number | null;
+  readonly key: number | null;
+  readonly close: boolean;
+}
+
 export interface Ui {
   readonly store: Store;
   readonly kernel: Kernel;
@@ -38,6 +51,10 @@ export interface Ui {
   /** Where the view's own parts end on the right: toolbar and status end there too. */
   readonly extent: Signal<number | null>;
   readonly hover: Signal<Hover | null>;
+  /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
+  readonly window: Signal<Window | null>;
+  /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
+  readonly travel: Signal<Travel | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
   readonly target: ReadonlySignal<Target | null>;
   readonly line: ReadonlySignal<Line | null>;
@@ -108,6 +125,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     brush,
     extent,
     hover,
+    window: signal<Window | null>(null),
+    travel: signal<Travel | null>(null),
     target,
     line: lineSource(store, kernel, target, stop),
     hovered,

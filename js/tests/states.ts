@@ -256,6 +256,7 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     },
     tokens: words(facts.queries),
     key_tokens: words(facts.keys),
+    progress: null,
     ...changes,
   };
 }
