@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from . import engine, metrics, pyramid
+from . import gradients as backward
 from .axes import as_heads, as_matrix
 from .call import Call, Shape
+from .gradients import Gradients
 from .metrics import Statistics
 from .places import Cells, as_places
 from .precision import exact
@@ -293,6 +295,44 @@ class Attention(Call):
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
         return metrics.top_keys(self, query, count, batch, head)
+
+    def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
+        """How a loss reaches q, k, v, weights and scores of one head: the backward pass, in stripes of queries.
+
+        Args:
+            grad_output: dL/dO, (Q, Dv); ones where None, so that L is the sum of the output.
+
+        Returns:
+            `Gradients` with q (Q, D), k (K, D), v (K, Dv), weights and scores (Q, K), in the dtype of results. With
+            weights A and output O: dL/dV = Aᵀ · dL/dO, dL/dA = dL/dO · Vᵀ, and through the softmax of a row
+            dL/ds = (diag(p) − p pᵀ) · dL/dp (Bridle 1990).
+
+        Raises:
+            IndexError: a batch or head that is not there.
+            ValueError: there is no v, or grad_output has another shape.
+
+        >>> att = Attention(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
+        >>> found = att.gradients()
+        >>> found.weights, found.scores
+        (tensor([[1., 3.]]), tensor([[-0.5000,  0.5000]]))
+        """
+        return backward.gradients(self, grad_output, batch, head)
+
+    def jacobian(self, query: int, *, batch: int = 0, head: int = 0) -> Tensor:
+        """The Jacobian of the softmax at one query, d weight / d masked score: diag(p) − p pᵀ (Bridle 1990).
+
+        Returns:
+            (K, K), symmetric; each row and column sums to 0.
+
+        Raises:
+            IndexError: a batch, head or query that is not there.
+            ValueError: more than 4,096 keys.
+
+        >>> Attention(torch.zeros(1, 1), torch.zeros(2, 1)).jacobian(0)
+        tensor([[ 0.2500, -0.2500],
+                [-0.2500,  0.2500]])
+        """
+        return backward.jacobian(self, query, batch, head)
 
     def statistics(self, batch: int = 0, head: int = 0) -> Statistics:
         """What one head does, in numbers: variances of q, k, v and scores, and of each row entropy, peak and more.
