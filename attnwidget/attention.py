@@ -15,6 +15,7 @@ from . import engine, metrics, pyramid
 from . import gradients as backward
 from .axes import as_heads, as_matrix
 from .call import Call, Shape
+from .explain import Explanation, explain
 from .gradients import Gradients
 from .metrics import Statistics
 from .places import Cells, as_places
@@ -295,6 +296,32 @@ class Attention(Call):
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
         return metrics.top_keys(self, query, count, batch, head)
+
+    def explain(self, query: int, key: int, *, w_o: Any = None, batch: int = 0, head: int = 0) -> Explanation:
+        """Why one weight is what it is: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
+
+        Args:
+            query, key: the pair; negative counts from the end.
+            w_o: (Dv, d_model), the part of the output projection that belongs to this head: contributions are then
+                ‖weight · v · W_O‖ (Kobayashi et al. 2020, §3).
+
+        Returns:
+            `Explanation`, which prints as a ladder of steps.
+
+        Raises:
+            IndexError: a batch, head, query or key that is not there.
+            ValueError: w_o of another shape.
+
+        >>> att = Attention(torch.eye(2), torch.eye(2), torch.eye(2), scale=1.0, is_causal=True)
+        >>> print(att.explain(1, 0))
+        score       q · k                              0
+        scaled      score × 1                          0
+                    causal: key ≤ query: allows
+        masked                                         0
+        weight      exp(masked − 1.31326)              0.268941
+        share       of all ‖weight · v‖                0.268941
+        """
+        return explain(self, query, key, w_o, batch, head)
 
     def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
         """How a loss reaches q, k, v, weights and scores of one head: the backward pass, in stripes of queries.
