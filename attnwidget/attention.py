@@ -6,6 +6,7 @@ output  = weights · v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,7 @@ from . import engine, metrics, pyramid
 from . import gradients as backward
 from .axes import as_heads, as_matrix
 from .call import Call, Shape
+from .check import Finding, check
 from .explain import Explanation, explain
 from .gradients import Gradients
 from .metrics import Statistics
@@ -296,6 +298,26 @@ class Attention(Call):
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
         return metrics.top_keys(self, query, count, batch, head)
+
+    def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
+        """What is likely wrong with one head, or worth knowing: masks, padding, NaN, saturation, parity with torch.
+
+        Args:
+            tokens: a string for each key, by which padding is known.
+
+        Returns:
+            A list of `Finding` with kind, severity ("error", "warning", "note"), where, message and advice, the gravest
+            first; empty if all is as it should be.
+
+        Raises:
+            IndexError: a batch or head that is not there.
+            ValueError: another number of tokens than of keys.
+
+        >>> att = Attention(torch.randn(4, 8), torch.randn(4, 8), mask=torch.ones(4, 4).triu(1).bool())
+        >>> [finding.kind for finding in att.check()]
+        ['inverted mask']
+        """
+        return check(self, tokens, batch, head)
 
     def explain(self, query: int, key: int, *, w_o: Any = None, batch: int = 0, head: int = 0) -> Explanation:
         """Why one weight is what it is: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
