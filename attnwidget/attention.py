@@ -6,7 +6,7 @@ output  = weights · v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -27,6 +27,7 @@ from .rules import whole
 from .source import STAGES, Given, Products
 from .stages import allowed_cells, streamed
 from .tensors import detached, refuse_unknown
+from .what_if import what_if
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
@@ -298,6 +299,28 @@ class Attention(Call):
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
         return metrics.top_keys(self, query, count, batch, head)
+
+    def what_if(self, changes: Mapping[str, Any]) -> Attention:
+        """The same tensors under other rules; this attention stays as it is.
+
+        Args:
+            changes: any of scale (a number), temperature (divides the scale), softcap (a number or None), mask (False
+                takes it away), causal (True, "lower right" or False), window (keys, or None), drop_keys (a list), and
+                dtype ("float16", "bfloat16", "int8": q, k and v as that type holds them, computed in float32; int8 has
+                a scale for each token, Dettmers et al. 2022, §2.1). {} changes nothing.
+
+        Returns:
+            Another `Attention`; no tensor is copied but where dtype rounds them.
+
+        Raises:
+            TypeError, ValueError: a change that there is not, or a value that it cannot have.
+            IndexError: a key that is not there.
+
+        >>> att = Attention(torch.eye(3), torch.eye(3), scale=1.0)
+        >>> att.what_if({"drop_keys": [0], "temperature": 0.1}).block(queries=1)
+        tensor([[0.0000e+00, 9.9995e-01, 4.5398e-05]])
+        """
+        return what_if(self, changes)
 
     def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
         """What is likely wrong with one head, or worth knowing: masks, padding, NaN, saturation, parity with torch.

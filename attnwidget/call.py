@@ -51,6 +51,7 @@ class Call:
     rules: Rules
     source: Source
     _given: tuple[str, ...]
+    _how: dict[str, Any]  # the keywords about rules, as they were given
     _memory: Memory
     _watch: Watch
 
@@ -81,6 +82,13 @@ class Call:
             dtype=matrix.dtype,
             device=matrix.device,
         )
+        how = {
+            "mask": mask,
+            "mask_means": mask_means,
+            "mask_dims": mask_dims,
+            "bias": bias,
+            "is_causal": bool(is_causal),
+        }
         given = {"causal": is_causal, f"window {window}": window, "masked": mask is not None}
         given |= {"biased": bias is not None, f"softcap {softcap}": softcap}
         self.__setstate__(
@@ -96,6 +104,7 @@ class Call:
                 "is_causal": bool(is_causal),
                 "window": window,
                 "_given": tuple(word for word, there in given.items() if there),
+                "_how": {**how, "window": window, "softcap": softcap},
             }
         )
 

@@ -17,6 +17,7 @@ from .precision import exact
 from .rules import Bias, ByIndex, Keep, Rule, ScoreFunction
 from .stages import values
 from .tensors import as_tensor
+from .what_if import Without
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ def _words(mask: Mask, batch: int) -> str:
         return f"padding: key < {mask.lengths[batch]}"
     if isinstance(mask, And | Or):
         return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
+    if isinstance(mask, Without):
+        return "dropped keys"
     return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
 
 
