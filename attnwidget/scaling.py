@@ -1,0 +1,162 @@
+"""What dividing by √d_k does, and what attention costs as it grows: measured, on tensors of one's own or fresh ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import Attention
+from .tensors import as_size, as_tensor
+
+HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+LENGTHS = (256, 512, 1024, 2048)
+SHOWN = 16  # queries and keys of the weights that a step keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One head size of a sweep, with and without the scale 1 / √d_k.
+
+    head_size: d_k.
+    scores_variance, scaled_variance: of q · k and of q · k / √d_k.
+    theory: d_k, the variance of q · k if entries are independent with mean 0 and variance 1 (Vaswani et al. 2017,
+        footnote 4).
+    entropy, unscaled_entropy: bits, the mean over the queries. most: log₂ of the keys, that of equal weights.
+    peak, unscaled_peak: the mean over the queries of the largest weight.
+    sensitivity, unscaled_sensitivity: the mean over the queries of Σ p (1 − p), by which gradients reach the scores.
+    weights, unscaled_weights: of the first 16 queries over the first 16 keys.
+    """
+
+    head_size: int
+    scores_variance: float
+    scaled_variance: float
+    theory: int
+    entropy: float
+    unscaled_entropy: float
+    most: float
+    peak: float
+    unscaled_peak: float
+    sensitivity: float
+    unscaled_sensitivity: float
+    weights: Tensor
+    unscaled_weights: Tensor
+
+
+def sweep(
+    q: Any = None, k: Any = None, *, sizes: Sequence[int] = HEAD_SIZES, queries: int = 64, seed: int = 0
+) -> list[Step]:
+    """Attention at each head size, scaled and not: of fresh normal q and k, or of the first dimensions of one's own.
+
+    Args:
+        q, k: (Q, D) and (K, D); None for independent normal numbers.
+        sizes: head sizes d_k; with tensors those up to D.
+        queries: of the fresh ones, and as many keys.
+        seed: of the fresh ones.
+
+    Returns:
+        A list of `Step`, one for each size.
+
+    Raises:
+        ValueError: one of q and k alone, or no size that they have.
+
+    >>> step = sweep(sizes=[256])[0]
+    >>> 200 < step.scores_variance < 312, step.peak < step.unscaled_peak
+    (True, True)
+    """
+    sizes = [as_size(size, "sizes") for size in sizes]
+    if (q is None) != (k is None):
+        raise ValueError("one of q and k is None: give both, or none for fresh ones")
+    if q is None:
+        source = torch.Generator().manual_seed(seed)
+        q, k = (torch.randn(as_size(queries, "queries"), max(sizes), generator=source) for _ in range(2))
+    q, k = as_tensor(q, "q").detach(), as_tensor(k, "k").detach()
+    if q.ndim != 2 or k.ndim != 2 or q.shape[1] != k.shape[1]:
+        raise ValueError(f"q is {tuple(q.shape)} and k is {tuple(k.shape)}: give one head, (Q, D) and (K, D)")
+    fitting = [size for size in sizes if size <= q.shape[1]]
+    if not fitting:
+        raise ValueError(f"sizes are {sizes} but q has head size {q.shape[1]}: give some up to that")
+    return [_step(q[:, :size], k[:, :size]) for size in fitting]
+
+
+def _step(q: Tensor, k: Tensor) -> Step:
+    scaled, unscaled = Attention(q, k), Attention(q, k, scale=1.0)
+    found, raw = scaled.statistics(), unscaled.statistics()
+    corner = slice(SHOWN)
+    return Step(
+        head_size=q.shape[1],
+        scores_variance=float(found.scores_variance or 0.0),
+        scaled_variance=float(found.scaled_variance or 0.0),
+        theory=q.shape[1],
+        entropy=float(found.entropy.mean()),
+        unscaled_entropy=float(raw.entropy.mean()),
+        most=float(torch.tensor(float(len(k))).log2()),
+        peak=float(found.peak.mean()),
+        unscaled_peak=float(raw.peak.mean()),
+        sensitivity=float(found.sensitivity.mean()),
+        unscaled_sensitivity=float(raw.sensitivity.mean()),
+        weights=scaled.block(queries=corner, keys=corner),
+        unscaled_weights=unscaled.block(queries=corner, keys=corner),
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one head of a length takes on this machine.
+
+    length: n queries and keys.
+    dense_seconds: softmax(q kᵀ) v with all weights held. dense_bytes: of those weights, n².
+    fused_seconds: of `F.scaled_dot_product_attention`, which holds none.
+    seen_seconds: of `Attention.overview`, a picture of the weights. seen_bytes: of q and k, n · d, which it is made of.
+    """
+
+    length: int
+    dense_seconds: float
+    dense_bytes: int
+    fused_seconds: float
+    seen_seconds: float
+    seen_bytes: int
+
+
+def cost(lengths: Sequence[int] = LENGTHS, *, head_size: int = 64, runs: int = 5, seed: int = 0) -> list[Cost]:
+    """Time and memory of one head as it grows: measured, here and now, medians of interleaved runs in float32.
+
+    Args:
+        lengths: n, of queries and keys.
+        head_size: d.
+        runs: for each length, after one that is not counted.
+
+    Raises:
+        ValueError: a length, size or number of runs below 1.
+
+    >>> short, long = cost([64, 128], runs=1)
+    >>> long.dense_bytes / short.dense_bytes, long.seen_bytes / short.seen_bytes
+    (4.0, 2.0)
+    """
+    source = torch.Generator().manual_seed(seed)
+    runs, head_size = as_size(runs, "runs"), as_size(head_size, "head_size")
+    return [_cost(as_size(n, "lengths"), head_size, runs, source) for n in lengths]
+
+
+def _cost(n: int, head_size: int, runs: int, source: torch.Generator) -> Cost:
+    q, k, v = (torch.randn(1, 1, n, head_size, generator=source) for _ in range(3))
+    acts: dict[str, Callable[[], Any]] = {
+        "dense": lambda: torch.softmax(q @ k.mT * head_size**-0.5, -1) @ v,
+        "fused": lambda: F.scaled_dot_product_attention(q, k, v),
+        "seen": lambda: Attention(q, k).overview(),
+    }
+    times: dict[str, list[float]] = {name: [] for name in acts}
+    for run in range(runs + 1):
+        for name, act in acts.items():
+            start = time.perf_counter()
+            act()
+            if run:
+                times[name].append(time.perf_counter() - start)
+    taken = {name: median(found) for name, found in times.items()}
+    return Cost(n, taken["dense"], n * n * 4, taken["fused"], taken["seen"], 2 * n * head_size * 4)
