@@ -18,7 +18,7 @@ from torch import Tensor
 from . import wire
 from .attention import Attention
 from .source import STAGES
-from .stack import AttentionStack
+from .what_if import Layers
 
 MASKED_STAGES = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Reply = dict[str, Any]
 
 
-def answer(stack: AttentionStack, content: Any, retry: Callable[[], None]) -> tuple[dict[str, Any], list[bytes]] | None:
+def answer(stack: Layers, content: Any, retry: Callable[[], None]) -> tuple[dict[str, Any], list[bytes]] | None:
     """The reply to one message, with its buffers; None if the message holds no requests to reply to."""
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
@@ -43,7 +43,7 @@ def answer(stack: AttentionStack, content: Any, retry: Callable[[], None]) -> tu
     return {"replies": replies}, buffers
 
 
-def _answer_one(stack: AttentionStack, request: Any, retry: Callable[[], None], buffers: list[bytes]) -> Reply:
+def _answer_one(stack: Layers, request: Any, retry: Callable[[], None], buffers: list[bytes]) -> Reply:
     try:
         if not isinstance(request, dict):
             raise TypeError(f"a request is a dict, not {type(request).__name__}")
@@ -61,24 +61,24 @@ def _answer_one(stack: AttentionStack, request: Any, retry: Callable[[], None], 
         return _refusal(request, str(error) or type(error).__name__)
 
 
-def _row(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
+def _row(stack: Layers, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
     query = _integer(request, "query", att.shape.Q)
     return _numbers(att, request, slice(query, query + 1), slice(None), buffers, flat=True)
 
 
-def _column(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
+def _column(stack: Layers, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
     key = _integer(request, "key", att.shape.K)
     return _numbers(att, request, slice(None), slice(key, key + 1), buffers, flat=True)
 
 
-def _cells(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
+def _cells(stack: Layers, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
     return _numbers(att, request, *_spans(att, request, MAX_CELLS), buffers)
 
 
-def _peak(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
+def _peak(stack: Layers, request: Reply, buffers: list[bytes]) -> Reply:
     att = _attention(stack, request)
     queries, keys = _spans(att, request, MAX_BIN)
     values, blocked = _block(att, request, queries, keys)
@@ -98,7 +98,7 @@ def _peak(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
 ANSWERS = {"row": _row, "column": _column, "cells": _cells, "peak": _peak}
 
 
-def _attention(stack: AttentionStack, request: Reply) -> Attention:
+def _attention(stack: Layers, request: Reply) -> Attention:
     att = stack[_integer(request, "layer", len(stack))]
     _integer(request, "batch", att.shape.B)
     _integer(request, "head", att.shape.H)

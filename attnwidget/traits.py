@@ -129,6 +129,15 @@ class Pins(traitlets.TraitType[Any, Any]):
         return (None if query is None else _whole(query), None if key is None else _whole(key))
 
 
+class WhatIf(traitlets.Dict):
+    """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether it can."""
+
+    def validate(self, obj: Any, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a dict such as {{'scale': 1.0}}")
+        return dict(value)
+
+
 class Threshold(traitlets.TraitType[Any, Any]):
     """A weight from 0 to 1."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,24 @@ def what_if(att: Attention, changes: Mapping[str, Any]) -> Attention:
 
 def _state(att: Attention) -> dict[str, Any]:
     return {name: value for name, value in vars(att).items() if name not in ("_memory", "_watch")}
+
+
+class Layers:
+    """The layers of a stack under other rules, each made when it is looked at and then kept."""
+
+    def __init__(self, stack: Sequence[Attention], changes: Mapping[str, Any]):
+        self._stack, self._changes = stack, dict(changes)
+        self._made: dict[int, Attention] = {}
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def __getitem__(self, layer: int) -> Attention:
+        if not self._changes:
+            return self._stack[layer]
+        if layer not in self._made:
+            self._made[layer] = what_if(self._stack[layer], self._changes)
+        return self._made[layer]
 
 
 # What may be changed, checked.

@@ -13,14 +13,28 @@ import anywidget
 import traitlets
 from torch import Tensor
 
-from . import pyramid, requests, wire
+from . import ladder, pyramid, requests, wire
 from .attention import Attention
 from .links import strongest
 from .places import as_index
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .traits import Choice, ColorRange, Heads, Index, NotThere, Pin, Pins, Text, Threshold, WrongType, WrongValue
+from .traits import (
+    Choice,
+    ColorRange,
+    Heads,
+    Index,
+    NotThere,
+    Pin,
+    Pins,
+    Text,
+    Threshold,
+    WhatIf,
+    WrongType,
+    WrongValue,
+)
+from .what_if import Layers, what_if
 
 STATIC = pathlib.Path(__file__).parent / "static"
 PICTURE_SIZE = 512  # cells along a side, at most
@@ -29,12 +43,21 @@ PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "que
 SELECTION = tuple(PLURALS)
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
 LISTS = ("heads", "pins")  # several heads, several pinned places
-SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LISTS, *LOOKS, "layout")  # keywords of every way to make one
-FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS)  # all other traits a front-end only reads
+SHOW = (
+    "title",
+    "tokens",
+    "key_tokens",
+    *SELECTION,
+    *LISTS,
+    *LOOKS,
+    "what_if",
+    "layout",
+)  # keywords of every way to make one
+FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, "what_if")  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
 UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-LINKED = ("view", "heads", "top_k", "direction")  # and of these other links
+LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if")  # and of these other links, or stages
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
@@ -99,7 +122,7 @@ class AttentionWidget(anywidget.AnyWidget):
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
 
-    view = Choice("heatmap", "graph", help="How the attention is drawn.").tag(sync=True)
+    view = Choice("heatmap", "graph", "stages", help="How the attention is drawn.").tag(sync=True)
     stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
     color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
@@ -109,6 +132,7 @@ class AttentionWidget(anywidget.AnyWidget):
 
     top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
+    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(sync=True)
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
@@ -122,6 +146,9 @@ class AttentionWidget(anywidget.AnyWidget):
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
     thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
     links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
+
+    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
+    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
 
     @traitlets.default("_esm")
     def _script(self) -> str:
@@ -281,6 +308,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _hold(self, attention: Attention | AttentionStack) -> None:
         self._attention = attention
         self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self._layers = Layers(self._stack, self.what_if)
 
     def open(self) -> None:
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
@@ -294,7 +322,7 @@ class AttentionWidget(anywidget.AnyWidget):
 
     @property
     def _selected(self) -> Attention:
-        return self._stack[self.layer]
+        return self._layers[self.layer]
 
     def _there_are(self, name: str) -> int:
         if name == "layer":
@@ -324,6 +352,26 @@ class AttentionWidget(anywidget.AnyWidget):
         except ValueError as error:
             raise WrongValue(str(error)) from None
         return stage
+
+    @traitlets.validate("what_if")
+    def _can_be(self, proposal: Any) -> dict[str, Any]:
+        changes: dict[str, Any] = proposal["value"]
+        try:
+            what_if(self._stack[self.layer], changes)
+        except IndexError as error:
+            raise NotThere(str(error)) from None
+        except TypeError as error:
+            raise WrongType(str(error)) from None
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
+        return changes
+
+    @traitlets.observe("what_if")
+    def _see_anew(self, change: Any) -> None:
+        """Under other rules all is another, as with other tensors."""
+        self._layers = Layers(self._stack, change["new"])
+        self._version += 1
+        self._made.clear()
 
     @traitlets.validate("heads")
     def _heads_are_there(self, proposal: Any) -> list[int | None]:
@@ -394,6 +442,8 @@ class AttentionWidget(anywidget.AnyWidget):
                 ("thumbnails", of[:2], self._make_thumbnails),
                 ("picture", of, self._make_picture),
                 ("links", self._links_wanted(*of[:2]), self._make_links),
+                ("stages", of[:3] if self.view == "stages" else (), self._make_stages),
+                ("pair", self._pair_wanted(*of[:3]), self._make_pair),
             ):
                 if self._made.get(name) != part:
                     setattr(self, name, make(*part))
@@ -437,7 +487,7 @@ class AttentionWidget(anywidget.AnyWidget):
             self._states_to_send.update(names)
 
     def _make_facts(self, layer: int) -> dict[str, Any]:
-        att, shape = self._stack[layer], self._stack[layer].shape
+        att, shape = self._layers[layer], self._layers[layer].shape
         return {
             "version": self._version,
             "layers": list(self._stack.names),
@@ -457,7 +507,7 @@ class AttentionWidget(anywidget.AnyWidget):
     # What cannot be computed (out of memory, a lost device) is refused while opening; later the picture says why.
 
     def _make_thumbnails(self, layer: int, batch: int) -> dict[str, Any] | None:
-        att = self._stack[layer]
+        att = self._layers[layer]
         try:
             seen = (_thumbnail(att, batch, head) for head in range(att.shape.H))
             values = wire.encode_thumbnails((small.values, small.allowed) for small in seen)
@@ -480,12 +530,42 @@ class AttentionWidget(anywidget.AnyWidget):
             return None
         layer, batch, heads, side, count = wanted
         try:
-            found = [strongest(self._stack[layer], batch, head, count=count, side=side) for head in heads]
+            found = [strongest(self._layers[layer], batch, head, count=count, side=side) for head in heads]
         except Exception:
             if self.comm is None:
                 raise
             return None
         return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **wire.encode_links(found)}
+
+    def _make_stages(self, *of: Any) -> dict[str, Any] | None:
+        if not of:
+            return None
+        layer, batch, head = of
+        try:
+            return {"layer": layer, "batch": batch, "head": head, **ladder.stages(self._layers[layer], batch, head)}
+        except Exception:
+            if self.comm is None:
+                raise
+            return None
+
+    def _pair_wanted(self, layer: int, batch: int, head: int) -> tuple[Any, ...]:
+        if self.view != "stages" or self.query is None or self.key is None:
+            return ()
+        return (layer, batch, head, self.query, self.key)
+
+    def _make_pair(self, *of: Any) -> dict[str, Any] | None:
+        if not of:
+            return None
+        layer, batch, head, query, key = of
+        try:
+            found = ladder.pair(self._layers[layer], query, key, batch, head)
+            before = self._stack[layer].explain(query, key, batch=batch, head=head) if self.what_if else None
+        except Exception:
+            if self.comm is None:
+                raise
+            return None
+        original = None if before is None else ladder.numbers(before)
+        return {"layer": layer, "batch": batch, "head": head, **found, "original": original}
 
     def _make_picture(self, *of: Any) -> dict[str, Any]:
         shape = self._stack[of[0]].shape
@@ -498,10 +578,10 @@ class AttentionWidget(anywidget.AnyWidget):
             return picture | NO_PICTURE | {"error": str(error) or type(error).__name__}
 
     def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
-        seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
+        seen = pyramid.overview(self._layers[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
         blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
         encoded = wire.encode_picture(seen.values, blocked, signed=stage not in UNSIGNED)
-        own = pyramid.own_keys(self._stack[layer], batch, head, seen)
+        own = pyramid.own_keys(self._layers[layer], batch, head, seen)
         return {"own_keys": own, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.
@@ -521,7 +601,7 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
-            reply = requests.answer(self._stack, content, self._retry)
+            reply = requests.answer(self._layers, content, self._retry)
         if reply is not None:
             self.send(*reply)
 

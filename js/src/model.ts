@@ -12,7 +12,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "heatmap" | "graph";
+export type ViewName = "heatmap" | "graph" | "stages";
 /** A pinned place; null where only one side is. */
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
@@ -155,6 +155,81 @@ export interface LinksMessage {
   weights: Envelope;
 }
 
+/** Rules to see the tensors under, as `Attention.what_if` takes them; {} is as they are. */
+export interface WhatIf {
+  scale?: number;
+  temperature?: number;
+  softcap?: number | null;
+  mask?: boolean;
+  causal?: boolean | "lower right";
+  window?: number | null;
+  drop_keys?: number[];
+  dtype?: "float16" | "bfloat16" | "int8";
+}
+
+interface SmallMessage {
+  query_bin: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+  blocked: Envelope | null;
+}
+
+/** All stages of a head, each at most 128 × 128, with the output, (queries, value size). */
+export interface StagesMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  pictures: (SmallMessage & { stage: Stage; key_bin: number })[];
+  output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
+  /** The largest difference from torch's own output; null where it has none. */
+  parity: { difference: number; queries: number; equal: boolean } | null;
+}
+
+/** JSON has no NaN and no infinity: those are text. */
+export type Figure = number | string | null;
+
+/** What one rule or bias does to a pair; `adds` is null for a rule, which only allows or blocks. */
+export interface Effect {
+  name: string;
+  blocks: boolean;
+  adds: Figure;
+}
+
+export interface PairNumbers {
+  score: Figure;
+  scale: Figure;
+  scaled: Figure;
+  softcap: Figure;
+  capped: Figure;
+  masked: Figure;
+  maximum: Figure;
+  log_normalizer: Figure;
+  weight: Figure;
+  contribution: Figure;
+  share: Figure;
+  allowed: boolean;
+  effects: Effect[];
+}
+
+/** One pair's way through the stages. */
+export interface PairMessage extends PairNumbers {
+  layer: number;
+  batch: number;
+  head: number;
+  query: number;
+  key: number;
+  /** (D,) q_d · k_d. */
+  products: Envelope | null;
+  /** (Dv,) weight · v, and the sum of those over all keys. */
+  value: Envelope | null;
+  output: Envelope | null;
+  /** The query's weights, of all keys or the strongest. */
+  row: { keys: Envelope; values: Envelope; blocked: Envelope | null };
+  /** Without the other rules, where there are any. */
+  original: PairNumbers | null;
+}
+
 export interface TokensMessage {
   /** All tokens as UTF-8, one after the other. */
   text: Bytes;
@@ -191,6 +266,9 @@ export interface Traits {
   tokens: TokensMessage | null;
   key_tokens: TokensMessage | null;
   progress: Progress | null;
+  what_if: WhatIf;
+  stages: StagesMessage | null;
+  pair: PairMessage | null;
 }
 
 export type TraitName = keyof Traits;
@@ -222,6 +300,9 @@ const traitNames = {
   tokens: true,
   key_tokens: true,
   progress: true,
+  what_if: true,
+  stages: true,
+  pair: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

@@ -3,6 +3,7 @@
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { Kernel } from "./kernel";
 import type { Facts, Model, Pin, Stage, Traits } from "./model";
+import { decodePair, decodeStages, type Pair, type Stages } from "./steps";
 import { type Labels, labels } from "./tokens";
 import {
   decodeLinks,
@@ -17,7 +18,17 @@ import {
 export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key" | "heads" | "pins">;
 export type Looks = Pick<
   Traits,
-  "view" | "stage" | "pool" | "color_scale" | "color_range" | "palette" | "theme" | "top_k" | "threshold" | "direction"
+  | "view"
+  | "stage"
+  | "pool"
+  | "color_scale"
+  | "color_range"
+  | "palette"
+  | "theme"
+  | "top_k"
+  | "threshold"
+  | "direction"
+  | "what_if"
 >;
 
 const PLAIN = [
@@ -41,8 +52,12 @@ const PLAIN = [
   "direction",
   "facts",
   "progress",
+  "what_if",
 ] as const;
 type Plain = (typeof PLAIN)[number];
+
+/** The traits that take time to decode. */
+type Encoded = "picture" | "thumbnails" | "links" | "tokens" | "key_tokens" | "stages" | "pair";
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */
@@ -51,6 +66,9 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly problem: ReadonlySignal<string | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
   readonly links: ReadonlySignal<Links | null>;
+  /** All stages of the selected head, and the pinned pair's way through them; null in other views. */
+  readonly stages: ReadonlySignal<Stages | null>;
+  readonly pair: ReadonlySignal<Pair | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
   /** Why Python put back what was last set here. */
@@ -100,10 +118,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   }
 
   /** A trait that takes time to decode: the newest wins, and one that cannot be decoded is said, not thrown. */
-  function decoded<K extends "picture" | "thumbnails" | "links" | "tokens" | "key_tokens", T>(
-    name: K,
-    decode: (message: NonNullable<Traits[K]>) => Promise<T>,
-  ) {
+  function decoded<K extends Encoded, T>(name: K, decode: (message: NonNullable<Traits[K]>) => Promise<T>) {
     const value = signal<T | null>(null);
     let newest = 0;
     const read = async () => {
@@ -126,6 +141,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   listen("change:picture", () => kernel.heard());
   const thumbnails = decoded("thumbnails", decodeThumbnails);
   const links = decoded("links", decodeLinks);
+  const stages = decoded("stages", decodeStages);
+  const pair = decoded("pair", decodePair);
   const queryTokens = decoded("tokens", decodeTokens);
   const keyTokens = decoded("key_tokens", decodeTokens);
 
@@ -210,6 +227,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     problem,
     thumbnails,
     links,
+    stages,
+    pair,
     refused,
     queryLabels: computed(() => labels(queryTokens.value, facts.value.queries)),
     keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),

@@ -257,6 +257,9 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     tokens: words(facts.queries),
     key_tokens: words(facts.keys),
     progress: null,
+    what_if: {},
+    stages: null,
+    pair: null,
     ...changes,
   };
 }

@@ -8,10 +8,11 @@ import { graph } from "./graph";
 import { matrix } from "./matrix";
 import { Message } from "./message";
 import { picker } from "./picker";
+import { stages } from "./stages";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { heatmap: matrix, graph };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { heatmap: matrix, graph, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;

@@ -9,10 +9,12 @@ import { mount, part, rove, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
+import { WhatIfMenu } from "./what-if";
 
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
   { value: "graph", name: "Graph" },
+  { value: "stages", name: "Stages" },
 ] as const;
 
 export function toolbar(ui: Ui): View {
@@ -26,6 +28,8 @@ function Toolbar({ ui }: { ui: Ui }) {
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
   const roomy = mode === "beside" || mode === "wide";
   const isGraph = store.view.value === "graph";
+  const isStages = store.view.value === "stages";
+  const changed = Object.keys(store.what_if.value).length > 0;
   const show = showSection(ui);
   const colour = colourSections(ui);
   const pool = poolSection(ui);
@@ -68,22 +72,25 @@ function Toolbar({ ui }: { ui: Ui }) {
           </>
         )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
-        {mode !== "narrow" && !isGraph && <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />}
-        {roomy && !isGraph && (
+        {(isStages || changed) && store.facts.value.stages.length > 2 && <WhatIfMenu ui={ui} />}
+        {mode !== "narrow" && !isGraph && !isStages && (
+          <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
+        )}
+        {roomy && !isGraph && !isStages && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
           </Menu>
         )}
-        {roomy && pooled && !isGraph && (
+        {roomy && pooled && !isGraph && !isStages && (
           <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />
         )}
         <Menu
           name="More"
           sections={[
             ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
-            ...(isGraph || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
-            ...(isGraph || roomy ? [] : colour),
-            ...(isGraph || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...(isGraph || isStages || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
+            ...(isGraph || isStages || roomy ? [] : colour),
+            ...(isGraph || isStages || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
             ...lookSections(ui),
           ]}
         >

@@ -1,0 +1,393 @@
+/** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
+
+import { type Signal, signal } from "@preact/signals-core";
+import { Component, createRef } from "preact";
+import { type Brush, makeBrush, type Paints } from "../brush";
+import { drawRaster } from "../canvas";
+import { count, legendTicks, listNumber, statusNumber } from "../format";
+import type { Stage } from "../model";
+import type { Bin } from "../source";
+import { isSigned, legendOf } from "../stages";
+import { asPicture, type Pair, type Small, type Stages } from "../steps";
+import type { Ui } from "../ui";
+import { mount, part, px, Token, type View } from "./dom";
+import { stepHead, stepLayer } from "./keyboard";
+import { Ladder, scaleWords } from "./ladder";
+
+const SIDE = 112; // pixels of a small picture's longer side, at most
+const LEAST_SIDE = 76; // at least, to stand in one row
+const LEAST = 14; // of the shorter side
+const ARROW = 58; // between two pictures
+const STACKED_BELOW = 104; // then name and number do not stand on one line
+
+export function stages(ui: Ui): View {
+  const largestFirst = signal(true);
+  return mount(part("aw-steps"), () => <StagesView ui={ui} largestFirst={largestFirst} />);
+}
+
+function StagesView({ ui, largestFirst }: { ui: Ui; largestFirst: Signal<boolean> }) {
+  const { store } = ui;
+  const found = store.stages.value;
+  const paints = ui.paints.value;
+  if (found === null || paints === null) return <div class="aw-steps-waiting" />;
+  const known = store.pair.value;
+  const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;
+  const pictures = found.pictures.length + (found.output === null ? 0 : 1);
+  const room = (ui.width.value / ui.unit.value - ARROW * (pictures - 1)) / pictures;
+  const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
+  return (
+    <>
+      <Headline ui={ui} pair={pair} parity={found.parity} />
+      <div class="aw-steps-row" data-aw="picture" role="group" aria-label="Stages of the computation">
+        {found.pictures.map((small, index) => (
+          <>
+            {index > 0 && <Operation text={operation(small.stage, ui, pair)} side={side} />}
+            <SmallPicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
+          </>
+        ))}
+        {found.output !== null && (
+          <>
+            <Operation text="· V" side={side} />
+            <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} />
+          </>
+        )}
+      </div>
+      {pair === null ? (
+        <p class="aw-prompt">Click a cell to see why its weight is what it is.</p>
+      ) : (
+        <Ladder ui={ui} pair={pair} largestFirst={largestFirst} />
+      )}
+    </>
+  );
+}
+
+interface HeadlineProps {
+  readonly ui: Ui;
+  readonly pair: Pair | null;
+  readonly parity: Stages["parity"];
+}
+
+/** "bank → lent  why the weight is .2283", and whether torch computes the same. */
+function Headline({ ui, pair, parity }: HeadlineProps) {
+  const { store } = ui;
+  return (
+    <div class="aw-steps-head">
+      {pair !== null && (
+        <span class="aw-steps-pair">
+          <span class="aw-pill">
+            <Token labels={store.queryLabels.value} index={pair.query} subscript />
+          </span>
+          <span>→</span>
+          <span class="aw-pill">
+            <Token labels={store.keyLabels.value} index={pair.key} subscript />
+          </span>
+          <span class="aw-steps-why">
+            {pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight"}
+          </span>
+        </span>
+      )}
+      {parity !== null && (
+        <span class="aw-parity" data-equal={parity.equal || undefined}>
+          {parity.equal ? "✓" : "!"}{" "}
+          <span>
+            {parity.equal
+              ? `equals torch SDPA, largest difference ${small(parity.difference)}`
+              : `differs from torch SDPA by ${small(parity.difference)}`}
+          </span>
+        </span>
+      )}
+    </div>
+  );
+}
+
+const small = (value: number) => (value === 0 ? "0" : value.toExponential(1).replace("-", "−"));
+
+/** What leads from one stage to the next. */
+function operation(to: Stage, ui: Ui, pair: Pair | null): string {
+  if (to === "scaled") return scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size).sign;
+  if (to === "capped") return "softcap";
+  if (to === "masked") return "+ mask";
+  return "softmax";
+}
+
+function Operation({ text, side }: { text: string; side: number }) {
+  return (
+    <div class="aw-operation" style={{ height: px(side) }}>
+      <span>{text}</span>
+      <svg viewBox="0 0 30 8" aria-hidden="true">
+        <path d="M0 4h28M24 1l4 3-4 3" />
+      </svg>
+    </div>
+  );
+}
+
+interface SmallProps {
+  readonly ui: Ui;
+  readonly small: Small;
+  readonly of: Stages["of"];
+  readonly paints: { sequential: Paints; diverging: Paints };
+  readonly pair: Pair | null;
+  /** Pixels of the longer side. */
+  readonly side: number;
+}
+
+const NUMBER_AT: Partial<Record<Stage, keyof Pair>> = {
+  scores: "score",
+  scaled: "scaled",
+  capped: "capped",
+  masked: "masked",
+  weights: "weight",
+};
+
+function SmallPicture({ ui, small, of, paints, pair, side }: SmallProps) {
+  const { store } = ui;
+  const name = legendOf(small.stage);
+  const number = pair === null ? null : (pair[NUMBER_AT[small.stage] as keyof Pair] as number | null);
+  const blocked = pair !== null && !pair.allowed && (small.stage === "masked" || small.stage === "weights");
+  const { width, height } = sizeOf(small, side);
+  const box = { width: width / small.grid.columns, height: height / small.grid.rows };
+  const at = (query: number, key: number) => ({
+    x: Math.floor(key / small.keyBin) * box.width,
+    y: Math.floor(query / small.queryBin) * box.height,
+    ...box,
+  });
+  const hover = ui.hover.value;
+  const hovered = hover !== null && "bin" in hover ? at(hover.bin.queries.start, hover.bin.keys.start) : null;
+  const [query, key] = [store.query.value, store.key.value];
+  const pinned = query !== null && key !== null ? at(query, key) : null;
+  const under = (event: MouseEvent): Bin => {
+    const frame = (event.currentTarget as HTMLElement).getBoundingClientRect();
+    const row = clamp(Math.floor((event.clientY - frame.top) / box.height), small.grid.rows);
+    const column = clamp(Math.floor((event.clientX - frame.left) / box.width), small.grid.columns);
+    const { queries, keys } = store.facts.value;
+    return {
+      queries: span(row, small.queryBin, queries),
+      keys: span(column, small.keyBin, keys),
+    };
+  };
+  return (
+    <div class="aw-small" style={{ width: px(side) }}>
+      <div class="aw-small-head" data-stacked={side < STACKED_BELOW || undefined}>
+        <b>{name === "Weight" ? "Weights" : name === "Score" ? "Scores" : name}</b>
+        <span>{blocked ? "masked" : number === null ? "" : listNumber(number, small.stage)}</span>
+      </div>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: the canvas inside has the role and the focus */}
+      <div
+        class="aw-small-picture"
+        style={{ width: px(width), height: px(height) }}
+        onPointerMove={(event) => {
+          ui.hover.value = { bin: under(event) };
+        }}
+        onPointerLeave={() => {
+          ui.hover.value = null;
+        }}
+        onClick={(event) => {
+          const { queries, keys } = under(event);
+          const again = query === queries.start && key === keys.start;
+          store.select(again ? { query: null, key: null } : { query: queries.start, key: keys.start });
+        }}
+        onKeyDown={(event) => press(ui, event)}
+      >
+        <Raster
+          small={small}
+          of={of}
+          paints={paints}
+          label={`${name}, ${count(store.facts.value.queries)} queries by ${count(store.facts.value.keys)} keys`}
+        />
+        {query !== null && pinned !== null && (
+          <>
+            <i class="aw-small-rule" style={{ left: 0, right: 0, top: px(pinned.y), height: px(pinned.height) }} />
+            <i class="aw-small-rule" style={{ top: 0, bottom: 0, left: px(pinned.x), width: px(pinned.width) }} />
+          </>
+        )}
+        {hovered !== null && <Ring box={hovered} />}
+        {pinned !== null && <Ring box={pinned} pinned />}
+      </div>
+      <SmallRamp small={small} of={of} paints={paints} width={width} />
+    </div>
+  );
+}
+
+const LEAST_RING = 7;
+
+function Ring({ box, pinned }: { box: { x: number; y: number; width: number; height: number }; pinned?: boolean }) {
+  const width = Math.max(LEAST_RING, box.width);
+  const height = Math.max(LEAST_RING, box.height);
+  const x = box.x + (box.width - width) / 2;
+  const y = box.y + (box.height - height) / 2;
+  return (
+    <i
+      class="aw-ring"
+      data-pinned={pinned || undefined}
+      style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
+    />
+  );
+}
+
+function Output({
+  ui,
+  output,
+  of,
+  paints,
+  side,
+}: Omit<SmallProps, "small" | "pair"> & { output: NonNullable<Stages["output"]> }) {
+  const { width, height } = sizeOf(output, side);
+  const query = ui.store.query.value;
+  const row = height / output.grid.rows;
+  return (
+    <div class="aw-small" style={{ width: px(side) }}>
+      <div class="aw-small-head" data-stacked={side < STACKED_BELOW || undefined}>
+        <b>Output</b>
+        <span class="aw-muted">
+          {count(output.rows)} × {count(output.columns)}
+        </span>
+      </div>
+      <div
+        class="aw-small-picture"
+        style={{ width: px(width), height: px(height) }}
+        role="img"
+        aria-label={`Output, ${count(output.rows)} queries by ${count(output.columns)} numbers`}
+      >
+        <Raster small={output} of={of} paints={paints} />
+        {query !== null && (
+          <i
+            class="aw-small-rule"
+            style={{ left: 0, right: 0, top: px(Math.floor(query / output.queryBin) * row), height: px(row) }}
+          />
+        )}
+      </div>
+      <SmallRamp small={output} of={of} paints={paints} width={width} />
+    </div>
+  );
+}
+
+/** As large as fits, cells square where that leaves no hairline. */
+function sizeOf({ grid }: Small, side: number): { width: number; height: number } {
+  const most = Math.max(grid.rows, grid.columns);
+  return {
+    width: Math.max(LEAST, Math.round((side * grid.columns) / most)),
+    height: Math.max(LEAST, Math.round((side * grid.rows) / most)),
+  };
+}
+
+function brushOf(small: Small, of: Stages["of"]): Brush {
+  return makeBrush(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
+}
+
+interface RasterProps extends Omit<SmallProps, "ui" | "pair" | "side"> {
+  /** Of one that can be focused and moved in. */
+  readonly label?: string;
+}
+
+class Raster extends Component<RasterProps> {
+  private canvas = createRef<HTMLCanvasElement>();
+
+  override shouldComponentUpdate(next: RasterProps) {
+    return next.small !== this.props.small || next.paints !== this.props.paints;
+  }
+
+  override componentDidMount() {
+    const canvas = this.canvas.current;
+    if (canvas !== null && this.props.label !== undefined) {
+      canvas.tabIndex = 0;
+      canvas.setAttribute("role", "application");
+      canvas.setAttribute("aria-roledescription", "heatmap");
+      canvas.setAttribute("aria-label", this.props.label);
+    }
+    this.draw();
+  }
+
+  override componentDidUpdate() {
+    this.draw();
+  }
+
+  private draw() {
+    const { small, of, paints } = this.props;
+    const brush = brushOf(small, of);
+    if (this.canvas.current !== null) {
+      drawRaster(this.canvas.current, small.grid, brush, brush.signed ? paints.diverging : paints.sequential);
+    }
+  }
+
+  override render() {
+    return <canvas ref={this.canvas} />;
+  }
+}
+
+/** Four pixels of the ramp with its ends. */
+class SmallRamp extends Component<Omit<SmallProps, "ui" | "pair" | "side"> & { width: number }> {
+  private canvas = createRef<HTMLCanvasElement>();
+
+  override componentDidMount() {
+    this.draw();
+  }
+
+  override componentDidUpdate() {
+    this.draw();
+  }
+
+  private draw() {
+    const { small, of, paints } = this.props;
+    const context = this.canvas.current?.getContext("2d");
+    if (!context) return;
+    const image = context.createImageData(256, 1);
+    const packed = (brushOf(small, of).signed ? paints.diverging : paints.sequential).packed;
+    new Uint32Array(image.data.buffer).set(packed);
+    context.putImageData(image, 0, 0);
+  }
+
+  override render({ small, of, width }: Omit<SmallProps, "ui" | "pair" | "side"> & { width: number }) {
+    const domain = brushOf(small, of).domain;
+    const ends = domain === null ? [] : legendTicks(domain.low, domain.high, "linear", small.stage);
+    const [first, last] = [ends[0], ends.at(-1)];
+    return (
+      <div class="aw-small-ramp" style={{ width: px(Math.max(64, width)) }}>
+        <canvas ref={this.canvas} width={256} height={1} />
+        <span>{first?.text}</span>
+        <span>{last !== first ? last?.text : ""}</span>
+      </div>
+    );
+  }
+}
+
+/** The same keys as on the heatmap, as far as they mean something here. */
+function press(ui: Ui, event: KeyboardEvent): void {
+  const { store } = ui;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const { queries, keys } = store.facts.value;
+  const step = event.shiftKey ? 10 : 1;
+  const move = (down: number, right: number) => () =>
+    store.select({
+      query: clamp((store.query.value ?? -down) + down, queries),
+      key: clamp((store.key.value ?? -right) + right, keys),
+    });
+  const actions: Record<string, () => void> = {
+    ArrowUp: move(-step, 0),
+    ArrowDown: move(step, 0),
+    ArrowLeft: move(0, -step),
+    ArrowRight: move(0, step),
+    Home: move(0, -keys),
+    End: move(0, keys),
+    "[": () => stepHead(ui, -1),
+    "]": () => stepHead(ui, 1),
+    "{": () => stepLayer(ui, -1),
+    "}": () => stepLayer(ui, 1),
+  };
+  if (store.query.value !== null || store.key.value !== null) {
+    actions.Escape = () => store.select({ query: null, key: null });
+  }
+  const action = actions[event.key];
+  if (action === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  action();
+}
+
+const clamp = (value: number, total: number) => Math.max(0, Math.min(total - 1, value));
+const span = (index: number, bin: number, total: number) => ({
+  start: index * bin,
+  stop: Math.min((index + 1) * bin, total),
+});
+
+/** For the status line: the pinned pair's weight with all its digits. */
+export const exactWeight = (pair: Pair) => statusNumber(pair.weight ?? Number.NaN);

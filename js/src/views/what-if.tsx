@@ -1,0 +1,204 @@
+/** Other rules for the same tensors: a menu of them, and a scale that can be dragged. */
+
+import { effect } from "@preact/signals-core";
+import type { WhatIf } from "../model";
+import type { Pair } from "../steps";
+import type { Store } from "../store";
+import type { Ui } from "../ui";
+import { Menu, type Section } from "./menu";
+
+/** What is changed, in a few words; "none". */
+export function whatIfName(changes: WhatIf): string {
+  const { scale, temperature, mask, causal, window, drop_keys, dtype } = changes;
+  const words = [
+    scale === undefined ? "" : `scale ${short(scale)}`,
+    temperature === undefined ? "" : `temperature ${short(temperature)}`,
+    mask === false ? "no mask" : "",
+    causal === undefined ? "" : causal === false ? "not causal" : causal === true ? "causal" : "causal, lower right",
+    window === undefined ? "" : window === null ? "no window" : `window ${window}`,
+    drop_keys === undefined || drop_keys.length === 0
+      ? ""
+      : `without ${drop_keys.length} ${drop_keys.length === 1 ? "key" : "keys"}`,
+    dtype ?? "",
+  ].filter(Boolean);
+  return words.length === 0 ? "none" : words.length > 2 ? `${words.length} changes` : words.join(", ");
+}
+
+const short = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
+
+/** Change one rule beside those that are changed already; undefined is as it was. */
+export function change(store: Store, part: { [K in keyof WhatIf]?: WhatIf[K] | undefined }): void {
+  const next = Object.fromEntries(
+    Object.entries({ ...store.what_if.value, ...part }).filter(([, value]) => value !== undefined),
+  );
+  store.show({ what_if: next as WhatIf });
+}
+
+export function WhatIfMenu({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changes = store.what_if.value;
+  return (
+    <Menu name="What if" label="What if" value={whatIfName(changes)} sections={sections(ui)}>
+      {Object.keys(changes).length > 0 && (
+        <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
+          As it was
+        </button>
+      )}
+    </Menu>
+  );
+}
+
+function sections({ store }: Ui): Section[] {
+  const changes = store.what_if.value;
+  const { head_size, is_causal } = store.facts.value;
+  const key = store.key.value;
+  const dropped = changes.drop_keys ?? [];
+  const found: Section[] = [
+    {
+      title: "Scale",
+      value: changes.scale === undefined ? "own" : String(changes.scale),
+      choices: [
+        { value: "own", name: "as it was" },
+        ...(head_size === null ? [] : [{ value: String(head_size ** -0.5), name: `1 ÷ √${head_size}` }]),
+        { value: "1", name: "1", note: "no scaling" },
+      ],
+      choose: (value) => change(store, { scale: value === "own" ? undefined : Number(value) }),
+    },
+    {
+      title: "Mask",
+      value: changes.mask === false ? "off" : "on",
+      choices: [
+        { value: "on", name: "as it was" },
+        { value: "off", name: "without the mask" },
+      ],
+      choose: (value) => change(store, { mask: value === "off" ? false : undefined }),
+    },
+    {
+      title: "Causal",
+      value: changes.causal === undefined ? "own" : String(changes.causal),
+      choices: [
+        { value: "own", name: "as it was", note: is_causal ? "causal" : "" },
+        ...(is_causal ? [{ value: "false", name: "off" }] : [{ value: "true", name: "on", note: "upper left" }]),
+        { value: "lower right", name: "lower right" },
+      ],
+      choose: (value) =>
+        change(store, {
+          causal: value === "own" ? undefined : value === "lower right" ? "lower right" : value === "true",
+        }),
+    },
+    {
+      title: "Numbers",
+      value: changes.dtype ?? "own",
+      choices: [
+        { value: "own", name: "as they are" },
+        { value: "float16", name: "float16" },
+        { value: "bfloat16", name: "bfloat16" },
+        { value: "int8", name: "int8", note: "a scale for each token" },
+      ],
+      choose: (value) => change(store, { dtype: value === "own" ? undefined : (value as "int8") }),
+    },
+  ];
+  if (key !== null || dropped.length > 0) {
+    const isDropped = key !== null && dropped.includes(key);
+    found.push({
+      title: "Keys",
+      value: isDropped ? "drop" : "own",
+      choices: [
+        { value: "own", name: "all" },
+        ...(key === null ? [] : [{ value: "drop", name: `without ${store.keyLabels.value.at(key).text}` }]),
+      ],
+      choose: (value) =>
+        change(store, { drop_keys: value === "own" || key === null ? undefined : [...new Set([...dropped, key])] }),
+    });
+  }
+  return found;
+}
+
+const PATIENCE = 600; // milliseconds, after which an answer is no longer waited for
+
+/**
+ * Sends the newest of many values, one at a time: the next goes when what the last has changed is there. Nothing queues
+ * up, and the last is always sent.
+ */
+export function newestOnly(store: Store): (scale: number) => void {
+  let wanted: number | null = null;
+  let sentAt: number | null = null; // the version of the tensors when the last was sent
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const send = () => {
+    if (wanted === null) return;
+    const scale = wanted;
+    wanted = null;
+    sentAt = store.facts.peek().version;
+    clearTimeout(timer);
+    timer = setTimeout(arrived, PATIENCE);
+    change(store, { scale });
+  };
+  const arrived = () => {
+    clearTimeout(timer);
+    sentAt = null;
+    if (wanted === null) end();
+    else send();
+  };
+  let end = () => {};
+  return (scale) => {
+    wanted = scale;
+    if (sentAt !== null) return;
+    end();
+    send();
+    end = effect(() => {
+      if (sentAt !== null && store.facts.value.version !== sentAt) queueMicrotask(arrived);
+    });
+  };
+}
+
+const senders = new WeakMap<Store, (scale: number) => void>();
+
+/** Handlers of the dot that stands for the scaled score: moving it is choosing another scale. */
+export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number) => number) {
+  const { store } = ui;
+  const score = pair.score ?? 0;
+  const send = senders.get(store) ?? newestOnly(store);
+  senders.set(store, send);
+  const to = (scale: number) => send(Number(scale.toPrecision(4)));
+  const scale = pair.scale ?? 1;
+  return {
+    tabIndex: 0,
+    role: "slider" as const,
+    "aria-label": "Scale",
+    "aria-valuenow": Number(scale.toPrecision(4)),
+    "aria-valuetext": `scale ${Number(scale.toPrecision(4))}`,
+    onPointerDown(event: PointerEvent) {
+      if (score === 0) return;
+      const grip = event.currentTarget as SVGCircleElement;
+      const chart = grip.ownerSVGElement as SVGSVGElement;
+      const frame = chart.getBoundingClientRect();
+      const end = new AbortController();
+      event.preventDefault();
+      window.addEventListener(
+        "pointermove",
+        (moved) => {
+          const x = Math.max(0, Math.min(frame.width, moved.clientX - frame.left));
+          to(valueAt(x, frame.width) / score);
+        },
+        { signal: end.signal },
+      );
+      for (const name of ["pointerup", "pointercancel"] as const) {
+        window.addEventListener(name, () => end.abort(), { signal: end.signal });
+      }
+      ui.stop.addEventListener("abort", () => end.abort(), { once: true, signal: end.signal });
+    },
+    onKeyDown(event: KeyboardEvent) {
+      const factors: Record<string, number> = {
+        ArrowRight: 1.05,
+        ArrowUp: 1.05,
+        ArrowLeft: 1 / 1.05,
+        ArrowDown: 1 / 1.05,
+      };
+      const factor = factors[event.key];
+      if (factor === undefined) return;
+      event.preventDefault();
+      event.stopPropagation();
+      to(scale * factor);
+    },
+  };
+}
