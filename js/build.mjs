@@ -18,7 +18,6 @@ const MOST_BYTES = 204_800;
 
 const common = {
   absWorkingDir: HERE,
-  alias: { "d3-transition": "./src/no-transition.ts" },
   bundle: true,
   charset: "utf8",
   jsx: "automatic",

@@ -112,7 +112,6 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       return -Math.sign(pixels) * Math.min(0.5, Math.abs(pixels) * 0.01);
     })
     .clickDistance(CLICK_MOVES)
-    .duration(0)
     .on("zoom", (event: D3ZoomEvent<HTMLCanvasElement, unknown>) => {
       const { k, x, y } = event.transform;
       hint.value = false;
