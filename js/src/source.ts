@@ -24,6 +24,8 @@ export interface Line {
 export interface Bin {
   readonly queries: Span;
   readonly keys: Span;
+  /** Where the picture knows only one query of several: how many that one stands for. */
+  readonly standsFor?: number;
 }
 
 /** The number at a cell, or the greatest in a bin and where it is. */
