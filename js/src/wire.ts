@@ -10,6 +10,7 @@ import type {
   PictureMessage,
   Pool,
   Quantisation,
+  Sampled,
   Stage,
   ThumbnailsMessage,
   TokensMessage,
@@ -46,6 +47,8 @@ export interface Picture {
   high: number | null;
   /** Whether the grid is the matrix itself: a cell for each cell, and float32. */
   exact: boolean;
+  /** null where each row is of all its queries; else those that stand for several. */
+  sampled: Sampled | null;
   /** null when `error` says why. */
   grid: Grid | null;
   error: string | null;
@@ -116,7 +119,9 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   const queryBin = message.query_bin;
   const keyBin = message.key_bin;
   const ownKeys = message.own_keys ?? keys;
-  const picture = { of: { layer, batch, head, stage, pool }, queries, keys, ownKeys, queryBin, keyBin, low, high };
+  const of = { layer, batch, head, stage, pool };
+  const sampled = message.sampled ?? null;
+  const picture = { of, queries, keys, ownKeys, queryBin, keyBin, low, high, sampled };
   if (error !== null && error !== undefined) return { ...picture, exact: false, grid: null, error };
   if (!message.values) throw new Error("picture has neither values nor an error");
   if (!(queryBin >= 1 && keyBin >= 1)) {
