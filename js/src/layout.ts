@@ -57,8 +57,14 @@ export interface LabelRoom {
   readonly below?: boolean;
 }
 
-/** Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. */
-export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1) {
+/** Of the room, what whole pixels a cell may leave empty where a cell is not one of the matrix. */
+const WASTE = 0.06;
+
+/**
+ * Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. Cells
+ * are whole device pixels; `pooled` ones, which nobody counts, are a little more where much room would be left empty.
+ */
+export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1, pooled = false) {
   const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
   const tall = MAX_HEIGHT * unit;
   const pixels = (length: number) => Math.max(1, Math.floor(length * dpr));
@@ -66,11 +72,18 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   const across = Math.ceil(columns / fold);
   const down = Math.ceil(rows / fold);
   const whole = (length: number) => pixels(length) / dpr;
-  const cell = whole(Math.min(MAX_CELL * unit, wide / across, tall / down));
+  const most = Math.min(MAX_CELL * unit, wide / across, tall / down);
+  const cell = pooled && whole(most) < (1 - WASTE) * most ? most : whole(most);
   const line = NUMBERS_FROM * unit; // few rows over many keys: tall cells rather than a hairline
   const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));
   const cellWidth = Math.max(cell, whole(Math.min(line, (4 * line) / across)));
-  return { fold, rows: down, columns: across, cellWidth: Math.min(cellWidth, whole(wide / across)), cellHeight };
+  return {
+    fold,
+    rows: down,
+    columns: across,
+    cellWidth: Math.min(cellWidth, Math.max(cell, whole(wide / across))),
+    cellHeight,
+  };
 }
 
 /** Font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
@@ -153,14 +166,14 @@ export function layoutFigure(input: {
     }
     overhang = Math.ceil(overhang);
     const taken = left + overhang + (beside ? panel + PANEL_GAP * unit : 0);
-    const cells = fit(frame - taken, rows, columns, dpr, unit);
+    const cells = fit(frame - taken, rows, columns, dpr, unit, labels.keyTicks && labels.queryTicks);
     figure = {
       mode,
       ...cells,
       left,
       top: keyRoom,
-      width: cells.cellWidth * cells.columns,
-      height: cells.cellHeight * cells.rows,
+      width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
+      height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
       overhang,
       labelRoom,
       keyRoom,

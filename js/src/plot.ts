@@ -282,14 +282,15 @@ const LOOKED_AT = 1024;
 
 /** How much room the labels of both axes need; of a long one beside its tokens that of their positions. */
 function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure): LabelRoom {
-  const full = (labels: Labels, index: number) => {
+  const full = (labels: Labels, index: number, long: boolean) => {
     const label = labels.at(index);
-    return measure(label.text, 12, 600) + (label.subscript === "" ? 0 : measure(label.subscript, 9) + 1);
+    const subscript = long ? "" : label.subscript; // a long axis says positions beside the tokens
+    return measure(label.text, 12, 600) + (subscript === "" ? 0 : measure(subscript, 9) + 1);
   };
   const longest = (labels: Labels, long: boolean, total: number) => {
     let most = measure(count(total - 1), 10);
     for (let i = 0; i < (long ? Math.min(total, LOOKED_AT) : total); i++) {
-      most = Math.max(most, full(labels, i));
+      most = Math.max(most, full(labels, i, long));
       if (long && most >= CROWDED) break;
     }
     return most;
@@ -301,7 +302,7 @@ function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure):
     keyTicks: long.key,
     query: longest(queries, long.query, size.queries),
     key: longest(keys, long.key, size.keys),
-    keys: (index: number) => (long.key ? 0 : full(keys, index)),
+    keys: (index: number) => (long.key ? 0 : full(keys, index, false)),
     positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
     below: long.key && named(keys),
   };

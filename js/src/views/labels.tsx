@@ -134,7 +134,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const outlined = !pinned && axis.further.includes(index);
   const label = axis.labels.at(index);
   const hovered = axis.hovered?.start === index;
-  const subscript = label.subscript !== "" && (down || pitch >= 16 * unit || pinned);
+  const subscript = label.subscript !== "" && !axis.numbered && (down || pitch >= 16 * unit || pinned);
   const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
   const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;
@@ -219,7 +219,7 @@ function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: numbe
   const { perToken, offset } = axis;
   return (
     <>
-      {ticksOf(axis, (down ? 40 : 72) * unit).map((position) => {
+      {ticksOf(axis, (down && !axis.long ? 40 : 72) * unit).map((position) => {
         const at = (position + 0.5) * perToken + offset;
         const tick = down
           ? { left: px(figure.left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }

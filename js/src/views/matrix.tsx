@@ -1,6 +1,6 @@
 /** The heatmap with its legend below and its panel beside; above the panel, while it is zoomed, the minimap. */
 
-import { effect } from "@preact/signals-core";
+import { computed, effect } from "@preact/signals-core";
 import type { Ui } from "../ui";
 import { part, px, type View } from "./dom";
 import { heatmap } from "./heatmap";
@@ -25,6 +25,7 @@ export function matrix(ui: Ui): View {
   column.append(picture.node, colours.node);
   beside.append(map.node, side.node);
   node.append(column, beside);
+  const zoomed = computed(() => windowOf(ui) !== null);
   const ends = [
     effect(() => {
       const figure = picture.plot.figure.value;
@@ -47,8 +48,7 @@ export function matrix(ui: Ui): View {
       const figure = picture.plot.figure.value;
       if (figure === null) return;
       // The panel's first row stands level with the picture's first; the minimap with its upper edge.
-      const zoomed = windowOf(ui) !== null;
-      beside.style.marginTop = px(zoomed ? figure.top : Math.max(0, figure.top - HEADLINE * ui.unit.value));
+      beside.style.marginTop = px(zoomed.value ? figure.top : Math.max(0, figure.top - HEADLINE * ui.unit.value));
     }),
   ];
   return {

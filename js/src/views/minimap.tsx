@@ -1,6 +1,6 @@
 /** Where in the whole a zoomed picture is: the picture itself, small, with a ring that can be dragged. */
 
-import { effect, signal } from "@preact/signals-core";
+import { computed, effect, signal } from "@preact/signals-core";
 import { drawRaster, foldGrid } from "../canvas";
 import { count } from "../format";
 import type { Ui, Window } from "../ui";
@@ -25,6 +25,7 @@ export function minimap(ui: Ui): View {
   map.setAttribute("aria-roledescription", "map");
   map.append(canvas, over);
   const size = signal({ width: SIDE, height: SIDE });
+  const isShown = computed(() => windowOf(ui) !== null);
 
   const marks = mount(over, () => <Marks ui={ui} size={size.value} />);
   const facts = mount(part("aw-minimap-facts"), () => <Facts ui={ui} />);
@@ -42,7 +43,7 @@ export function minimap(ui: Ui): View {
       const picture = store.picture.value;
       const brush = ui.brush.value;
       const both = ui.paints.value;
-      if (windowOf(ui) === null || picture?.grid == null || brush === null || both === null) return;
+      if (!isShown.value || picture?.grid == null || brush === null || both === null) return;
       const { down, across, width, height } = fitted(picture, ui.dpr.value, ui.unit.value);
       const grid = foldGrid(picture.grid, down, across);
       const inRow =

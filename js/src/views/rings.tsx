@@ -46,6 +46,7 @@ function Ring({ box, pinned, further }: { box: Box; pinned?: boolean; further?: 
       class="aw-ring"
       data-pinned={pinned || undefined}
       data-further={further || undefined}
+      data-small={box.width < LEAST_RING || undefined}
       style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
     />
   );
