@@ -2,7 +2,6 @@
 
 import { computed, type Signal, signal } from "@preact/signals-core";
 import { count, listNumber } from "../format";
-import type { Progress } from "../model";
 import { shortened } from "../rank";
 import {
   hasPairs,
@@ -20,7 +19,7 @@ import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { mount, part, rove, Token, type View } from "./dom";
 import { GoTo, travelTo } from "./goto";
-import { PassSlot, passOf } from "./progress";
+import { type Pass, PassSlot, passOf } from "./progress";
 import { isNamed } from "./words";
 
 /** Of the pinned places the last alone, or all of them. */
@@ -64,7 +63,7 @@ interface PanelProps {
   /** All pins as one; null if only the last is ranked. */
   readonly together: Ranked | Unranked | null;
   readonly strongest: Strongest;
-  readonly pass: Progress | "over" | null;
+  readonly pass: Pass | null;
 }
 
 function Panel(props: PanelProps) {
@@ -86,7 +85,7 @@ function Panel(props: PanelProps) {
         {ui.target.value === null && picture !== null && hasPairs(picture) ? (
           <StrongestPairs ui={ui} pairs={strongest} />
         ) : (
-          <List {...props} most={most} />
+          <List {...props} most={most} pooled={pooled} />
         )}
       </div>
     </>
@@ -131,7 +130,7 @@ function Place({ labels, index }: { labels: Labels; index: number }) {
   );
 }
 
-function List({ ui, choice, pins, together, most }: PanelProps & { most: number }) {
+function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most: number; pooled: boolean }) {
   const { store } = ui;
   const ranked = together ?? ui.ranked.value;
   const target = ui.target.value;
@@ -169,7 +168,11 @@ function List({ ui, choice, pins, together, most }: PanelProps & { most: number 
       {"problem" in ranked ? (
         <p class="aw-prompt">{ranked.problem}</p>
       ) : (
-        <Ranks ranked={ranked} over={together === null ? "last" : choice.value} {...{ others, chosen, ui, most }} />
+        <Ranks
+          ranked={ranked}
+          over={together === null ? "last" : choice.value}
+          {...{ others, chosen, ui, most, pooled }}
+        />
       )}
     </>
   );
@@ -215,9 +218,13 @@ interface RanksProps {
   readonly ui: Ui;
   readonly over: Choice;
   readonly most: number;
+  /** Of a long head nearly all tokens are repeated, and those that are masked are many: less is said of both. */
+  readonly pooled: boolean;
 }
 
-function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
+const DIGIT = 6.4; // pixels of a position, in the widest of usual fonts
+
+function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
   const { store } = ui;
   const { of, stage } = ranked;
   const byQuery = of.side === "query";
@@ -226,6 +233,10 @@ function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
   const ranking = shortened(ranked.ranking, most);
   const { top, values, rest, allowed, blocked, nan } = ranking;
   const greatest = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
+  const unlisted = [
+    rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
+    blocked > 0 ? `${count(blocked)} masked` : "",
+  ].filter(Boolean);
   const select = (position: number) =>
     store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
   if (allowed === 0 && nan === 0) {
@@ -239,7 +250,11 @@ function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
           {byQuery ? " of this query, or in k" : ", or in k of this key"}.
         </p>
       )}
-      <ol class="aw-ranks" aria-label={headline(stage, byQuery)}>
+      <ol
+        class="aw-ranks"
+        aria-label={headline(stage, byQuery)}
+        style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
+      >
         {top.map((position, at) => {
           const value = values[at] as number;
           const label = others.at(position);
@@ -258,7 +273,7 @@ function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
                   data-special={label.special || undefined}
                   title={label.text}
                 >
-                  <Token labels={others} index={position} subscript />
+                  <Token labels={others} index={position} subscript={!pooled} />
                 </span>
                 <span class="aw-bar">
                   <i style={barStyle(value, greatest, isSigned(stage))} />
@@ -270,13 +285,8 @@ function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
         })}
         {(rest.count > 0 || blocked > 0) && (
           <li class="aw-rank aw-rest">
-            <span class="aw-token">
-              {[
-                rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
-                blocked > 0 ? `${count(blocked)} masked` : "",
-              ]
-                .filter(Boolean)
-                .join(", ")}
+            <span class="aw-token" title={unlisted.join(", ")}>
+              {(pooled ? unlisted.slice(0, 1) : unlisted).join(", ")}
             </span>
             {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
           </li>
@@ -295,7 +305,9 @@ function Ranks({ ranked, others, chosen, ui, over, most }: RanksProps) {
                 </span>
               </div>
               <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
-                <span class="aw-sum-name">{ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}</span>
+                <span class="aw-sum-name">
+                  {pooled || ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}
+                </span>
                 <span>
                   <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
                 </span>

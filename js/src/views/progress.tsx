@@ -6,49 +6,56 @@ import type { Progress } from "../model";
 import type { Ui } from "../ui";
 import type { Picture } from "../wire";
 
-/** `null` where there is nothing to show; "over" where it has ended and only its room is kept. */
-export type Pass = ReadonlySignal<Progress | "over" | null>;
+/** A pass over the selected head. */
+export interface Pass {
+  readonly progress: Progress;
+  /** Of how many rows the picture was made that came first; null if it was not made of rows. */
+  readonly rows: number | null;
+  /** It has ended: only its room is kept. */
+  readonly over: boolean;
+}
 
 /** The pass over the selected head. What it leaves behind stays free until something else moves anyway. */
-export function passOf(ui: Ui): Pass {
+export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
-  const own = computed(() => {
+  const own = computed<Pass | null>(() => {
     const progress = store.progress.value;
     if (progress === null) return null;
     const names = ["layer", "batch", "head", "stage", "pool"] as const;
-    return names.every((name) => progress[name] === store[name].value) ? progress : null;
+    if (names.some((name) => progress[name] !== store[name].value)) return null;
+    const picture = store.picture.value;
+    return { progress, rows: picture?.sampled ? (picture.grid?.rows ?? null) : null, over: false };
   });
-  const room = signal(false);
+  const left = signal<Pass | null>(null);
   let last = "";
   const end = effect(() => {
     const { layer, batch, head, stage, pool } = store;
     const now = [layer, batch, head, stage, pool, ui.target].map(({ value }) => value);
     const place = JSON.stringify(now);
-    if (own.value !== null) room.value = true;
-    else if (place !== last) room.value = false;
+    if (own.value !== null) left.value = { ...own.value, over: true };
+    else if (place !== last) left.value = null;
     last = place;
   });
   stop.addEventListener("abort", end, { once: true });
-  return computed(() => own.value ?? (room.value ? "over" : null));
+  return computed(() => own.value ?? left.value);
 }
 
-export function PassSlot({ ui, pass }: { ui: Ui; pass: Progress | "over" | null }) {
-  const picture = ui.store.picture.value;
+export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   return (
     <>
       <div class="aw-visually-hidden" aria-live="polite">
-        {spoken(pass, picture)}
+        {spoken(pass, ui.store.picture.value)}
       </div>
       {pass !== null && (
-        <div class="aw-progress" data-aw="progress">
-          {pass !== "over" && <Running ui={ui} progress={pass} picture={picture} />}
+        <div class="aw-progress" data-aw="progress" data-over={pass.over || undefined}>
+          <Running ui={ui} {...pass} />
         </div>
       )}
     </>
   );
 }
 
-function Running({ ui, progress, picture }: { ui: Ui; progress: Progress; picture: Picture | null }) {
+function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
   const { layer, batch, head, stage, state, share } = progress;
   const stopped = state === "stopped";
   const done = Math.floor(100 * share);
@@ -59,8 +66,8 @@ function Running({ ui, progress, picture }: { ui: Ui; progress: Progress; pictur
     <>
       <div class="aw-heading">{stopped ? "The exact picture" : "Computing the exact picture"}</div>
       <p>
-        {firstPicture(picture)}
-        {firstPicture(picture) && <br />}
+        {rows !== null &&
+          `First picture: ${count(rows)} of ${count(ui.store.facts.value.queries)} query rows, each exact. `}
         What you zoom into is exact already.
       </p>
       <div
@@ -94,14 +101,6 @@ function Running({ ui, progress, picture }: { ui: Ui; progress: Progress; pictur
   );
 }
 
-/** Of how many rows the picture was made that came first. */
-function firstPicture(picture: Picture | null): string {
-  if (picture?.sampled == null) return "";
-  const { first, every } = picture.sampled;
-  const rows = Math.ceil((picture.queries - first) / every);
-  return `First picture: ${count(rows)} of ${count(picture.queries)} query rows, each exact.`;
-}
-
 /** `about 4 s left` */
 export function timeLeft(seconds: number | null): string {
   if (seconds === null) return "";
@@ -111,10 +110,10 @@ export function timeLeft(seconds: number | null): string {
 }
 
 /** Said when it begins, stops and ends, and not in between. */
-function spoken(pass: Progress | "over" | null, picture: Picture | null): string {
+function spoken(pass: Pass | null, picture: Picture | null): string {
   if (pass === null) return "";
-  if (pass === "over") return picture?.sampled === null ? "The picture is exact" : "";
-  return pass.state === "stopped"
-    ? `Stopped at ${Math.floor(100 * pass.share)} %`
+  if (pass.over) return picture?.sampled === null ? "The picture is exact" : "";
+  return pass.progress.state === "stopped"
+    ? `Stopped at ${Math.floor(100 * pass.progress.share)} %`
     : "Computing the exact picture. What you zoom into is exact already.";
 }

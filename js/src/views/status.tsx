@@ -119,7 +119,7 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
   const stage = picture.of.stage;
   const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
   const number = kind === BLOCKED ? "masked" : kind === NUMBER ? statusNumber(value) : numberOf(value, kind, stage);
-  if (one) {
+  if (one && bin.standsFor === undefined) {
     return (
       <>
         <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
@@ -132,19 +132,22 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
   const row = bin.queries.stop - bin.queries.start === 1; // then only the key has to be said
   return (
     <>
-      {row ? "query" : "queries"} <b>{rangeOf(bin.queries)}</b> → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
+      {bin.standsFor !== undefined ? (
+        <>
+          row <b>{count(bin.queries.start)}</b> stands for {count(bin.standsFor)}
+        </>
+      ) : (
+        <>
+          {row ? "query" : "queries"} <b>{rangeOf(bin.queries)}</b>
+        </>
+      )}{" "}
+      → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
       {kind === BLOCKED ? (
         <b class="aw-exact">all masked</b>
       ) : (
         <>
           maximum <b class="aw-exact">{number}</b> at {row ? "" : `query ${count(reading.query)}, `}key{" "}
           {count(reading.key)}
-        </>
-      )}
-      {bin.standsFor !== undefined && (
-        <>
-          <i class="aw-gap" />
-          row {count(bin.queries.start)} stands for {count(bin.standsFor)}
         </>
       )}
     </>
