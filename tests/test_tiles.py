@@ -260,7 +260,7 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
 
 def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> None:
     att = Attention(torch.randn(1, 3, 64, 4), torch.randn(1, 3, 64, 4))
-    one = 64 * 64 * (4 + 1)
+    one = 64 * 64 * (4 + 1) + 64 * 4
     levels = Levels(att, budget=2 * one)
     for head in range(2):
         list(levels.visit(0, head))
