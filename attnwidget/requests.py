@@ -36,7 +36,7 @@ MAX_PLACES = 64  # rows or columns that are ranked together, and places that are
 MAX_PAIRS = 32
 MAX_FOUND = 20
 MAX_TEXT = 200  # characters to search for
-LATER = "it is there with the exact picture"
+WAIT = "wait for the exact picture"
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Message:
         needed = cost.cells(*of, queries, keys, request["stage"])
         if len(keys) < att.shape.K:
             needed += cost.normalizers(*of, queries, request["stage"])
-        self.purse.spend(needed, f"look closer, or wait: {LATER}")
+        self.purse.spend(needed, f"look closer, or {WAIT}")
 
 
 def answer(desk: Desk, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
@@ -196,7 +196,7 @@ def _ranked(message: Message, request: Reply) -> Reply:
     else:
         queries = range(att.shape.Q)
         message.purse.spend(len(places) * att.shape.Q, "ask for fewer at once")
-        message.purse.spend(cost.normalizers(att, batch, head, queries, request["stage"]), LATER)
+        message.purse.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     found = ranking.rank(values, blocked, count)
     return {
@@ -223,7 +223,7 @@ def _strongest(message: Message, request: Reply) -> Reply:
     if levels.find(key) is None:
         needed = cost.cells(att, batch, head, *everything, "weights")
         if needed > cost.AT_ONCE:
-            raise ValueError(f"the strongest pairs are not known yet: {LATER} of the weights' maximum")
+            raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
         message.purse.spend(needed, "ask for it alone")
         for _ in levels.visit(batch, head):
             pass

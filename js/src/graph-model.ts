@@ -120,8 +120,9 @@ export function graphModel(ui: Ui): GraphModel {
     };
     return { queries: lane(queries, keep("query"), unit), keys: lane(keys, keep("key"), unit) };
   });
+  const isDrawn = computed(() => store.picture.value !== null);
   const frame = computed<Frame | null>(() => {
-    if (ui.width.value === 0 || store.picture.value === null) return null;
+    if (ui.width.value === 0 || !isDrawn.value) return null;
     return frameOf(ui, measure.value);
   });
   const bands = computed(() => {

@@ -110,6 +110,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
   });
 
+  const listed = computed(() => (store.view.value === "heatmap" ? target.value : null)); // the graph asks for its own
+
   const brush = computed(() => {
     const picture = store.picture.value;
     const both = paints.value;
@@ -137,7 +139,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     window: signal<Window | null>(null),
     travel: signal<Travel | null>(null),
     target,
-    ranked: rankedSource(store, kernel, target, stop),
+    ranked: rankedSource(store, kernel, listed, stop),
     hovered,
     pinned,
   };
