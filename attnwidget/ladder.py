@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import pyramid, wire
+from . import picture, pyramid, wire
 from .attention import Attention
 from .check import parity
 from .explain import Explanation
+from .levels import Key
 from .metrics import top_keys
 
 SIZE = 128  # rows and columns of a small picture, at most
@@ -37,10 +38,16 @@ def stages(att: Attention, batch: int, head: int) -> dict[str, Any]:
 
 
 def _picture(att: Attention, batch: int, head: int, stage: str) -> dict[str, Any]:
-    seen = pyramid.overview(att, batch, head, size=SIZE, stage=stage)
+    """A stage, exact; of a long head from one exact row in each bin, `every` queries apart."""
+    every = 1
+    if picture.is_long(att, Key(batch, head, stage, "max")):
+        seen = pyramid.sampled(att, batch, head, rows=SIZE, columns=SIZE, stage=stage)
+        every = seen.query_bin
+    else:
+        seen = pyramid.overview(att, batch, head, size=SIZE, stage=stage)
     blocked = ~seen.allowed if stage in MASKED and not bool(seen.allowed.all()) else None
     encoded = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
-    return {"stage": stage, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded}
+    return {"stage": stage, "every": every, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded}
 
 
 def _output(att: Attention, batch: int, head: int) -> dict[str, Any] | None:

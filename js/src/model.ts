@@ -180,7 +180,7 @@ export interface StagesMessage {
   layer: number;
   batch: number;
   head: number;
-  pictures: (SmallMessage & { stage: Stage; key_bin: number })[];
+  pictures: (SmallMessage & { stage: Stage; key_bin: number; every: number })[];
   output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
   /** The largest difference from torch's own output; null where it has none. */
   parity: { difference: number; queries: number; equal: boolean } | null;

@@ -10,6 +10,8 @@ export interface Small {
   readonly keyBin: number;
   readonly low: number | null;
   readonly high: number | null;
+  /** 1 where it is exact; else each row is that of one query of so many. */
+  readonly every: number;
 }
 
 export interface Stages {
@@ -45,6 +47,7 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
     keyBin: one.key_bin,
     low: one.low,
     high: one.high,
+    every: one.every,
   });
   return {
     of: { layer, batch, head },
@@ -53,7 +56,7 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
       output === null
         ? null
         : {
-            ...(await small({ ...output, stage: "scores", key_bin: output.value_bin })),
+            ...(await small({ ...output, stage: "scores", key_bin: output.value_bin, every: 1 })),
             rows: output.rows,
             columns: output.columns,
           },
@@ -120,6 +123,7 @@ export function asPicture(small: Small, of: Stages["of"]): Picture {
     high,
     exact: false,
     grid,
+    sampled: null,
     error: null,
   };
 }

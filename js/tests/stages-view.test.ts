@@ -36,7 +36,11 @@ function drawn(cells: Cells) {
 }
 
 function stagesOf(): StagesMessage {
-  const small = (stage: "scores" | "scaled" | "masked" | "weights", cells: Cells) => ({ ...drawn(cells), stage });
+  const small = (stage: "scores" | "scaled" | "masked" | "weights", cells: Cells) => ({
+    ...drawn(cells),
+    stage,
+    every: 1,
+  });
   return {
     layer: 0,
     batch: 0,

@@ -52,6 +52,11 @@ function StagesView({ ui, largestFirst }: { ui: Ui; largestFirst: Signal<boolean
           </>
         )}
       </div>
+      {(found.pictures[0]?.every ?? 1) > 1 && (
+        <p class="aw-prompt">
+          Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
+        </p>
+      )}
       {pair === null ? (
         <p class="aw-prompt">Click a cell to see why its weight is what it is.</p>
       ) : (

@@ -10,6 +10,7 @@ import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
 import { WhatIfMenu } from "./what-if";
+import { showsCells } from "./words";
 
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
@@ -82,7 +83,12 @@ function Toolbar({ ui }: { ui: Ui }) {
           </Menu>
         )}
         {roomy && pooled && !isGraph && !isStages && (
-          <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />
+          <Menu
+            name="Pool"
+            label="Pool"
+            value={showsCells(ui) ? "none needed" : poolName(store.pool.value)}
+            sections={[pool]}
+          />
         )}
         <Menu
           name="More"
