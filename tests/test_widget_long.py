@@ -18,7 +18,7 @@ import pytest
 import torch
 from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells, decode_tokens
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, cost, masks, picture, pyramid, tiles, wire
+from attnwidget import Attention, AttentionStack, AttentionWidget, cost, levels, masks, picture, pyramid, tiles, wire
 from attnwidget.levels import Visit
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
@@ -404,19 +404,26 @@ def test_tensors_that_change_on_the_way_are_said(front_end: FrontEnd) -> None:
 def test_an_interrupt_of_finish_loses_nothing(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(9000, 600)
     w = AttentionWidget(q, k)
-    find = pyramid.blocks
-    count = iter(range(10**6))
+    whole = levels.pooled
+    steps = iter(range(10**6))
 
-    def interrupted(*about: Any, **more: Any) -> Iterator[Any]:
-        if next(count) == 3:
-            raise KeyboardInterrupt
-        return find(*about, **more)
+    def interrupted(*about: Any) -> Iterator[Any]:
+        found = whole(*about)
+        while True:
+            if next(steps) == 20:
+                raise KeyboardInterrupt
+            try:
+                yield next(found)
+            except StopIteration as end:
+                return end.value
 
     with monkeypatch.context() as patch:
-        patch.setattr(pyramid, "blocks", interrupted)
+        patch.setattr(levels, "pooled", interrupted)
         with pytest.raises(KeyboardInterrupt):
             w.finish()
     assert w.picture["sampled"] is not None
+    assert w._refinement is not None
+    assert w._refinement.visit.rows > 0
     w.finish()
     assert_close(drawn(w.picture)[0], pooled(w.attention, "weights", "max", *bins(w)), drawn(w.picture)[1])
 
