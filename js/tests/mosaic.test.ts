@@ -7,7 +7,7 @@ import { colorsOf, FADE, type Mosaic, type Painted, paintMosaic, Rasters } from 
 import { createTileCache, type TileCache, tilesInView } from "../src/tiles";
 import { WHOLE } from "../src/viewport";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../src/wire";
-import { longHead } from "./long.ts";
+import { longHead } from "./long-head.ts";
 
 const head = longHead(4096);
 const size = { queries: head.queries, keys: head.keys };

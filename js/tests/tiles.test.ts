@@ -8,7 +8,7 @@ import type { TileAddress } from "../src/model";
 import { createTileCache, tileSource, tilesInView, tilesOf, type Wanted } from "../src/tiles";
 import { WHOLE } from "../src/viewport";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../src/wire";
-import { longHead } from "./long.ts";
+import { longHead } from "./long-head.ts";
 import { settle } from "./page.ts";
 import { asked, random, stateOf } from "./states.ts";
 
