@@ -2,7 +2,20 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { Kernel } from "./kernel";
-import type { BandMessage, Bytes, Facts, Model, Pin, Stage, TilesMessage, Traits } from "./model";
+import type {
+  BandMessage,
+  Bytes,
+  Envelope,
+  Facts,
+  Model,
+  Pin,
+  Side,
+  Stage,
+  TilesMessage,
+  TokensMessage,
+  Traits,
+} from "./model";
+import { pagedLabels } from "./pages";
 import { createTileCache, type TileCache, tilesOf } from "./tiles";
 import { type Labels, labels } from "./tokens";
 import {
@@ -154,8 +167,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   listen("change:picture", () => kernel.heard());
   const thumbnails = decoded("thumbnails", decodeThumbnails);
   const links = decoded("links", decodeLinks);
-  const queryTokens = decoded("tokens", decodeTokens);
-  const keyTokens = decoded("key_tokens", decodeTokens);
+  const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
   const stale = computed(() => {
@@ -270,11 +282,26 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     kernel.guard(() => model.save_changes());
   }
 
+  const facts = traits.facts as ReadonlySignal<Facts>;
+
+  /** All tokens of a side, or as many as were sent and the others as they are looked at. */
+  const labelsOf = (side: Side) =>
+    computed(() => {
+      const known = tokens[side].value;
+      const length = side === "query" ? facts.value.queries : facts.value.keys;
+      if (known === null || known.length <= known.tokens.length) return labels(known?.tokens ?? null, length);
+      const of = { layer: traits.layer.peek(), batch: traits.batch.value, side };
+      return pagedLabels(known.tokens, known.length, async (start, end) => {
+        if (kernel.state.peek() === "gone") return null;
+        const { text, ends, buffers } = await kernel.request("tokens", { ...of, start, stop: end });
+        return decodeTokens(tokensIn(text, ends, buffers));
+      });
+    });
+
   stop.addEventListener("abort", () => {
     for (const end of ends) end();
   });
 
-  const facts = traits.facts as ReadonlySignal<Facts>;
   return {
     ...(traits as unknown as { [K in Plain]: ReadonlySignal<Traits[K]> }),
     picture,
@@ -283,8 +310,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     thumbnails,
     links,
     refused,
-    queryLabels: computed(() => labels(queryTokens.value, facts.value.queries)),
-    keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),
+    queryLabels: labelsOf("query"),
+    keyLabels: labelsOf("key"),
     shownHeads,
     shownPins,
     select: write,
@@ -292,4 +319,18 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     toggleHead,
     show: write,
   };
+}
+
+/** The tokens that were sent, and how many there are. */
+async function readTokens(message: TokensMessage) {
+  const tokens = (await decodeTokens(message)) ?? [];
+  return { tokens, length: message.length ?? tokens.length };
+}
+
+/** Tokens of a reply, as a trait would bring them. */
+function tokensIn(text: number, ends: Envelope, buffers: readonly Bytes[]): TokensMessage {
+  const bytes = buffers[text];
+  const data = buffers[ends.data as number];
+  if (bytes === undefined || data === undefined) throw new Error(`tokens need two buffers, got ${buffers.length}`);
+  return { text: bytes, ends: { ...ends, data } };
 }
