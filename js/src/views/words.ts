@@ -25,7 +25,7 @@ export function isNamed(labels: Labels, index: number): boolean {
 }
 
 /** Whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
-export function showsCells({ window, dpr }: Ui): boolean {
+export function showsCells({ window }: Ui): boolean {
   const shown = window.value;
-  return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1 / dpr.value;
+  return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
 }
