@@ -6,8 +6,9 @@ a pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from math import inf
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from .memory import Pair
 from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, exp_
 from .stages import KEYS, QUERIES, blocks, by_value, masked, new, norms, plain, streamed, values
+
+T = TypeVar("T")
 
 SMALL = 32.0  # |score|: e^±32 and sums of a million of them are far inside float32, and one number is exact enough
 
@@ -77,26 +80,46 @@ def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
     return bound < SMALL  # NaN is not
 
 
-def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
-    """The log-normalizers of some queries."""
+def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    """The log-normalizers of some queries, known or computed and from then on known; yields after each block how many
+    cells it had."""
+    known = att.known_rows(batch, head, queries)
+    if known is not None:
+        return known
+    versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
     kind = online(att, batch, head, queries)
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
-        softmax = kind(att, len(piece))
-        for _, S, _ in blocks(att, batch, head, queries[at], "masked"):
-            softmax.add(S, S.amax(0))
-        m[at], log_l[at] = softmax.pair()
+        found = att.known_rows(batch, head, queries[at])
+        if found is None:
+            softmax = kind(att, len(piece))
+            for _, S, _ in blocks(att, batch, head, queries[at], "masked"):
+                softmax.add(S, S.amax(0))
+                yield S.numel()
+            found = softmax.pair()
+            att.remember_rows(batch, head, queries[at], found, versions)
+        m[at], log_l[at] = found
     return Pair(m, log_l)
+
+
+def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
+    """The log-normalizers of some queries, from now on kept."""
+    return drained(normalizing(att, batch, head, queries))
 
 
 def pair(att: Call, batch: int, head: int) -> Pair:
     """The log-normalizers of all queries of a head, from now on kept."""
-    known = att.known_pair(batch, head)
-    if known is None:
-        known = normalizers(att, batch, head, range(att.shape.Q))
-        att.remember(batch, head, known)
-    return known
+    return normalizers(att, batch, head, range(att.shape.Q))
+
+
+def drained(steps: Generator[Any, None, T]) -> T:
+    """What a generator comes to in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:

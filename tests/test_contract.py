@@ -17,7 +17,7 @@ import anywidget
 import numpy as np
 import pytest
 import torch
-from front_end import Array, decode_cells, decode_tokens
+from front_end import Array, Desk, decode_cells, decode_tokens
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, requests, wire
 
@@ -161,7 +161,7 @@ def replies() -> dict[str, Any]:
         {"id": "ping", "kind": "ping"},
         {"id": "refused", "kind": "row", "query": 3, **of},
     ]
-    answered = requests.answer(stack, {"requests": asked}, lambda: None)
+    answered = requests.answer(Desk(stack), {"requests": asked})
     assert answered is not None
     message, buffers = answered
     grids: dict[str, Any] = {}

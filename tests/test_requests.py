@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from front_end import decode
+from front_end import Desk, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ HERE = {"layer": 0, "batch": 1, "head": 3, "stage": "weights"}
 
 
 def ask(*questions: Any, stack: AttentionStack = STACK) -> list[dict[str, Any]]:
-    answered = requests.answer(stack, {"requests": list(questions)}, retry=lambda: None)
+    answered = requests.answer(Desk(stack), {"requests": list(questions)})
     assert answered is not None
     message, buffers = answered
     replies: list[dict[str, Any]] = json.loads(json.dumps(message, allow_nan=False))["replies"]
@@ -147,12 +147,10 @@ def test_nan_is_the_peak_as_in_the_picture() -> None:
 
 
 def test_retry_is_passed_on_and_ping_is_answered() -> None:
-    retries: list[int] = []
-    answered = requests.answer(
-        STACK, {"requests": [{"id": "r", "kind": "retry"}, {"id": "p", "kind": "ping"}]}, lambda: retries.append(1)
-    )
+    desk = Desk(STACK)
+    answered = requests.answer(desk, {"requests": [{"id": "r", "kind": "retry"}, {"id": "p", "kind": "ping"}]})
     assert answered == ({"replies": [{"id": "r", "ok": True}, {"id": "p", "ok": True}]}, [])
-    assert retries == [1]
+    assert desk.retried == 1
 
 
 # What cannot be answered.
@@ -179,7 +177,7 @@ def test_retry_is_passed_on_and_ping_is_answered() -> None:
         ({"kind": "cells", "queries": 1, "keys": [0, 1]}, r"queries is 1: give [start, stop]"),
         ({"kind": "cells", "queries": [0, 1.5], "keys": [0, 1]}, "give [start, stop]"),
         ({"kind": "peak", "queries": [0, 1], "keys": None}, "keys is None: give [start, stop]"),
-        ({"kind": "tile"}, "no request is called 'tile': there are row, column, cells, peak, retry and ping"),
+        ({"kind": "tile"}, "no request is called 'tile': there are row, column, cells, peak, tiles, ranked, strongest"),
         ({"kind": None}, "no request is called None"),
         ({"kind": ["row"]}, "no request is called ['row']"),
     ],
@@ -234,7 +232,7 @@ def test_a_failure_is_answered_and_those_beside_it_are_not_lost(monkeypatch: pyt
 
 @pytest.mark.parametrize("content", [None, 3, [], {}, {"requests": None}, {"requests": {}}, {"replies": []}])
 def test_a_message_without_requests_has_no_reply(content: Any) -> None:
-    assert requests.answer(STACK, content, lambda: None) is None
+    assert requests.answer(Desk(STACK), content) is None
 
 
 # Junk.
@@ -261,7 +259,7 @@ questions = json_values | st.fixed_dictionaries(
 @settings(max_examples=300)
 @given(st.lists(questions, max_size=5))
 def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
-    answered = requests.answer(STACK, {"requests": asked}, lambda: None)
+    answered = requests.answer(Desk(STACK), {"requests": asked})
     assert answered is not None
     message, buffers = answered
     json.dumps(message, allow_nan=False, ensure_ascii=False).encode()
@@ -277,7 +275,7 @@ def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
 
 @given(json_values)
 def test_a_message_of_junk_raises_nothing(content: Any) -> None:
-    requests.answer(STACK, content, lambda: None)
+    requests.answer(Desk(STACK), content)
 
 
 def test_junk_without_end_is_answered_shortly() -> None:
