@@ -29,3 +29,8 @@ export function showsCells({ window }: Ui): boolean {
   const shown = window.value;
   return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
 }
+
+/** What Python says where it cannot answer, as a sentence among others. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
+}
