@@ -275,12 +275,14 @@ def _sampling(slow: Sequence[Course]) -> int:
 
 
 def encoded(tiles: Sequence[Tile], stage: str, allowance: float) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Tiles as they are sent, with so many bytes for a bin at most."""
+    """Tiles as they are sent, with so many bytes for a bin on average."""
+    parts = [(tile.seen.values, hidden(tile.seen, stage)) for tile in tiles]
+    budget = allowance * sum(values.numel() for values, _ in parts)
     buffers: list[bytes] = []
     made = []
-    for address, every, first, seen in tiles:
-        budget = max(64.0, allowance * seen.values.numel())
-        cells = wire.encode_cells(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED, budget=budget)
-        values = wire.detach(cells.pop("values"), buffers)
-        made.append({"tile": list(address), "every": every, "first": first, **cells, "values": values})
+    for tile, cells in zip(
+        tiles, wire.encode_together(parts, signed=stage not in UNSIGNED, budget=budget), strict=True
+    ):
+        about = {"tile": list(tile.address), "every": tile.every, "first": tile.first}
+        made.append({**about, **cells, "values": wire.detach(cells["values"], buffers)})
     return made, buffers

@@ -1,4 +1,4 @@
-"""A long head: sampled rows at once, the exact picture in slices between whatever else the kernel does, tiles closer up.
+"""A long head: sampled rows at once, the exact picture in slices between whatever else is done, tiles closer up.
 
 What is long is made short here: heads count as long from a few cells on.
 """
@@ -264,15 +264,17 @@ def test_what_is_no_longer_wanted_is_not_computed(
             "close": w.close,
             "front-end": lambda: w.set_state({"head": 1}),
         }[act]()
-        share, sent = old.share, len(front_end.of(w))
+        share, sent = old.share, len(front_end.messages)
         if act == "close":
             await asyncio.sleep(0.1)
-            assert len(front_end.of(w)) == sent
+            assert len(front_end.messages) == sent
         else:
             await until(is_done(w))
             assert w.picture["sampled"] is None
-            later = [band for band in front_end.bands(w)[sent:] if band["version"] == 0 and band["head"] == 0]
-            assert later == [] or act in ("stage", "pool")
+            names = [(band["version"], band["head"], band["stage"], band["pool"]) for band in front_end.bands(w)]
+            assert names == sorted(names, key=lambda name: name != (0, 0, "weights", "max")), (
+                "nothing of the old one later"
+            )
         assert old.share == share
         assert not w._slices.names
 
@@ -299,14 +301,14 @@ def test_it_is_stopped_and_resumed_where_it_stopped(front_end: FrontEnd) -> None
 
     async def main() -> None:
         w = AttentionWidget(q, k)
-        await until(lambda: w.progress["share"] > 0.4)
+        await until(lambda: w.progress["share"] > 0.5)
         (reply,) = front_end.ask(w, {"id": "1", "kind": "pass", "action": "stop", **AT})
         assert reply == {"id": "1", "ok": True}
         stopped = dict(w.progress)
         assert (stopped["state"], stopped["seconds_left"]) == ("stopped", None)
         await asyncio.sleep(0.1)
         assert w.progress == stopped
-        assert w.picture["sampled"]["exact"] > 100, "what is exact by then can be saved"
+        assert w.picture["sampled"]["exact"] > 50, "what is exact by then can be saved"
         exact = w.picture["sampled"]["exact"]
         whole = pooled(w.attention, "weights", "max", w.picture["query_bin"], w.picture["key_bin"])
         values, kinds = drawn(w.picture)
@@ -506,7 +508,9 @@ def check_tile(w: AttentionWidget, tile: dict[str, Any], stage: str = "weights",
     assert max(values.shape) <= 128
     assert np.array_equal(kinds == BLOCKED, ~torch.tensor(opens).numpy())
     if not (kinds == BLOCKED).all():
-        assert_close(values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50)
+        assert_close(
+            values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50
+        )
         assert tile["high"] == pytest.approx(wanted[kinds == 0].max(), rel=1e-4)
 
 
@@ -582,9 +586,7 @@ def test_where_no_loop_runs_slow_tiles_stay_sampled(front_end: FrontEnd) -> None
     assert front_end.tiles(w) == []
 
 
-def test_a_view_that_has_moved_on_gets_its_new_tiles_only(
-    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_that_has_moved_on_gets_its_new_tiles_only(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(5000, 700)
     computed: list[tuple[str, int]] = []
     through = tiles.Views._through
@@ -635,8 +637,9 @@ def test_tiles_of_what_is_no_longer_shown_are_not_sent(act: str, front_end: Fron
         w = AttentionWidget(q, k)
         ask_tiles(front_end, w, [3, 0, 1, 0])
         {"head": lambda: setattr(w, "head", 1), "update": lambda: w.update(q, k), "close": w.close}[act]()
+        sent = len(front_end.messages)
         await asyncio.sleep(0.05)
-        assert front_end.tiles(w) == []
+        assert not any("of" in message.data.get("content", {}) for message in front_end.messages[sent:])
         w.close()
 
     run(main)
@@ -671,7 +674,9 @@ def test_tiles_of_one_question_stay_within_the_budget(front_end: FrontEnd, monke
     assert message.size <= 240 * 1024
     values, kinds = drawn(reply["tiles"][9])
     whole = w.attention.block()[128:256, 128:256].double().numpy()
-    np.testing.assert_allclose(np.log2(values[kinds == 0]), np.log2(whole[kinds == 0]), atol=2.1)
+    strong = whole > whole.max() / 4
+    np.testing.assert_allclose(np.log2(values[strong]), np.log2(whole[strong]), atol=1)
+    assert (kinds == 0).all()
 
 
 def test_wide_scores_have_tiles_with_signs(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
