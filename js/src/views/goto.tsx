@@ -106,6 +106,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
             data-aw="goto"
             type="text"
             autocomplete="off"
+            maxLength={200}
             spellcheck={false}
             placeholder="Token number or text"
             aria-label="Go to a token: its number, a pair of numbers, or its text"
