@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
-from .engine import Softmax, normalizing, online
+from .engine import Softmax, Sum, is_finite, is_small, normalizing
 from .masks import Strip
 from .memory import Pair
 from .places import Cells, as_index, cuts
@@ -27,6 +28,7 @@ from .stages import (
     allowed_cells,
     blocks,
     by_value,
+    exponents,
     log_by_value,
     new,
     norms,
@@ -377,18 +379,17 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     batch, head, queries = region[:3]
     base, whole_row = streamed(att, stage), region.keys == range(att.shape.K)
     normalized = base == "masked" and stage in NORMALIZED
-    averaged = pool == "mean" and stage == "masked"  # over the allowed cells only
-    values = new(att, *region.shape).fill_(-inf if pool == "max" else 0)
+    values = new(att, *region.shape).fill_(-inf if pool == "max" and not normalized else 0)
     grid = new(att, region.shape[1], min(len(queries), QUERIES))
-    strip = att.rules.strip(batch)
+    strip, averaged = att.rules.strip(batch), pool == "mean" and stage == "masked"  # over the allowed cells only
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
+    tells = seen is not None and stage == "weights" and is_finite(att, batch, head, queries)
     pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
     rules = att.rules if base == "masked" else Rules()
     work = Work(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
-    softmax, versions, logarithmic = None, att.versions(), False
+    versions, small = att.versions(), None
     for piece in pieces:
-        rows = queries[piece.start : piece.stop]
-        settled = None
+        rows, settled = queries[piece.start : piece.stop], None
         if normalized and (pool == "max" or not whole_row):  # a mean of whole rows has no use for them
             settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:
@@ -398,33 +399,31 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
                     yield piece.start, work.share(next(steps))
                 except StopIteration as end:
                     settled = end.value
+        if normalized and settled is None and small is None:
+            small = is_small(att, batch, head, queries)
         columns = region.columns(rules.span(Cells(batch, head, rows, region.keys)))  # the others stay as they are
         about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
-        if settled is not None:
-            stripe: Stripe = KnownStripe(settled, *about)
-        elif normalized:
-            softmax = softmax or online(att, batch, head, queries)
-            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(softmax(att, len(rows)), *about)
-        else:
-            stripe = Stripe(*about)
-        logarithmic = stripe.logarithmic
-        for keys, S, allowed in blocks(att, batch, head, rows, base, region.key_bin, within=region.keys):
-            if seen is not None:
+        stripe = KnownStripe(settled, *about) if settled else stripe_of(normalized, pool, bool(small))(*about)
+        for keys, S, allowed in stripe.blocks():
+            if seen is not None and not (tells and stripe.nothing is not None):
                 seen.add(piece, keys, allowed)
             stripe.add(keys, S, allowed)
+            del S  # the next one comes to lie where it was
             yield piece.start, work.share(len(piece) * len(keys))
+        if seen is not None and tells and stripe.nothing is not None:
+            seen.note(piece, columns, pool_last(stripe.seen, region.query_bin, pool).mT.ne(stripe.nothing))
         pair = stripe.finish()
         if pair is not None and settled is None:
             att.remember_rows(batch, head, rows, pair, versions)
         found = values[bins(piece, region.query_bin), columns]  # (rows, columns)
-        by_row = pool_first(stripe.seen.mT, region.query_bin, stripe.reduce)
+        by_row = pool_last(stripe.seen, region.query_bin, pool).mT
+        if stripe.logarithmic:
+            exp_(by_row)
         if pool == "max":
             torch.maximum(found, by_row, out=found)
         else:
             found += by_row
         yield piece.stop, work.share(0)
-    if logarithmic:
-        exp_(values)
     if seen is None and strip is None:
         seen = yield from counting(att, region)
     cells = None
@@ -461,12 +460,23 @@ class Stripe:
     """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone."""
 
     logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
+    nothing: float | None = None  # what pools to this had no allowed cell; None if that does not tell
 
     def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
         self.grid = grid  # (columns, queries)
-        self.seen = grid[columns].fill_(-inf if pool == "max" else 0)  # the part of it that is used
+        self.seen = grid[columns].fill_(self.start)  # the part of it that is used
+
+    @property
+    def start(self) -> float:
+        """What a bin is before any of its cells."""
+        return -inf if self.pool == "max" else 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """The blocks of the queries along the region's keys."""
+        region, base = self.region, streamed(self.att, self.stage)
+        return blocks(self.att, region.batch, region.head, self.rows, base, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Take in a block, (keys, queries), which it may overwrite."""
@@ -474,15 +484,17 @@ class Stripe:
             S = S.masked_fill_(whole(allowed, self.rows, keys, S.device).logical_not().mT, 0)
         self.put(keys, S)
 
-    def put(self, keys: range, x: Tensor) -> None:
-        """Pool a block, (keys, queries), into the grid."""
+    def put(self, keys: range, x: Tensor) -> Tensor:
+        """Pool a block, (keys, queries), into the grid. Returns the block's own bins."""
         at, width = self.grid[self.region.columns(keys)], self.region.key_bin
         if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
-            pool_first(x, width, self.reduce, at)
-        elif self.pool == "max":
-            torch.maximum(at, pool_first(x, width, torch.amax), out=at)
+            return pool_first(x, width, self.reduce, at)
+        found = pool_first(x, width, self.reduce)
+        if self.pool == "max":
+            torch.maximum(at, found, out=at)
         else:
-            at += pool_first(x, width, torch.sum)
+            at += found
+        return found
 
     def valued(self, keys: range, weights: Tensor) -> Tensor:
         """Weights as they are, or as contributions."""
@@ -502,6 +514,7 @@ class KnownStripe(Stripe):
     def __init__(self, pair: Pair, *about: Any):
         super().__init__(*about)
         self.pair, self.logarithmic = pair, self.pool == "max"
+        self.nothing = -inf if self.logarithmic else None
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if not self.logarithmic:
@@ -515,22 +528,55 @@ class KnownStripe(Stripe):
         return self.pair
 
 
-class OnlineMaximum(Stripe):
-    """The maximum of weights, in logarithms; the online softmax beside it."""
+class SmallStripe(Stripe):
+    """Weights of scores so small that exp needs no maximum taken off."""
 
-    logarithmic = True
+    nothing = 0.0
 
-    def __init__(self, softmax: Softmax, *about: Any):
+    def __init__(self, *about: Any):
         super().__init__(*about)
-        self.softmax = softmax
+        self.total = Sum(self.att, len(self.rows))
+
+    @property
+    def start(self) -> float:
+        return 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        region = self.region
+        return exponents(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        e = self.total.exp(S, allowed)
+        if self.pool == "mean" and self.stage == "weights":
+            self.total.l += self.put(keys, e).sum(0)
+        else:
+            self.total.l += e.sum(0)
+            self.put(keys, self.valued(keys, e))
+
+    def finish(self) -> Pair:
+        self.seen /= self.total.l.masked_fill(self.total.l == 0, 1)
+        return self.total.pair()
+
+
+class OnlineStripe(Stripe):
+    """Weights of any scores: the online softmax beside it."""
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        self.softmax = Softmax(self.att, len(self.rows))
+
+
+class OnlineMaximum(OnlineStripe):
+    """The maximum of weights, in logarithms."""
+
+    logarithmic, nothing = True, -inf
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if self.stage == "contribution":
             self.put(keys, log_by_value(S, self.norms(keys)))
             self.softmax.add(S, S.amax(0))
         else:
-            self.put(keys, S)
-            self.softmax.add(S, self.grid[self.region.columns(keys)].amax(0))
+            self.softmax.add(S, self.put(keys, S).amax(0))
 
     def finish(self) -> Pair:
         pair = self.softmax.pair()
@@ -538,12 +584,8 @@ class OnlineMaximum(Stripe):
         return pair
 
 
-class OnlineSum(Stripe):
+class OnlineSum(OnlineStripe):
     """The sum of weights: what came before shrinks as the running maximum grows."""
-
-    def __init__(self, softmax: Softmax, *about: Any):
-        super().__init__(*about)
-        self.softmax = softmax
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         e, shrink = self.softmax.add(S, S.amax(0))
@@ -554,6 +596,13 @@ class OnlineSum(Stripe):
     def finish(self) -> Pair:
         self.seen /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
         return self.softmax.pair()
+
+
+def stripe_of(normalized: bool, pool: str, small: bool) -> type[Stripe]:
+    """The quickest way to pool some queries whose log-normalizers are not known."""
+    if not normalized:
+        return Stripe
+    return SmallStripe if small else OnlineMaximum if pool == "max" else OnlineSum
 
 
 class Seen:
@@ -573,6 +622,10 @@ class Seen:
             by_row = pool_first(allowed.expand(len(piece), len(keys)), part.query_bin, count)  # (rows, keys)
             found = pool_first(by_row.mT, part.key_bin, count).mT  # (rows, columns)
         self.counts[bins(piece, part.query_bin), self._region.columns(keys)] += found
+
+    def note(self, piece: range, columns: slice, any_allowed: Tensor) -> None:
+        """Take in which of a row's bins have an allowed cell at all."""
+        self.counts[bins(piece, self._region.query_bin), columns] += any_allowed
 
 
 def counting(att: Call, region: Region) -> Generator[tuple[int, float], None, Seen]:
@@ -645,3 +698,10 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
     if len(rest):
         reduce(rest, 0, out=out[n])
     return out
+
+
+def pool_last(x: Tensor, width: int, pool: str) -> Tensor:
+    """Pool the last axis of a matrix: (n, m) -> (n, ⌈m / width⌉), the last bin ragged."""
+    if pool == "max" and 1 < width < 32 and len(x) and x.device.type == "cpu":  # several times faster for so few
+        return F.max_pool1d(x, width, ceil_mode=True)
+    return pool_first(x.mT, width, torch.amax if pool == "max" else torch.sum).mT

@@ -12,12 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import comm
 import numpy as np
 import pytest
 import torch
-from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells
+from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells, decode_tokens
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, cost, masks, picture, pyramid, tiles
+from attnwidget import Attention, AttentionStack, AttentionWidget, cost, levels, masks, picture, pyramid, tiles, wire
 from attnwidget.levels import Visit
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
@@ -403,19 +404,26 @@ def test_tensors_that_change_on_the_way_are_said(front_end: FrontEnd) -> None:
 def test_an_interrupt_of_finish_loses_nothing(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(9000, 600)
     w = AttentionWidget(q, k)
-    find = pyramid.blocks
-    count = iter(range(10**6))
+    whole = levels.pooled
+    steps = iter(range(10**6))
 
-    def interrupted(*about: Any, **more: Any) -> Iterator[Any]:
-        if next(count) == 12:
-            raise KeyboardInterrupt
-        return find(*about, **more)
+    def interrupted(*about: Any) -> Iterator[Any]:
+        found = whole(*about)
+        while True:
+            if next(steps) == 20:
+                raise KeyboardInterrupt
+            try:
+                yield next(found)
+            except StopIteration as end:
+                return end.value
 
     with monkeypatch.context() as patch:
-        patch.setattr(pyramid, "blocks", interrupted)
+        patch.setattr(levels, "pooled", interrupted)
         with pytest.raises(KeyboardInterrupt):
             w.finish()
     assert w.picture["sampled"] is not None
+    assert w._refinement is not None
+    assert w._refinement.visit.rows > 0
     w.finish()
     assert_close(drawn(w.picture)[0], pooled(w.attention, "weights", "max", *bins(w)), drawn(w.picture)[1])
 
@@ -473,6 +481,79 @@ def test_levels_of_all_layers_share_one_budget(front_end: FrontEnd) -> None:
     assert w._levels[0].nbytes == w._levels[2].nbytes > 0
     w.update(q, k)
     assert sum(levels.nbytes for levels in w._levels.values()) == 0
+
+
+# Bytes, and tokens.
+
+
+@pytest.mark.parametrize("n", [65_536, 131_072, 1_048_576])
+def test_the_opening_state_is_small_at_any_length(n: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(comm, "create_comm", front_end.create_comm)
+    q, k = torch.randn(2, 1, 3, n, 2, generator=torch.Generator().manual_seed(0)).half()
+    tokens = [f"Ġtoken{at}" for at in range(n)]
+    w = AttentionWidget(q, k, tokens=tokens)
+    (opened,) = front_end.of(w)
+    bundle = sum(len(opened.state[name].encode()) for name in ("_esm", "_css"))
+    assert opened.size - bundle <= 1 << 20
+    state = front_end.state(w)
+    for name in ("tokens", "key_tokens"):
+        assert state[name]["length"] == n
+        assert decode_tokens(state[name]) == tokens[:4096]
+    w.head = 1
+    w.set_state({"stage": "scores"})
+    where = {"layer": 0, "batch": 0}
+    front_end.ask(w, {"id": "1", "kind": "tokens", **where, "side": "key", "start": n - 4096, "stop": n})
+    top = (n - 1).bit_length() - 9  # about the whole of it, in 4 × 4 tiles
+    ask_tiles(front_end, w, *([top, top, row, column] for row in range(4) for column in range(4)), head=1)
+    ask_tiles(front_end, w, *([0, 0, 5, column] for column in range(4)), head=1)
+    front_end.ask(w, {"id": "1", "kind": "ranked", **AT, "queries": [n - 1], "count": 64})
+    assert max(message.size for message in front_end.of(w)[1:]) <= 256 * 1024
+
+
+def test_the_opening_state_is_small_with_any_number_of_heads(front_end: FrontEnd) -> None:
+    q, k = torch.randn(2, 1, 1024, 700, 2)
+    w = AttentionWidget(q, k)
+    (opened,) = front_end.of(w)
+    bundle = sum(len(opened.state[name].encode()) for name in ("_esm", "_css"))
+    assert opened.size - bundle <= 1 << 20
+    assert w.thumbnails["values"]["shape"][0] == 1024
+    assert AttentionWidget(q[:, :32], k[:, :32]).thumbnails["values"]["shape"] == [32, 32, 32]
+
+
+def test_pages_put_together_are_all_tokens(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "WHOLE_TOKENS", 1000)
+    tokens = [f"{at} naïve 日本" * (at % 3) for at in range(9000)]
+    w = AttentionWidget(torch.randn(9000, 2), torch.randn(9000, 2), tokens=tokens)
+    found = decode_tokens(front_end.state(w)["tokens"]) or []
+    while len(found) < 9000:
+        question = {"id": "1", "kind": "tokens", "layer": 0, "batch": 0, "side": "query"}
+        stop = min(9000, len(found) + 4096)
+        (reply,) = front_end.ask(w, {**question, "start": len(found), "stop": stop})
+        found += decode_tokens(reply) or []
+    assert found == tokens
+    (reply,) = front_end.ask(
+        w, {"id": "1", "kind": "find", "layer": 0, "batch": 0, "side": "key", "text": "8999", "start": 5, "count": 3}
+    )
+    assert (reply["positions"], reply["total"]) == ([8999], 1)
+
+
+def test_tokens_that_are_pages_long_are_cut(front_end: FrontEnd) -> None:
+    tokens = ["é" * 10**6, "short", *["x" * 5000] * 98]
+    w = AttentionWidget(torch.randn(100, 2), torch.randn(100, 2), tokens=tokens)
+    assert front_end.of(w)[0].size - sum(len(front_end.state(w)[name].encode()) for name in ("_esm", "_css")) < 1 << 20
+    sent = decode_tokens(front_end.state(w)["tokens"]) or []
+    assert [len(sent), sent[1]] == [100, "short"]
+    assert sent[0].endswith("é…")
+    assert w.tokens is tokens
+
+
+def test_tokens_are_sent_again_only_if_they_are_others(front_end: FrontEnd) -> None:
+    q, k = torch.randn(2, 3, 2, 2, 8, 4).unbind(0)
+    w = AttentionWidget(q, k, tokens=list("abcdefgh"))
+    sent = len(front_end.of(w))
+    w.layer, w.batch = 1, 1
+    assert "tokens" not in {name for message in front_end.of(w)[sent:] for name in message.state}
 
 
 # Tiles.
