@@ -131,6 +131,28 @@ describe("go to", () => {
     expect(beside(view)).toBe("");
   });
 
+  test("a query is shown with its own token, and the next one among the keys that are in view", async () => {
+    const { view } = await draw();
+    const inView = () => {
+      const [queries, keys] = [...view.find(".aw-minimap-facts").querySelectorAll("b")]
+        .map((span) => span.textContent!.replaceAll(",", "").split(" – ").map(Number))
+        .map(([start, stop]) => ({ start: start!, stop: stop! }));
+      return { queries: queries!, keys: keys! };
+    };
+    const has = ({ start, stop }: { start: number; stop: number }, index: number) => start <= index && index <= stop;
+    await type(view, "12,301");
+    await settle(1500);
+    expect([has(inView().queries, 12_301), has(inView().keys, 12_301)]).toEqual([true, true]);
+    const { keys } = inView();
+    await type(view, "15000");
+    await settle(1500);
+    expect(has(inView().queries, 15_000)).toBe(true);
+    expect(inView().keys).toEqual(keys);
+    await type(view, "90"); // which may not attend to any of these
+    await settle(1500);
+    expect([has(inView().queries, 90), has(inView().keys, 90)]).toEqual([true, true]);
+  });
+
   test("two numbers pin the pair", async () => {
     const { view, host } = await draw();
     await type(view, "12301 → 4,110");
