@@ -202,8 +202,7 @@ class Attention(Call):
             if streamed(self, stage) != stage:
                 if columns == range(self.shape.K):
                     return engine.whole_rows(self, cells, stage)
-                pair = self.known_pair(batch, head)
-                pair = engine.normalizers(self, batch, head, rows) if pair is None else pair.take(rows)
+                pair = engine.normalizers(self, batch, head, rows)
             return engine.exact_block(self, cells, stage, pair)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:

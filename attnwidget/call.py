@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .memory import Memory, Pair
-from .places import as_index
+from .places import Places, as_index
 from .reading import read_rules
 from .rules import Rules
 from .source import STAGES, Source
@@ -172,7 +172,12 @@ class Call:
 
     def known_pair(self, batch: int, head: int) -> Pair | None:
         """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
-        return self._memory.get((batch, head), self._watch.versions())
+        return self.known_rows(batch, head, range(self.shape.Q))
+
+    def known_rows(self, batch: int, head: int, queries: Places) -> Pair | None:
+        """The log-normalizers of some queries of a head, if all of them were computed since the tensors last changed:
+        by a pass that has come so far, or by a look at these rows."""
+        return self._memory.get((batch, head), self._watch.versions(), queries)
 
     def versions(self) -> tuple[int, ...]:
         """What changes whenever a tensor that this is read from does: what was computed before no longer holds."""
@@ -190,4 +195,12 @@ class Call:
 
     def remember(self, batch: int, head: int, pair: Pair) -> None:
         """Keep the log-normalizers of all queries of a head, for the blocks to come."""
-        self._memory.put((batch, head), self._watch.versions(), pair)
+        self.remember_rows(batch, head, range(self.shape.Q), pair)
+
+    def remember_rows(
+        self, batch: int, head: int, queries: Places, pair: Pair, versions: tuple[int, ...] | None = None
+    ) -> None:
+        """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
+        now = self._watch.versions()
+        if versions is None or versions == now:
+            self._memory.put((batch, head), now, self.shape.Q, queries, pair)

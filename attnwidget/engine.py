@@ -6,8 +6,9 @@ a pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from math import inf
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +17,12 @@ from .call import Call, longest
 from .memory import Pair
 from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, exp_
-from .stages import KEYS, QUERIES, blocks, by_value, masked, new, norms, plain, streamed, values
+from .rules import Allowed
+from .stages import KEYS, QUERIES, blocks, by_value, exponents, masked, new, norms, plain, streamed, values
 
-SMALL = 32.0  # |score|: e^±32 and sums of a million of them are far inside float32, and one number is exact enough
+T = TypeVar("T")
+
+SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbers of float32
 
 # The online softmax.
 
@@ -64,39 +68,101 @@ class Direct(Softmax):
         return Pair(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
 
 
+class Sum:
+    """l = Σ exp(masked) alone, for scores as small as that: what 2 is to be raised to comes in, not yet masked."""
+
+    def __init__(self, att: Call, queries: int):
+        self.l = new(att, queries).zero_()  # (queries,)
+
+    @staticmethod
+    def exp(S: Tensor, allowed: Allowed) -> Tensor:
+        """exp(masked) of a block, (keys, queries), in the memory of S; 0 where it is blocked."""
+        e = S.exp2_()
+        return e.masked_fill_(allowed.logical_not().mT, 0) if isinstance(allowed, Tensor) else e
+
+    def pair(self) -> Pair:
+        m, empty = self.l.log(), self.l == 0
+        return Pair(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
+
+
 def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call, int], Softmax]:
     """The quickest softmax that is exact for some queries."""
     return Direct if is_small(att, batch, head, queries) else Softmax
 
 
 def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
-    """Whether no score of some queries can be so large that exp needs the maximum taken off: |q · k| ≤ ‖q‖ · ‖k‖."""
-    if att.q is None or att.softcap is not None or att.rules.biases:
-        return False
-    bound = longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
-    return bound < SMALL  # NaN is not
+    """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
+    it."""
+    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < SMALL  # NaN is not
+
+
+def is_finite(att: Call, batch: int, head: int, queries: Places) -> bool:
+    """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
+    biases = att.rules.biases
+    return not att.rules.by_score and len(biases) < 2 and bound(att, batch, head, queries) < 1e30  # NaN is not
+
+
+def bound(att: Call, batch: int, head: int, queries: Places) -> float:
+    """What no scaled score of some queries can be above, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if that is not known."""
+    if att.q is None:
+        return inf
+    return longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
+
+
+def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    """The log-normalizers of some queries, known or computed and from then on known; yields after each block how many
+    cells it had."""
+    known = att.known_rows(batch, head, queries)
+    if known is not None:
+        return known
+    versions = att.versions()
+    m, log_l = new(att, 2, len(queries))  # (queries,) each
+    of_rows = _of_small if is_small(att, batch, head, queries) else _of_any
+    for piece in cuts(range(len(queries)), 1, QUERIES):
+        at = slice(piece.start, piece.stop)
+        found = att.known_rows(batch, head, queries[at])
+        if found is None:
+            found = yield from of_rows(att, batch, head, queries[at])
+            att.remember_rows(batch, head, queries[at], found, versions)
+        m[at], log_l[at] = found
+    return Pair(m, log_l)
+
+
+def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    total = Sum(att, len(queries))
+    for _, S, allowed in exponents(att, batch, head, queries):
+        total.l += total.exp(S, allowed).sum(0)
+        yield S.numel()
+        del S
+    return total.pair()
+
+
+def _of_any(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    softmax = Softmax(att, len(queries))
+    for _, S, _ in blocks(att, batch, head, queries, "masked"):
+        softmax.add(S, S.amax(0))
+        yield S.numel()
+        del S
+    return softmax.pair()
 
 
 def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
-    """The log-normalizers of some queries."""
-    m, log_l = new(att, 2, len(queries))  # (queries,) each
-    kind = online(att, batch, head, queries)
-    for piece in cuts(range(len(queries)), 1, QUERIES):
-        at = slice(piece.start, piece.stop)
-        softmax = kind(att, len(piece))
-        for _, S, _ in blocks(att, batch, head, queries[at], "masked"):
-            softmax.add(S, S.amax(0))
-        m[at], log_l[at] = softmax.pair()
-    return Pair(m, log_l)
+    """The log-normalizers of some queries, from now on kept."""
+    return drained(normalizing(att, batch, head, queries))
 
 
 def pair(att: Call, batch: int, head: int) -> Pair:
     """The log-normalizers of all queries of a head, from now on kept."""
-    known = att.known_pair(batch, head)
-    if known is None:
-        known = normalizers(att, batch, head, range(att.shape.Q))
-        att.remember(batch, head, known)
-    return known
+    return normalizers(att, batch, head, range(att.shape.Q))
+
+
+def drained(steps: Generator[Any, None, T]) -> T:
+    """What a generator comes to in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:

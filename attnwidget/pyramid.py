@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
-from .engine import Softmax, normalizers, online
+from .engine import Softmax, Sum, is_finite, is_small, normalizing
 from .masks import Strip
 from .memory import Pair
 from .places import Cells, as_index, cuts
@@ -27,6 +28,7 @@ from .stages import (
     allowed_cells,
     blocks,
     by_value,
+    exponents,
     log_by_value,
     new,
     norms,
@@ -80,8 +82,7 @@ def overview(
     """
     seen = passes(att, batch, head, size=size, pool=pool, stage=stage, seconds=0.1 if progress else inf)
     if not progress:
-        next(seen)
-        return seen.result
+        return seen.whole()
     with progress_bar()(total=att.shape.Q, unit="query", unit_scale=True, desc="overview") as bar:
         for share in seen:
             bar.update(att.shape.Q * share - bar.n)
@@ -97,8 +98,20 @@ def progress_bar() -> Any:
     return tqdm
 
 
-def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Overview:
-    """Exact weights of at most `rows` queries, evenly spread up to the last, each pooled by maximum over the keys.
+def sampled(
+    att: Call,
+    batch: int,
+    head: int,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    query_bin: int | None = None,
+    key_bin: int | None = None,
+    stage: str = "weights",
+    pool: str = "max",
+) -> Overview:
+    """A stage of exact queries, evenly spread up to the last, each pooled over the keys: at most `rows` × `columns`, or
+    by bins, as in an overview.
 
     The cost is that of these rows alone: a thumbnail at any length. One query of each bin of an overview is taken;
     `query_bin` is the distance from one to the next.
@@ -107,24 +120,35 @@ def sampled(att: Call, batch: int, head: int, *, rows: int, columns: int) -> Ove
     >>> att = attnwidget.attention.Attention(*torch.randn(2, 1000, 8))
     >>> sampled(att, 0, 0, rows=16, columns=32).values.shape
     torch.Size([16, 32])
+    >>> sampled(att, 0, 0, query_bin=8, key_bin=4).values.shape
+    torch.Size([125, 250])
     """
-    rows, columns = as_size(rows, "rows"), as_size(columns, "columns")
+    query_bin = _as_bin(query_bin, rows, att.shape.Q, "query_bin", "rows")
+    key_bin = _as_bin(key_bin, columns, att.shape.K, "key_bin", "columns")
+    _check(att, stage, pool)
     batch, head = att.find(batch, head)
-    query_bin, key_bin = ceil(att.shape.Q / rows), ceil(att.shape.K / columns)
-    queries = range((att.shape.Q - 1) % query_bin, att.shape.Q, query_bin)
-    with exact(att.device):
-        known = att.known_pair(batch, head)
-        known = None if known is None else known.take(queries)
-        region = Region(batch, head, queries, range(att.shape.K), 1, key_bin)
-        found = _all_of(pooled(att, region, "weights", "max", known))
-    return Overview(found.values, found.allowed, query_bin, key_bin)
+    region = Region(batch, head, range(att.shape.Q), range(att.shape.K), query_bin, key_bin)
+    return Pass(att, region.sample(att), stage, pool, inf).whole()
+
+
+def _as_bin(width: Any, count: Any, n: int, name: str, counted: str) -> int:
+    """The width of a bin, given as such or by how many bins there may be."""
+    if (width is None) == (count is None):
+        raise TypeError(f"{name} is {width!r} and {counted} is {count!r}: give one of them")
+    return as_size(width, name) if count is None else ceil(n / as_size(count, counted))
+
+
+def _check(att: Call, stage: str, pool: str) -> None:
+    as_choice(pool, POOLS, "pool")
+    att.check_stage(stage)
 
 
 class Pass:
     """An overview in slices, so that whoever asks stays free between them: an iterator of the share that is done, up to
-    1. It ends when `result` is there. Dropping it, or `close`, cancels; nothing is remembered then,
-    nor if the tensors change on the way.
+    1. It ends when `result` is there. Dropping it, or `close`, cancels. The log-normalizers of each row of blocks that
+    is finished are remembered, unless the tensors have changed on the way.
 
+    region: what it is of.
     done: queries that are finished.
     share: of the cells that are computed at all, what is finished.
     cells: once finished, (rows, columns) int32, what each mean is over; None for the maximum.
@@ -133,10 +157,9 @@ class Pass:
     def __init__(self, att: Call, region: Region, stage: str, pool: str, seconds: float):
         self.done, self.share = 0, 0.0
         self.cells: Tensor | None = None
-        self._att, self._region, self._seconds = att, region, seconds
-        self._versions = att.versions()
-        known = att.known_pair(region.batch, region.head) if pool == "max" else None
-        self._steps = pooled(att, region, stage, pool, known)
+        self.region = region
+        self._att, self._seconds = att, seconds
+        self._steps = pooled(att, region, stage, pool)
         self._result: Overview | None = None
 
     @property
@@ -169,15 +192,19 @@ class Pass:
                 if perf_counter() >= until:
                     return self.share
 
+    def whole(self) -> Overview:
+        """All that is left of it, at once."""
+        for _ in self:
+            pass
+        return self.result
+
     def close(self) -> None:
         """Give up."""
         self._steps.close()
 
     def _finish(self, found: Pooled) -> None:
-        region, self.cells = self._region, found.cells
-        if found.pair is not None and self._versions == self._att.versions():
-            self._att.remember(region.batch, region.head, found.pair)
-        self._result = Overview(found.values, found.allowed, region.query_bin, region.key_bin)
+        region, self.cells = self.region, found.cells
+        self._result = Overview(found.values, found.allowed, region.every, region.key_bin)
 
 
 def passes(
@@ -199,8 +226,7 @@ def passes(
     ([0.12, 0.17], torch.Size([500, 500]))
     """
     size = as_size(size, "size")
-    as_choice(pool, POOLS, "pool")
-    att.check_stage(stage)
+    _check(att, stage, pool)
     batch, head = att.find(batch, head)
     queries, keys = range(att.shape.Q), range(att.shape.K)
     region = Region(batch, head, queries, keys, ceil(len(queries) / size), ceil(len(keys) / size))
@@ -212,40 +238,59 @@ def tile(
     batch: int,
     head: int,
     *,
-    level: int,
+    level: int | tuple[int, int],
     row: int,
     column: int,
     size: int = 256,
     stage: str = "weights",
     pool: str = "max",
 ) -> Overview:
-    """One tile of a level, at most size × size bins of 2^level × 2^level cells each, ragged at the ends.
+    """One tile of a level, at most size × size bins of 2^level × 2^level cells each, ragged at the ends; or of a level
+    of rows and another of columns.
 
     Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level, so those of one level meet,
     and four bins of one level make one of the next. It is exact from the log-normalizers of the rows in view alone:
-    those that are known, or else computed for it and not kept.
+    those that are known, or else computed for it, and then known.
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.randn(2, 1000, 8))
     >>> tile(att, 0, 0, level=1, row=1, column=0).values.shape
     torch.Size([244, 256])
+    >>> tile(att, 0, 0, level=(0, 2), row=0, column=0).values.shape
+    torch.Size([256, 250])
     """
-    size, bin_size = as_size(size, "size"), 2 ** as_level(att, level)
-    as_choice(pool, POOLS, "pool")
-    att.check_stage(stage)
+    _check(att, stage, pool)
+    region = tile_region(att, batch, head, level=level, row=row, column=column, size=size)
+    return Pass(att, region, stage, pool, inf).whole()
+
+
+def tile_region(
+    att: Call, batch: int, head: int, *, level: int | tuple[int, int], row: int, column: int, size: int = 256
+) -> Region:
+    """Where a tile lies, for a `Pass` over it in slices, or over a sample of it: see `tile`."""
+    size, levels = as_size(size, "size"), as_levels(att, level)
     batch, head = att.find(batch, head)
-    step = size * bin_size
-    row, column = (
-        as_index(at, ceil(n / step), what, f"{what}s")
-        for at, n, what in ((row, att.shape.Q, "row"), (column, att.shape.K, "column"))
+    widths = [2**each for each in levels]
+    queries, keys = (
+        _span(at, size * width, n, what)
+        for at, width, n, what in zip((row, column), widths, (att.shape.Q, att.shape.K), ("row", "column"), strict=True)
     )
-    queries = range(row * step, min((row + 1) * step, att.shape.Q))
-    keys = range(column * step, min((column + 1) * step, att.shape.K))
-    with exact(att.device):
-        known = att.known_pair(batch, head)
-        known = None if known is None else known.take(queries)
-        found = _all_of(pooled(att, Region(batch, head, queries, keys, bin_size, bin_size), stage, pool, known))
-    return Overview(found.values, found.allowed, bin_size, bin_size)
+    return Region(batch, head, queries, keys, *widths)
+
+
+def _span(at: Any, step: int, n: int, what: str) -> range:
+    """The positions of tile number `at`, of which each has `step`."""
+    index = as_index(at, ceil(n / step), what, f"{what}s")
+    return range(index * step, min((index + 1) * step, n))
+
+
+def as_levels(att: Call, level: Any) -> tuple[int, int]:
+    """The level of the rows and that of the columns; one number is both."""
+    if not isinstance(level, tuple):
+        return (as_level(att, level),) * 2
+    if len(level) != 2:
+        raise ValueError(f"level is {level!r:.60}: give an integer, or one for rows and one for columns")
+    return as_level(att, level[0]), as_level(att, level[1])
 
 
 def as_level(att: Call, level: Any) -> int:
@@ -284,15 +329,6 @@ def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
     return start + last
 
 
-def _all_of(steps: Generator[Any, None, Pooled]) -> Pooled:
-    """What a generator comes to in the end."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
 class Region(NamedTuple):
     """Some queries × some keys of a head, in bins of query_bin × key_bin cells, counted from the first of each."""
 
@@ -308,6 +344,17 @@ class Region(NamedTuple):
         """Rows and columns."""
         return ceil(len(self.queries) / self.query_bin), ceil(len(self.keys) / self.key_bin)
 
+    @property
+    def every(self) -> int:
+        """How many queries it is from one row to the next."""
+        return self.query_bin * self.queries.step
+
+    def sample(self, att: Call) -> Region:
+        """One query in the place of each bin: the last of the head, and those that lie whole bins before it, so that
+        all tiles of a level, and the picture in these bins, show the same queries."""
+        first = self.queries.start + (att.shape.Q - 1 - self.queries.start) % self.query_bin
+        return self._replace(queries=range(first, self.queries.stop, self.query_bin), query_bin=1)
+
     def columns(self, keys: range) -> slice:
         """The bins in which some of the keys lie."""
         first = self.keys.start
@@ -315,91 +362,121 @@ class Region(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """What comes of a region: pooled values, which bins have an allowed cell, and the log-normalizers, if computed."""
+    """What comes of a region: pooled values, and which bins have an allowed cell."""
 
     values: Tensor  # (rows, columns)
     allowed: Tensor  # (rows, columns) bool
-    pair: Pair | None  # of the region's queries
     cells: Tensor | None  # (rows, columns) int32, what each mean is over; None for the maximum
 
 
-def pooled(
-    att: Call, region: Region, stage: str, pool: str, known: Pair | None = None
-) -> Generator[tuple[int, float], None, Pooled]:
+def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[int, float], None, Pooled]:
     """A stage of a region, pooled while its blocks stream past; yields after each how many queries are done, and which
     share of all cells that are computed.
 
-    Where the region has all keys, log-normalizers that are not known come from the same pass.
+    Log-normalizers that are not known come from the same pass where the region has all keys, else from one of their own
+    over the rows in view; from then on they are known.
     """
     batch, head, queries = region[:3]
     base, whole_row = streamed(att, stage), region.keys == range(att.shape.K)
     normalized = base == "masked" and stage in NORMALIZED
-    known = known if normalized else None
-    averaged = pool == "mean" and stage == "masked"  # over the allowed cells only
-    values = new(att, *region.shape).fill_(-inf if pool == "max" else 0)
+    values = new(att, *region.shape).fill_(-inf if pool == "max" and not normalized else 0)
     grid = new(att, region.shape[1], min(len(queries), QUERIES))
-    m, log_l = new(att, 2, len(queries))  # (queries,) each
-    strip = att.rules.strip(batch)
+    strip, averaged = att.rules.strip(batch), pool == "mean" and stage == "masked"  # over the allowed cells only
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
+    tells = seen is not None and stage == "weights" and is_finite(att, batch, head, queries)
     pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
     rules = att.rules if base == "masked" else Rules()
-    spans = [rules.span(Cells(batch, head, queries[piece.start : piece.stop], region.keys)) for piece in pieces]
-    done, work = 0, max(1, sum(len(piece) * len(span) for piece, span in zip(pieces, spans, strict=True)))
-    softmax = online(att, batch, head, queries) if normalized and known is None and whole_row else None
-    logarithmic = False
-    for piece, span in zip(pieces, spans, strict=True):
-        at, rows = slice(piece.start, piece.stop), queries[piece.start : piece.stop]
-        settled = None if known is None else known.take(piece)
+    work = Work(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
+    versions, small = att.versions(), None
+    for piece in pieces:
+        rows, settled = queries[piece.start : piece.stop], None
+        if normalized and (pool == "max" or not whole_row):  # a mean of whole rows has no use for them
+            settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:
-            settled = normalizers(att, batch, head, rows)
-        columns = region.columns(span)  # the others stay as they are
+            steps = normalizing(att, batch, head, rows)
+            while settled is None:
+                try:
+                    yield piece.start, work.share(next(steps))
+                except StopIteration as end:
+                    settled = end.value
+        if normalized and settled is None and small is None:
+            small = is_small(att, batch, head, queries)
+        columns = region.columns(rules.span(Cells(batch, head, rows, region.keys)))  # the others stay as they are
         about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
-        if settled is not None:
-            stripe: Stripe = KnownStripe(settled, *about)
-        elif softmax is not None:
-            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(softmax(att, len(rows)), *about)
-        else:
-            stripe = Stripe(*about)
-        logarithmic = stripe.logarithmic
-        for keys, S, allowed in blocks(att, batch, head, rows, base, region.key_bin, within=region.keys):
-            if seen is not None:
+        stripe = KnownStripe(settled, *about) if settled else stripe_of(normalized, pool, bool(small))(*about)
+        for keys, S, allowed in stripe.blocks():
+            if seen is not None and not (tells and stripe.nothing is not None):
                 seen.add(piece, keys, allowed)
             stripe.add(keys, S, allowed)
-            done += len(piece) * len(keys)
-            yield piece.start, done / work
+            del S  # the next one comes to lie where it was
+            yield piece.start, work.share(len(piece) * len(keys))
+        if seen is not None and tells and stripe.nothing is not None:
+            seen.note(piece, columns, pool_last(stripe.seen, region.query_bin, pool).mT.ne(stripe.nothing))
         pair = stripe.finish()
-        if pair is not None:
-            m[at], log_l[at] = pair
+        if pair is not None and settled is None:
+            att.remember_rows(batch, head, rows, pair, versions)
         found = values[bins(piece, region.query_bin), columns]  # (rows, columns)
-        by_row = pool_first(stripe.seen.mT, region.query_bin, stripe.reduce)
+        by_row = pool_last(stripe.seen, region.query_bin, pool).mT
+        if stripe.logarithmic:
+            exp_(by_row)
         if pool == "max":
             torch.maximum(found, by_row, out=found)
         else:
             found += by_row
-        yield piece.stop, min(done / work, 1.0)
-    if logarithmic:
-        exp_(values)
+        yield piece.stop, work.share(0)
+    if seen is None and strip is None:
+        seen = yield from counting(att, region)
     cells = None
     if pool == "mean":
         cells = (seen.counts if seen is not None and averaged else count_cells(att, region)).to(torch.int32)
         values = (values / cells).masked_fill(cells == 0, -inf)
-    if seen is not None:
-        open_bins = seen.counts > 0
+    if strip is not None and seen is None:
+        open_bins = reached(att, region, strip)
     else:
-        open_bins = count_allowed(att, region) > 0 if strip is None else reached(att, region, strip)
-    return Pooled(values, open_bins, Pair(m, log_l) if normalized else None, cells)
+        assert seen is not None  # counted on the way, or after it
+        open_bins = seen.counts > 0
+    return Pooled(values, open_bins, cells)
+
+
+class Work:
+    """What there is to compute, in cells: those of the region, and of the rows whose log-normalizers are to be had
+    first."""
+
+    def __init__(self, att: Call, region: Region, rules: Rules, stripes: list[range], normalized: bool):
+        self._done, self._all = 0, 0
+        batch, head, whole_row = region.batch, region.head, range(att.shape.K)
+        for rows in stripes:
+            self._all += len(rows) * len(rules.span(Cells(batch, head, rows, region.keys)))
+            if normalized and region.keys != whole_row and att.known_rows(batch, head, rows) is None:
+                self._all += len(rows) * len(rules.span(Cells(batch, head, rows, whole_row)))
+
+    def share(self, cells: int) -> float:
+        """What is done once these have been computed as well: at most 1."""
+        self._done += cells
+        return min(self._done / max(1, self._all), 1.0)
 
 
 class Stripe:
     """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone."""
 
     logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
+    nothing: float | None = None  # what pools to this had no allowed cell; None if that does not tell
 
     def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
         self.grid = grid  # (columns, queries)
-        self.seen = grid[columns].fill_(-inf if pool == "max" else 0)  # the part of it that is used
+        self.seen = grid[columns].fill_(self.start)  # the part of it that is used
+
+    @property
+    def start(self) -> float:
+        """What a bin is before any of its cells."""
+        return -inf if self.pool == "max" else 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """The blocks of the queries along the region's keys."""
+        region, base = self.region, streamed(self.att, self.stage)
+        return blocks(self.att, region.batch, region.head, self.rows, base, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Take in a block, (keys, queries), which it may overwrite."""
@@ -407,15 +484,17 @@ class Stripe:
             S = S.masked_fill_(whole(allowed, self.rows, keys, S.device).logical_not().mT, 0)
         self.put(keys, S)
 
-    def put(self, keys: range, x: Tensor) -> None:
-        """Pool a block, (keys, queries), into the grid."""
+    def put(self, keys: range, x: Tensor) -> Tensor:
+        """Pool a block, (keys, queries), into the grid. Returns the block's own bins."""
         at, width = self.grid[self.region.columns(keys)], self.region.key_bin
         if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
-            pool_first(x, width, self.reduce, at)
-        elif self.pool == "max":
-            torch.maximum(at, pool_first(x, width, torch.amax), out=at)
+            return pool_first(x, width, self.reduce, at)
+        found = pool_first(x, width, self.reduce)
+        if self.pool == "max":
+            torch.maximum(at, found, out=at)
         else:
-            at += pool_first(x, width, torch.sum)
+            at += found
+        return found
 
     def valued(self, keys: range, weights: Tensor) -> Tensor:
         """Weights as they are, or as contributions."""
@@ -435,6 +514,7 @@ class KnownStripe(Stripe):
     def __init__(self, pair: Pair, *about: Any):
         super().__init__(*about)
         self.pair, self.logarithmic = pair, self.pool == "max"
+        self.nothing = -inf if self.logarithmic else None
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if not self.logarithmic:
@@ -448,22 +528,55 @@ class KnownStripe(Stripe):
         return self.pair
 
 
-class OnlineMaximum(Stripe):
-    """The maximum of weights, in logarithms; the online softmax beside it."""
+class SmallStripe(Stripe):
+    """Weights of scores so small that exp needs no maximum taken off."""
 
-    logarithmic = True
+    nothing = 0.0
 
-    def __init__(self, softmax: Softmax, *about: Any):
+    def __init__(self, *about: Any):
         super().__init__(*about)
-        self.softmax = softmax
+        self.total = Sum(self.att, len(self.rows))
+
+    @property
+    def start(self) -> float:
+        return 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        region = self.region
+        return exponents(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        e = self.total.exp(S, allowed)
+        if self.pool == "mean" and self.stage == "weights":
+            self.total.l += self.put(keys, e).sum(0)
+        else:
+            self.total.l += e.sum(0)
+            self.put(keys, self.valued(keys, e))
+
+    def finish(self) -> Pair:
+        self.seen /= self.total.l.masked_fill(self.total.l == 0, 1)
+        return self.total.pair()
+
+
+class OnlineStripe(Stripe):
+    """Weights of any scores: the online softmax beside it."""
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        self.softmax = Softmax(self.att, len(self.rows))
+
+
+class OnlineMaximum(OnlineStripe):
+    """The maximum of weights, in logarithms."""
+
+    logarithmic, nothing = True, -inf
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if self.stage == "contribution":
             self.put(keys, log_by_value(S, self.norms(keys)))
             self.softmax.add(S, S.amax(0))
         else:
-            self.put(keys, S)
-            self.softmax.add(S, self.grid[self.region.columns(keys)].amax(0))
+            self.softmax.add(S, self.put(keys, S).amax(0))
 
     def finish(self) -> Pair:
         pair = self.softmax.pair()
@@ -471,12 +584,8 @@ class OnlineMaximum(Stripe):
         return pair
 
 
-class OnlineSum(Stripe):
+class OnlineSum(OnlineStripe):
     """The sum of weights: what came before shrinks as the running maximum grows."""
-
-    def __init__(self, softmax: Softmax, *about: Any):
-        super().__init__(*about)
-        self.softmax = softmax
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         e, shrink = self.softmax.add(S, S.amax(0))
@@ -487,6 +596,13 @@ class OnlineSum(Stripe):
     def finish(self) -> Pair:
         self.seen /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
         return self.softmax.pair()
+
+
+def stripe_of(normalized: bool, pool: str, small: bool) -> type[Stripe]:
+    """The quickest way to pool some queries whose log-normalizers are not known."""
+    if not normalized:
+        return Stripe
+    return SmallStripe if small else OnlineMaximum if pool == "max" else OnlineSum
 
 
 class Seen:
@@ -507,15 +623,20 @@ class Seen:
             found = pool_first(by_row.mT, part.key_bin, count).mT  # (rows, columns)
         self.counts[bins(piece, part.query_bin), self._region.columns(keys)] += found
 
+    def note(self, piece: range, columns: slice, any_allowed: Tensor) -> None:
+        """Take in which of a row's bins have an allowed cell at all."""
+        self.counts[bins(piece, self._region.query_bin), columns] += any_allowed
 
-def count_allowed(att: Call, region: Region) -> Tensor:
-    """How many cells of each bin are allowed, (rows, columns) int64, without their scores if it can be."""
+
+def counting(att: Call, region: Region) -> Generator[tuple[int, float], None, Seen]:
+    """How many cells of each bin are allowed, without their scores if it can be; yields after each block."""
     seen = Seen(att, region)
     for piece in cuts(range(len(region.queries)), region.query_bin, QUERIES):
         row = Cells(region.batch, region.head, region.queries[piece.start : piece.stop], region.keys)
         for keys in att.rules.pieces(row, region.key_bin, KEYS):
             seen.add(piece, keys, allowed_cells(att, row._replace(keys=keys)))
-    return seen.counts
+            yield len(region.queries), 1.0
+    return seen
 
 
 def reached(att: Call, region: Region, strip: Strip) -> Tensor:
@@ -577,3 +698,10 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
     if len(rest):
         reduce(rest, 0, out=out[n])
     return out
+
+
+def pool_last(x: Tensor, width: int, pool: str) -> Tensor:
+    """Pool the last axis of a matrix: (n, m) -> (n, ⌈m / width⌉), the last bin ragged."""
+    if pool == "max" and 1 < width < 32 and len(x) and x.device.type == "cpu":  # several times faster for so few
+        return F.max_pool1d(x, width, ceil_mode=True)
+    return pool_first(x.mT, width, torch.amax if pool == "max" else torch.sum).mT

@@ -1,4 +1,5 @@
-"""Answers to the front-end's questions: exact rows, columns, cells and peaks of the head in view.
+"""Answers to the front-end's questions: exact rows, columns, cells and peaks of the head in view, tiles of it, what is
+strongest, tokens.
 
 A message from a front-end is untrusted: it is checked and bounded here, and every request in it is answered, with what
 was asked or with a sentence that says why not. Nothing here raises.
@@ -8,79 +9,142 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from reprlib import repr as short  # what is untrusted may be long or deep
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from . import wire
+from . import cost, ranking, wire
 from .attention import Attention
+from .levels import Key, Levels
+from .picture import MASKED
+from .pyramid import POOLS
 from .source import STAGES
 from .stack import AttentionStack
+from .tiles import MOST as MAX_TILES
+from .tiles import Address, region
+from .vocabulary import Vocabulary
 
-MASKED_STAGES = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
 MAX_CELLS = 65_536  # of one `cells` reply
+MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
+MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
+MAX_PAIRS = 32
+MAX_FOUND = 20
+MAX_TEXT = 200  # characters to search for
+WAIT = "wait for the exact picture"
 
 log = logging.getLogger(__name__)
 
 Reply = dict[str, Any]
 
 
-def answer(stack: AttentionStack, content: Any, retry: Callable[[], None]) -> tuple[dict[str, Any], list[bytes]] | None:
+class Desk(Protocol):
+    """Who knows the answers that are not in the tensors alone."""
+
+    @property
+    def stack(self) -> AttentionStack:
+        """The layers."""
+
+    def levels(self, layer: int) -> Levels:
+        """What is kept of a layer."""
+
+    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
+        """The tokens of a sample, of its "query" or its "key" side, if there are any."""
+
+    def tiles(
+        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+    ) -> tuple[list[Reply], list[bytes]]:
+        """Tiles that are quick, with their buffers; the others follow of their own accord."""
+
+    def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
+        """Stop or resume the pass."""
+
+    def retry(self) -> None:
+        """Compute the picture again."""
+
+
+@dataclass
+class Message:
+    """One message that is being answered: who answers, what it may cost, the buffers of the reply."""
+
+    desk: Desk
+    purse: cost.Purse = field(default_factory=cost.Purse)
+    for_tiles: cost.Purse = field(default_factory=lambda: cost.Purse(cost.AT_ONCE))
+    buffers: list[bytes] = field(default_factory=list)
+
+    def afford(self, att: Attention, request: Reply, queries: range, keys: range) -> None:
+        """Raise ValueError if these cells take too long to compute."""
+        of = att, request["batch"], request["head"]
+        needed = cost.cells(*of, queries, keys, request["stage"])
+        if len(keys) < att.shape.K:
+            needed += cost.normalizers(*of, queries, request["stage"])
+        self.purse.spend(needed, f"look closer, or {WAIT}")
+
+
+def answer(desk: Desk, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
     """The reply to one message, with its buffers; None if the message holds no requests to reply to."""
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
         return None
-    buffers: list[bytes] = []
-    replies = [_answer_one(stack, request, retry, buffers) for request in requests[:MAX_REQUESTS]]
+    message = Message(desk)
+    replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
     replies += [
         _refusal(request, f"a message holds at most {MAX_REQUESTS} requests") for request in requests[MAX_REQUESTS:]
     ]
-    return {"replies": replies}, buffers
+    return {"replies": replies}, message.buffers
 
 
-def _answer_one(stack: AttentionStack, request: Any, retry: Callable[[], None], buffers: list[bytes]) -> Reply:
+def _answer_one(message: Message, request: Any) -> Reply:
     try:
         if not isinstance(request, dict):
             raise TypeError(f"a request is a dict, not {type(request).__name__}")
         kind = request.get("kind")
-        if kind == "ping":
-            return _ok(request)
-        if kind == "retry":
-            retry()
-            return _ok(request)
         if not isinstance(kind, str) or kind not in ANSWERS:
-            raise ValueError(f"no request is called {short(kind)}: there are {', '.join(ANSWERS)}, retry and ping")
-        return {**_ok(request), **ANSWERS[kind](stack, request, buffers)}
+            *others, last = ANSWERS
+            raise ValueError(f"no request is called {short(kind)}: there are {', '.join(others)} and {last}")
+        return {**_ok(request), **ANSWERS[kind](message, request)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
         log.debug("request refused", exc_info=True)
         return _refusal(request, str(error) or type(error).__name__)
 
 
-def _row(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
-    att = _attention(stack, request)
+def _row(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
     query = _integer(request, "query", att.shape.Q)
-    return _numbers(att, request, slice(query, query + 1), slice(None), buffers, flat=True)
+    return _line(message, att, request, range(query, query + 1), range(att.shape.K))
 
 
-def _column(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
-    att = _attention(stack, request)
+def _column(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
     key = _integer(request, "key", att.shape.K)
-    return _numbers(att, request, slice(None), slice(key, key + 1), buffers, flat=True)
+    return _line(message, att, request, range(att.shape.Q), range(key, key + 1))
 
 
-def _cells(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
-    att = _attention(stack, request)
-    return _numbers(att, request, *_spans(att, request, MAX_CELLS), buffers)
+def _line(message: Message, att: Attention, request: Reply, queries: range, keys: range) -> Reply:
+    many = len(queries) * len(keys)
+    if many > MAX_LINE:
+        what = "row" if len(queries) == 1 else "column"
+        raise ValueError(f"a {what} of {many:,} numbers is too much to send: ask what is strongest in it, `ranked`")
+    message.afford(att, request, queries, keys)
+    return _numbers(message, att, request, queries, keys, flat=True)
 
 
-def _peak(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
-    att = _attention(stack, request)
+def _cells(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
+    queries, keys = _spans(att, request, MAX_CELLS)
+    message.afford(att, request, queries, keys)
+    return _numbers(message, att, request, queries, keys)
+
+
+def _peak(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
     queries, keys = _spans(att, request, MAX_BIN)
+    message.afford(att, request, queries, keys)
     values, blocked = _block(att, request, queries, keys)
     if blocked is not None:
         if bool(blocked.all()):
@@ -91,15 +155,142 @@ def _peak(stack: AttentionStack, request: Reply, buffers: list[bytes]) -> Reply:
     if value == -math.inf and blocked is not None:
         top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
     row, column = divmod(top, values.shape[1])
-    place = {"query": queries.start + row, "key": keys.start + column}
-    return {"value": value if math.isfinite(value) else str(value), **place}  # JSON has no NaN and no infinity
+    return {"value": _number(value), "query": queries.start + row, "key": keys.start + column}
 
 
-ANSWERS = {"row": _row, "column": _column, "cells": _cells, "peak": _peak}
+def _tiles(message: Message, request: Reply) -> Reply:
+    att, key, view = _attention(message, request), _key(request), request.get("view")
+    if not isinstance(view, str) or len(view) > MAX_TEXT or not view.isprintable():
+        raise ValueError(f"view is {short(view)}: give a short text")
+    asked = request.get("tiles")
+    if not isinstance(asked, list) or not 0 < len(asked) <= MAX_TILES:
+        raise ValueError(f"tiles are a list of 1 to {MAX_TILES}, each [row_level, column_level, row, column]")
+    addresses = [_address(att, key, one) for one in asked]
+    tiles, buffers = message.desk.tiles(request["layer"], key, view, addresses, message.for_tiles)
+    for tile in tiles:
+        tile["values"]["data"] += len(message.buffers)
+    message.buffers += buffers
+    return {"tiles": tiles}
 
 
-def _attention(stack: AttentionStack, request: Reply) -> Attention:
-    att = stack[_integer(request, "layer", len(stack))]
+def _address(att: Attention, key: Key, asked: Any) -> Address:
+    if not isinstance(asked, list) or len(asked) != 4 or any(type(part) is not int or part < 0 for part in asked):
+        raise ValueError(f"a tile is {short(asked)}: give [row_level, column_level, row, column]")
+    address = Address(*asked)
+    region(att, key, address)  # raises where there is no such tile
+    return address
+
+
+def _ranked(message: Message, request: Reply) -> Reply:
+    att, over = _attention(message, request), request.get("over", "sum")
+    sides = [side for side in ("queries", "keys") if request.get(side) is not None]
+    if len(sides) != 1:
+        raise ValueError("give queries or keys, a list of positions")
+    if over not in ("mean", "sum"):
+        raise ValueError(f"over is {short(over)}: give mean or sum")
+    (side,) = sides
+    length, batch, head = (att.shape.Q if side == "queries" else att.shape.K), request["batch"], request["head"]
+    places, count = _places(request, side, length), _count(request, MAX_PLACES)
+    if side == "queries":
+        message.purse.spend(len(places) * att.shape.K, "ask for fewer at once")
+    else:
+        queries = range(att.shape.Q)
+        message.purse.spend(len(places) * att.shape.Q, "ask for fewer at once")
+        message.purse.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
+    values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
+    found = ranking.rank(values, blocked, count)
+    return {
+        "positions": wire.detach(wire.encode(found.positions.numpy().astype("uint32")), message.buffers),
+        "values": wire.detach(wire.encode(found.values.numpy()), message.buffers),
+        "allowed": found.allowed,
+        "blocked": found.blocked,
+        "nan": found.nan,
+        "sum": _number(found.sum),
+        "rest": {"count": found.allowed - len(found.positions), "sum": _number(found.rest_sum)},
+        "entropy": _number(found.entropy),
+        "max_entropy": found.max_entropy,
+        "ninety": found.ninety,
+    }
+
+
+def _strongest(message: Message, request: Reply) -> Reply:
+    att, count = _attention(message, request), _count(request, MAX_PAIRS)
+    batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
+    if type(skip) is not bool:
+        raise ValueError(f"skip_first is {short(skip)}: give true or false")
+    key, levels = Key(batch, head, "weights", "max"), message.desk.levels(request["layer"])
+    everything = range(att.shape.Q), range(att.shape.K)
+    if levels.find(key) is None:
+        needed = cost.cells(att, batch, head, *everything, "weights")
+        if needed > cost.AT_ONCE:
+            raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
+        message.purse.spend(needed, "ask for it alone")
+        for _ in levels.visit(batch, head):
+            pass
+    kept = levels.find(key)
+    if kept is None:
+        raise ValueError("the strongest pairs were forgotten: ask again")
+    bins = min(count, kept.seen.values.shape[0])
+    unknown = cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.seen.query_bin * att.shape.K
+    message.purse.spend(unknown, "the head is to be computed again")
+    return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip)}
+
+
+def _tokens(message: Message, request: Reply) -> Reply:
+    tokens = _vocabulary(message, request).tokens
+    page = _span_of({"tokens": [request.get("start"), request.get("stop")]}, "tokens", len(tokens))
+    if len(page) > wire.PAGE:
+        raise ValueError(f"{len(page):,} tokens were asked for: at most {wire.PAGE:,} at once")
+    made = wire.encode_page(tokens[page.start : page.stop])
+    message.buffers.append(made["text"])
+    return {"text": len(message.buffers) - 1, "ends": wire.detach(made["ends"], message.buffers)}
+
+
+def _find(message: Message, request: Reply) -> Reply:
+    vocabulary, text = _vocabulary(message, request), request.get("text")
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT:
+        raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
+    start = _integer(request, "start", len(vocabulary.tokens))
+    positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
+    return {"positions": positions, "total": total}
+
+
+def _pass(message: Message, request: Reply) -> Reply:
+    _attention(message, request)
+    action = request.get("action")
+    if action not in ("stop", "resume"):
+        raise ValueError(f"action is {short(action)}: give stop or resume")
+    message.desk.steer(request["layer"], request["batch"], request["head"], request["stage"], action)
+    return {}
+
+
+def _retry(message: Message, request: Reply) -> Reply:
+    message.desk.retry()
+    return {}
+
+
+def _ping(message: Message, request: Reply) -> Reply:
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
+    "row": _row,
+    "column": _column,
+    "cells": _cells,
+    "peak": _peak,
+    "tiles": _tiles,
+    "ranked": _ranked,
+    "strongest": _strongest,
+    "tokens": _tokens,
+    "find": _find,
+    "pass": _pass,
+    "retry": _retry,
+    "ping": _ping,
+}
+
+
+def _attention(message: Message, request: Reply) -> Attention:
+    att = message.desk.stack[_integer(request, "layer", len(message.desk.stack))]
     _integer(request, "batch", att.shape.B)
     _integer(request, "head", att.shape.H)
     if request.get("stage") not in STAGES:
@@ -107,23 +298,45 @@ def _attention(stack: AttentionStack, request: Reply) -> Attention:
     return att
 
 
-def _block(att: Attention, request: Reply, queries: slice, keys: slice) -> tuple[Tensor, Tensor | None]:
-    where = {"batch": request["batch"], "head": request["head"], "queries": queries, "keys": keys}
+def _key(request: Reply) -> Key:
+    if request.get("pool") not in POOLS:
+        raise ValueError(f"no pool is called {short(request.get('pool'))}: there are {', '.join(POOLS)}")
+    return Key(request["batch"], request["head"], request["stage"], request["pool"])
+
+
+def _vocabulary(message: Message, request: Reply) -> Vocabulary:
+    layer = _integer(request, "layer", len(message.desk.stack))
+    batch, side = _integer(request, "batch", message.desk.stack[layer].shape.B), request.get("side")
+    if side not in ("query", "key"):
+        raise ValueError(f"side is {short(side)}: give query or key")
+    found = message.desk.vocabulary(side, layer, batch)
+    if found is None:
+        raise ValueError("there are no tokens")
+    return found
+
+
+def _block(att: Attention, request: Reply, queries: range, keys: range) -> tuple[Tensor, Tensor | None]:
+    where: dict[str, Any] = {"batch": request["batch"], "head": request["head"], "queries": queries, "keys": keys}
     values = att.block(request["stage"], **where)
-    if request["stage"] not in MASKED_STAGES:
+    if request["stage"] not in MASKED:
         return values, None
     allowed = att.block("allowed", **where)
     return values, None if bool(allowed.all()) else ~allowed
 
 
 def _numbers(
-    att: Attention, request: Reply, queries: slice, keys: slice, buffers: list[bytes], *, flat: bool = False
+    message: Message, att: Attention, request: Reply, queries: range, keys: range, *, flat: bool = False
 ) -> Reply:
     values, blocked = _block(att, request, queries, keys)
     if flat:
         values, blocked = values.flatten(), None if blocked is None else blocked.flatten()
     numbers, bits = wire.encode_numbers(values, blocked)
-    return {"values": wire.detach(numbers, buffers), "blocked": wire.detach(bits, buffers)}
+    return {"values": wire.detach(numbers, message.buffers), "blocked": wire.detach(bits, message.buffers)}
+
+
+def _number(value: float) -> float | str:
+    """As it can be sent: JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _integer(request: Reply, name: str, bound: int) -> int:
@@ -133,21 +346,37 @@ def _integer(request: Reply, name: str, bound: int) -> int:
     return value
 
 
-def _spans(att: Attention, request: Reply, limit: int) -> tuple[slice, slice]:
-    queries, keys = _span(request, "queries", att.shape.Q), _span(request, "keys", att.shape.K)
-    count = (queries.stop - queries.start) * (keys.stop - keys.start)
+def _count(request: Reply, most: int) -> int:
+    value = request.get("count")
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"count is {short(value)}: give 1 to {most}")
+    return value
+
+
+def _places(request: Reply, name: str, bound: int) -> list[int]:
+    value = request.get(name)
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_PLACES:
+        raise ValueError(f"{name} are {short(value)}: give a list of 1 to {MAX_PLACES}")
+    if not all(type(place) is int and 0 <= place < bound for place in value):
+        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
+    return value
+
+
+def _spans(att: Attention, request: Reply, limit: int) -> tuple[range, range]:
+    queries, keys = _span_of(request, "queries", att.shape.Q), _span_of(request, "keys", att.shape.K)
+    count = len(queries) * len(keys)
     if count > limit:
         raise ValueError(f"{count:,} cells were asked for: at most {limit:,} at once")
     return queries, keys
 
 
-def _span(request: Reply, name: str, bound: int) -> slice:
+def _span_of(request: Reply, name: str, bound: int) -> range:
     value = request.get(name)
     if not (isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)):
         raise ValueError(f"{name} is {short(value)}: give [start, stop]")
     if not 0 <= value[0] < value[1] <= bound:
         raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
-    return slice(value[0], value[1])
+    return range(value[0], value[1])
 
 
 def _ok(request: Reply) -> Reply:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import pathlib
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import anywidget
 import traitlets
 from torch import Tensor
 
-from . import pyramid, requests, wire
+from . import cost, picture, pyramid, requests, wire
 from .attention import Attention
+from .levels import Key, Levels, Shelf
 from .links import strongest
 from .places import as_index
+from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
+from .tiles import Address, Views
 from .traits import Choice, ColorRange, Heads, Index, NotThere, Pin, Pins, Text, Threshold, WrongType, WrongValue
+from .vocabulary import Vocabulary
 
 STATIC = pathlib.Path(__file__).parent / "static"
-PICTURE_SIZE = 512  # cells along a side, at most
 THUMBNAIL_SIZE = 32
+THUMBNAIL_CELLS = 1 << 29  # of the sampled rows of all heads together: fewer rows of very long ones
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
@@ -32,22 +39,13 @@ LISTS = ("heads", "pins")  # several heads, several pinned places
 SHOW = ("title", "tokens", "key_tokens", *SELECTION, *LISTS, *LOOKS, "layout")  # keywords of every way to make one
 FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS)  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
-UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
 LINKED = ("view", "heads", "top_k", "direction")  # and of these other links
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+CHECKED = 8  # lists of tokens that are known to be right
 LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
-NO_PICTURE = {
-    "own_keys": None,
-    "query_bin": 1,
-    "key_bin": 1,
-    "low": None,
-    "high": None,
-    "values": None,
-    "blocked": None,
-}
 
 
 class AttentionWidget(anywidget.AnyWidget):
@@ -112,15 +110,18 @@ class AttentionWidget(anywidget.AnyWidget):
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._sample_of(value, "queries"))
+        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._tokens_of("query"))
     )
     key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
-        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._sample_of(value, "keys"))
+        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._tokens_of("key"))
     )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
     thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
+    progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
+        sync=True
+    )
     links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
 
     @traitlets.default("_esm")
@@ -215,6 +216,7 @@ class AttentionWidget(anywidget.AnyWidget):
                 "or call update(q, k, v) with tensors"
             )
         with self._guard:
+            self._cancel()
             self._hold(attention)
             self._version += 1
             self._made.clear()
@@ -258,6 +260,40 @@ class AttentionWidget(anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
+    def finish(self, progress: bool = False) -> None:
+        """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
+
+        In a notebook it comes by itself between cells; in a script, or before saving, call this. `progress=True` draws
+        a bar with the time left, if tqdm is installed. Once interrupted it goes on where it was.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
+        >>> w.picture["sampled"]["every"]
+        24
+        >>> w.finish()
+        >>> w.picture["sampled"], w.progress
+        (None, None)
+        """
+        with contextlib.ExitStack() as stack:
+            bar = stack.enter_context(pyramid.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
+            while (refinement := self._refinement) is not None:
+                steps = refinement.steps()
+                while True:
+                    with self._guard:  # a front-end's message may come in between
+                        if self._refinement is not refinement or next(steps, steps) is steps:
+                            break
+                    if bar is not None:
+                        bar.update(round(100 * refinement.share) - bar.n)
+            if bar is not None:
+                bar.update(100 - bar.n)
+
+    def close(self) -> None:
+        """Take the widget off the page, and forget what is under way."""
+        if hasattr(self, "_guard"):
+            with self._guard:
+                self._cancel()
+        super().close()
+
     def __repr__(self) -> str:
         shape = self._selected.shape
         return (
@@ -269,18 +305,26 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
         _bundled("widget.js")  # raises where there is none
-        self._hold(attention)
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
+        self._slices = Slices(self._guard)
+        self._views = Views(self._slices, self.send)
+        self._refinement: picture.Refinement | None = None  # while the picture is a sampled one
+        self._hold(attention)
         self._version = 0  # of the tensors, which may be replaced
         self._later: threading.Timer | None = None
         self._last_update = -LEAST_INTERVAL
         self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
+        self._checked: dict[tuple[int, int, int], tuple[Any, list[list[str]] | None]] = {}  # tokens, by who they are
+        self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
+        self._vocabularies: dict[str, Vocabulary] = {}
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def _hold(self, attention: Attention | AttentionStack) -> None:
         self._attention = attention
         self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self._shelf = Shelf()
+        self._levels: dict[int, Levels] = {}
 
     def open(self) -> None:
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
@@ -359,7 +403,7 @@ class AttentionWidget(anywidget.AnyWidget):
         name = proposal["trait"].name
         try:
             length = self._there_are("query" if name == "tokens" else "key")
-            check_tokens(proposal["value"], self._there_are("batch"), length, name)
+            self._samples(proposal["value"], self._there_are("batch"), length, name)
         except IndexError as error:  # a layer set at the same time, that is not there
             raise NotThere(str(error)) from None
         except TypeError as error:
@@ -368,17 +412,29 @@ class AttentionWidget(anywidget.AnyWidget):
             raise WrongValue(str(error)) from None
         return proposal["value"]
 
-    def _sample_of(self, tokens: Any, side: str) -> list[str] | None:
-        """The selected sample's tokens, or None where the selected layer has another length."""
-        shape = self._selected.shape
-        length = shape.Q if side == "queries" else shape.K
-        if tokens is None and side == "keys" and shape.Q == shape.K:
-            tokens = self.tokens
+    def _samples(self, tokens: Any, batches: int, length: int, name: str) -> list[list[str]] | None:
+        """Tokens once checked, of which there may be millions: checked again only if they are others."""
+        key = (id(tokens), batches, length)
+        held, samples = self._checked.get(key, (None, None))
+        if held is not tokens:
+            samples = check_tokens(tokens, batches, length, name)
+            if len(self._checked) >= CHECKED:
+                self._checked.clear()
+            self._checked[key] = tokens, samples
+        return samples
+
+    def _tokens_of(self, side: str, layer: int | None = None, batch: int | None = None) -> list[str] | None:
+        """A sample's tokens, the selected one's unless said otherwise; None where the layer has another length."""
+        shape = self._stack[self.layer if layer is None else layer].shape
+        batch = self.batch if batch is None else batch
+        tokens = (
+            self.key_tokens if side == "key" and (self.key_tokens is not None or shape.Q != shape.K) else self.tokens
+        )
         try:
-            samples = check_tokens(tokens, shape.B, length, "tokens")
+            samples = self._samples(tokens, shape.B, shape.Q if side == "query" else shape.K, "tokens")
         except ValueError:  # they were checked for another layer
             return None
-        return None if samples is None else samples[self.batch]
+        return None if samples is None else samples[batch]
 
     # Keeping the derived traits in step with the selection.
 
@@ -387,8 +443,7 @@ class AttentionWidget(anywidget.AnyWidget):
         with self._guard, self.hold_sync():
             self._drop_what_is_gone()
             of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
-            if self._made.get("thumbnails") != of[:2]:
-                self._send_soon("tokens", "key_tokens")
+            self._send_tokens()
             for name, part, make in (
                 ("facts", of[:1], self._make_facts),
                 ("thumbnails", of[:2], self._make_thumbnails),
@@ -435,6 +490,14 @@ class AttentionWidget(anywidget.AnyWidget):
         """Send traits whose values are as before but mean something else now."""
         with self.hold_sync():
             self._states_to_send.update(names)
+
+    def _send_tokens(self) -> None:
+        """Send the tokens of another sample, or layer, if they are others."""
+        for name, side in (("tokens", "query"), ("key_tokens", "key")):
+            now = self._tokens_of(side)
+            if name not in self._told or self._told[name] is not now:
+                self._told[name] = now
+                self._send_soon(name)
 
     def _make_facts(self, layer: int) -> dict[str, Any]:
         att, shape = self._stack[layer], self._stack[layer].shape
@@ -488,21 +551,81 @@ class AttentionWidget(anywidget.AnyWidget):
         return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **wire.encode_links(found)}
 
     def _make_picture(self, *of: Any) -> dict[str, Any]:
-        shape = self._stack[of[0]].shape
-        picture = {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K}
+        self._cancel()
+        layer, key = of[0], Key(*of[1:])
         try:
-            return picture | self._look_at(*of)
+            return self._picture_of(of, self._look_at(layer, key))
         except Exception as error:
             if self.comm is None:
                 raise
-            return picture | NO_PICTURE | {"error": str(error) or type(error).__name__}
+            return self._picture_of(of, picture.NOTHING | {"error": str(error) or type(error).__name__})
 
-    def _look_at(self, layer: int, batch: int, head: int, stage: str, pool: str) -> dict[str, Any]:
-        seen = pyramid.overview(self._stack[layer], batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
-        blocked = ~seen.allowed if stage in requests.MASKED_STAGES and not bool(seen.allowed.all()) else None
-        encoded = wire.encode_picture(seen.values, blocked, signed=stage not in UNSIGNED)
-        own = pyramid.own_keys(self._stack[layer], batch, head, seen)
-        return {"own_keys": own, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded, "error": None}
+    def _picture_of(self, of: tuple[Any, ...], made: dict[str, Any]) -> dict[str, Any]:
+        shape = self._stack[of[0]].shape
+        return {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
+
+    def _look_at(self, layer: int, key: Key) -> dict[str, Any]:
+        """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows."""
+        att, levels = self._stack[layer], self._levels_of(layer)
+        if not picture.is_long(att, key):
+            return picture.exact_now(att, key)
+        kept = levels.find(key)
+        if kept is not None:
+            return picture.from_level(levels, key, kept)
+        of = (layer, *key)
+        self._refinement = picture.Refinement(
+            levels,
+            key,
+            band=lambda band: self._send_band(of, band),
+            tell=self._tell,
+            done=lambda made: self._end(of, made),
+            failed=lambda error: self._end(of, picture.NOTHING | {"error": str(error) or type(error).__name__}),
+        )
+        self._run()
+        return self._refinement.picture()
+
+    def _levels_of(self, layer: int) -> Levels:
+        return self._levels.setdefault(layer, Levels(self._stack[layer], shelf=self._shelf))
+
+    # The exact picture of a long head, by and by.
+
+    def _run(self) -> None:
+        """Go on with the exact picture, where there is an event loop to do so."""
+        assert self._refinement is not None
+        runs = self._slices.start("pass", self._refinement.steps(), math.inf)
+        self._tell(self._refinement.share, None, "running" if runs else "stopped")
+
+    def _tell(self, share: float, seconds_left: float | None, state: str = "running") -> None:
+        refinement = self._refinement
+        if refinement is None:
+            return
+        layer = next(layer for layer, levels in self._levels.items() if levels is refinement.levels)
+        of = dict(zip(FOLLOWED, (layer, *refinement.key), strict=True))
+        self._views.arrived(refinement.visit)
+        self.progress = {**of, "share": share, "seconds_left": seconds_left, "state": state}
+
+    def _send_band(self, of: tuple[Any, ...], band: dict[str, Any]) -> None:
+        buffers: list[bytes] = []
+        values = wire.detach(band["values"], buffers)
+        where = dict(zip(FOLLOWED, of, strict=True))
+        self.send({"band": {**where, "version": self._version, **band, "values": values}}, buffers)
+
+    def _end(self, of: tuple[Any, ...], made: dict[str, Any]) -> None:
+        """The exact picture is there, or will not be."""
+        refinement, self._refinement = self._refinement, None
+        self._slices.drop("pass")
+        if refinement is not None:
+            self._views.arrived(refinement.visit)
+        with self.hold_sync():
+            self.picture = self._picture_of(of, made)
+            self.set_trait("progress", None)
+
+    def _cancel(self) -> None:
+        """Compute nothing more of what was selected before."""
+        self._refinement = None
+        self._slices.clear()
+        self._views.forget()
+        self.set_trait("progress", None)
 
     # What the front-end sends: untrusted, and never a traceback in the kernel's log.
 
@@ -521,13 +644,60 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
-            reply = requests.answer(self._stack, content, self._retry)
+            reply = requests.answer(_Desk(self), content)
+            self._slices.hold_back()
         if reply is not None:
             self.send(*reply)
 
-    def _retry(self) -> None:
-        self._made.clear()
-        self._refresh()
+
+class _Desk:
+    """What a widget knows for the answers to its front-end's questions."""
+
+    def __init__(self, widget: AttentionWidget) -> None:
+        self._widget = widget
+
+    @property
+    def stack(self) -> AttentionStack:
+        return self._widget._stack
+
+    def levels(self, layer: int) -> Levels:
+        return self._widget._levels_of(layer)
+
+    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
+        widget = self._widget
+        tokens = widget._tokens_of(side, layer, batch)
+        if tokens is None:
+            return None
+        known = widget._vocabularies.get(side)
+        if known is None or known.tokens is not tokens:
+            known = widget._vocabularies[side] = Vocabulary(tokens)
+        return known
+
+    def tiles(
+        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+    ) -> tuple[list[dict[str, Any]], list[bytes]]:
+        widget = self._widget
+        of = {"layer": layer, **key._asdict(), "version": widget._version, "view": view}
+        visit = None if widget._refinement is None else widget._refinement.visit
+        return widget._views.ask(self.levels(layer), of, addresses, visit, purse)
+
+    def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
+        widget, refinement = self._widget, self._widget._refinement
+        if (layer, batch, head, stage) != (widget.layer, widget.batch, widget.head, widget.stage):
+            raise ValueError("another picture is selected")
+        if refinement is None:
+            return
+        if action == "resume":
+            widget._run()
+            return
+        widget._slices.drop("pass")
+        with widget.hold_sync():
+            widget.picture = widget._picture_of((layer, *refinement.key), refinement.picture())
+            widget._tell(refinement.share, None, "stopped")
+
+    def retry(self) -> None:
+        self._widget._made.clear()
+        self._widget._refresh()
 
 
 def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
@@ -538,9 +708,11 @@ def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention
 
 
 def _thumbnail(att: Attention, batch: int, head: int) -> pyramid.Overview:
-    if att.shape.Q * att.shape.K <= PICTURE_SIZE * PICTURE_SIZE:
-        return pyramid.overview(att, batch, head, size=THUMBNAIL_SIZE)
-    return pyramid.sampled(att, batch, head, rows=THUMBNAIL_SIZE, columns=THUMBNAIL_SIZE)
+    size = min(THUMBNAIL_SIZE, math.isqrt(wire.BUDGET // att.shape.H))
+    if att.shape.Q * att.shape.K <= picture.SIZE * picture.SIZE:
+        return pyramid.overview(att, batch, head, size=size)
+    rows = max(1, min(size, THUMBNAIL_CELLS // (att.shape.H * att.shape.K)))
+    return pyramid.sampled(att, batch, head, rows=rows, columns=size)
 
 
 @functools.cache

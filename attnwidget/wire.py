@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ OCTAVES = 16  # the log scale reaches from the maximum down to maximum / 65,536
 EXACT_CELLS = 256 * 256  # up to here a picture is sent as float32
 BUDGET = 240 * 1024  # bytes of one picture: an interaction moves at most 256 KiB
 WORTH_DEFLATING = 4096  # bytes
+WHOLE_TOKENS = 65_536  # up to here they are sent at once, if that takes
+TEXT = 224 * 1024  # bytes at most
+PAGE = 4096  # tokens that are sent at a time, else
+STEPS = (2, 4, 8, 16, 32, 64, 128)  # codes that are made one where a picture takes too many bytes
+EVEN = 4  # of these the widest that are all alike
 
 
 def encode(array: np.ndarray[Any, Any]) -> Envelope:
@@ -48,26 +54,53 @@ def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> d
     Returns:
         `values` and `blocked`, envelopes, and `low` and `high`, the least and greatest finite value, or None.
     """
+    if values.numel() > EXACT_CELLS:
+        return {**encode_cells(values, blocked, signed=signed), "blocked": None}
     cells = to_numpy(values)
-    shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
-    finite = cells[shown]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-    if cells.size <= EXACT_CELLS:
-        exact, bits = encode_numbers(values, blocked)
-    else:
-        exact, bits = _encode_codes(cells, blocked, max(abs(low or 0.0), abs(high or 0.0)), signed=signed), None
+    exact, bits = encode_numbers(values, blocked)
+    low, high = _range(cells, blocked)
     return {"low": low, "high": high, "values": exact, "blocked": bits}
 
 
-def _encode_codes(cells: np.ndarray[Any, Any], blocked: Tensor | None, high: float, *, signed: bool) -> Envelope:
-    codes = _mark(_signed_codes(cells, high) if signed else _log_codes(cells, high), cells, blocked)
-    scale = {"kind": "linear", "high": high} if signed else {"kind": "log", "high": high, "octaves": OCTAVES}
-    envelope = encode(codes)
-    for step in (2, 4):  # noise that does not deflate: fewer steps rather than more bytes
-        if len(envelope["data"]) <= BUDGET:
+def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
+    """A matrix to look at, one byte a cell.
+
+    Returns:
+        `values`, an envelope, and `low` and `high`, the least and greatest finite value, or None.
+    """
+    return encode_together([(values, blocked)], signed=signed)[0]
+
+
+def encode_together(
+    parts: Sequence[tuple[Tensor, Tensor | None]], *, signed: bool, budget: float = BUDGET
+) -> list[dict[str, Any]]:
+    """Several matrices to look at and what is blocked in them, one byte a cell, in at most so many bytes together:
+    where noise does not deflate, fewer steps rather than more bytes, in all alike."""
+    made: list[dict[str, Any]] = []
+    codes = []
+    for values, blocked in parts:
+        cells = to_numpy(values)
+        low, high = _range(cells, blocked)
+        most = max(abs(low or 0.0), abs(high or 0.0))
+        scale = {"kind": "linear", "high": most} if signed else {"kind": "log", "high": most, "octaves": OCTAVES}
+        codes.append(_mark(_signed_codes(cells, most) if signed else _log_codes(cells, most), cells, blocked))
+        made.append({"low": low, "high": high, "values": {**encode(codes[-1]), "scale": scale}})
+    excess = 8 * (sum(len(one["values"]["data"]) for one in made) - budget) / max(1, sum(code.size for code in codes))
+    for step in STEPS if excess > 0 else ():
+        if excess > 1 + log2(step):  # a step of twice the codes saves a bit at most
+            continue
+        for one, fine in zip(made, codes, strict=True):
+            one["values"] |= encode(_coarser(fine, step, signed=signed))
+        if sum(len(one["values"]["data"]) for one in made) <= budget:
             break
-        envelope = encode(_coarser(codes, step, signed=signed))
-    return {**envelope, "scale": scale}
+    return made
+
+
+def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float | None, float | None]:
+    """The least and greatest finite value."""
+    shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
+    finite = cells[shown]
+    return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
 
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
@@ -84,10 +117,37 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
 
 
 def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
-    """Tokens as one buffer of UTF-8 and the byte at which each one ends."""
+    """Tokens as one buffer of UTF-8 and the byte at which each one ends, with how many there are: where they are too
+    many or too much to send at once, only the first of them are in it."""
     if tokens is None:
         return None
-    pieces = [token.encode("utf-8", "surrogatepass") for token in tokens]
+    if len(tokens) <= WHOLE_TOKENS:
+        whole = _joined(_as_bytes(tokens))
+        if len(whole["text"]) + len(whole["ends"]["data"]) <= TEXT:
+            return {**whole, "length": len(tokens)}
+    return {**encode_page(tokens[:PAGE]), "length": len(tokens)}
+
+
+def encode_page(tokens: Sequence[str]) -> dict[str, Any]:
+    """Some tokens as one buffer of UTF-8 and the byte at which each one ends; where it is too much, the longest are
+    cut."""
+    pieces, longest = _as_bytes(tokens), TEXT
+    while sum(map(len, pieces)) > TEXT:
+        longest //= 2
+        pieces = [piece if len(piece) <= longest else _cut(piece, longest) for piece in pieces]
+    return _joined(pieces)
+
+
+def _as_bytes(tokens: Sequence[str]) -> list[bytes]:
+    return [token.encode("utf-8", "surrogatepass") for token in tokens]
+
+
+def _cut(piece: bytes, longest: int) -> bytes:
+    """The beginning of a token, whole characters, and an ellipsis."""
+    return piece[: max(0, longest - 3)].decode("utf-8", "ignore").encode() + "…".encode()
+
+
+def _joined(pieces: Sequence[bytes]) -> dict[str, Any]:
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.uint32)
     return {"text": b"".join(pieces), "ends": encode(ends)}
 
@@ -141,13 +201,16 @@ def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, A
 
 
 def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
-    is_value = (codes > ZERO) & (codes <= TOP)
-    whole = codes.astype(np.int16)
+    """Fewer codes of values; where they become very few, those near the greatest value stay closer than the others."""
+    is_value, code = (codes > ZERO) & (codes <= TOP), np.arange(256)
     if signed:
-        coarse = MIDDLE + np.rint((whole - MIDDLE) / step).astype(np.int16) * step
+        coarse = np.clip(MIDDLE + np.rint((code - MIDDLE) / step) * step, 1, 2 * MIDDLE - 1)
+    elif step <= EVEN:
+        coarse = np.clip(TOP - np.rint((TOP - code) / step) * step, 1, TOP)
     else:
-        coarse = TOP - np.rint((TOP - whole) / step).astype(np.int16) * step
-    return np.where(is_value, coarse, codes).astype(np.uint8)
+        below = np.sqrt((TOP - 1) * np.clip(TOP - code, 0, TOP - 1))
+        coarse = TOP - np.rint(np.minimum(np.rint(below / step) * step, TOP - 1) ** 2 / (TOP - 1))
+    return np.where(is_value, coarse.astype(np.uint8)[codes], codes)
 
 
 def _mark(codes: np.ndarray[Any, Any], cells: np.ndarray[Any, Any], blocked: Tensor | None) -> np.ndarray[Any, Any]:

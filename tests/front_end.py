@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,11 @@ import numpy as np
 from comm.base_comm import BaseComm
 from ipywidgets.widgets.widget import _put_buffers
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionStack, AttentionWidget
+from attnwidget.levels import Levels
+from attnwidget.slices import Slices
+from attnwidget.tiles import Views
+from attnwidget.vocabulary import Vocabulary
 
 Array = np.ndarray[Any, Any]
 
@@ -88,11 +93,58 @@ class FrontEnd:
         w.comm.handle_msg({"content": {"data": data}, "buffers": []})
         (answer,) = self.custom(w)[before:]
         replies: list[dict[str, Any]] = answer.data["content"]["replies"]
-        for reply in replies:
-            for name in ("values", "blocked"):
-                if reply.get(name):
-                    reply[name]["data"] = answer.buffers[reply[name]["data"]]
-        return replies
+        return [attached(reply, answer.buffers) for reply in replies]
+
+    def bands(self, w: AttentionWidget) -> list[dict[str, Any]]:
+        """The rows that have become exact, in the order in which they were sent."""
+        found = [message for message in self.custom(w) if "band" in message.data["content"]]
+        return [attached(message.data["content"]["band"], message.buffers) for message in found]
+
+    def tiles(self, w: AttentionWidget) -> list[dict[str, Any]]:
+        """The tiles that came of their own accord, each message with `tiles` and `of`."""
+        found = [message for message in self.custom(w) if "tiles" in message.data["content"]]
+        return [attached(message.data["content"], message.buffers) for message in found]
+
+
+def attached(part: Any, buffers: Sequence[Any]) -> Any:
+    """Part of a message with bytes in the place of the numbers of its buffers."""
+    if isinstance(part, dict):
+        made = {name: attached(inner, buffers) for name, inner in part.items()}
+        if "dtype" in made:
+            made["data"] = buffers[made["data"]]
+        if isinstance(made.get("text"), int):
+            made["text"] = buffers[made["text"]]
+        return made
+    return [attached(inner, buffers) for inner in part] if isinstance(part, list) else part
+
+
+@dataclass
+class Desk:
+    """What `requests.answer` needs to know, without a widget."""
+
+    stack: AttentionStack
+    tokens: Sequence[str] | None = None
+    retried: int = 0
+
+    def __post_init__(self) -> None:
+        self._levels = [Levels(att) for att in self.stack]
+        self._views = Views(Slices(threading.RLock()), lambda content, buffers: None)
+
+    def levels(self, layer: int) -> Levels:
+        return self._levels[layer]
+
+    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
+        return None if self.tokens is None else Vocabulary(self.tokens)
+
+    def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
+        of = {"layer": layer, **key._asdict(), "version": 0, "view": view}
+        return self._views.ask(self._levels[layer], of, addresses, None, purse)
+
+    def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
+        pass
+
+    def retry(self) -> None:
+        self.retried += 1
 
 
 def decode(envelope: dict[str, Any], buffers: Sequence[Any] = ()) -> Array:

@@ -75,7 +75,8 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
     picture = {name: value for name, value in state["picture"].items() if name not in ("values", "low", "high")}
     assert picture == {
         "layer": 0, "batch": 1, "head": 2, "stage": "weights", "pool": "max",
-        "queries": 6, "keys": 6, "own_keys": 6, "query_bin": 1, "key_bin": 1, "blocked": None, "error": None,
+        "queries": 6, "keys": 6, "own_keys": 6, "query_bin": 1, "key_bin": 1, "sampled": None,
+        "blocked": None, "error": None,
     }  # fmt: skip
     assert (state["picture"]["low"], state["picture"]["high"]) == (drawn(state).min(), drawn(state).max())
     assert state["facts"] == {

@@ -6,7 +6,7 @@ import { GAPS_FROM, NUMBERS_FROM } from "./layout";
 import type { Stage } from "./model";
 import type { Patch } from "./source";
 import { edge, type Span, type Viewport, visible } from "./viewport";
-import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, PLUS_INF } from "./wire";
+import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "./wire";
 
 export interface Scene {
   readonly grid: Grid;
@@ -25,35 +25,44 @@ export interface Scene {
   readonly numbers: boolean;
   readonly exact: boolean;
   readonly patch: Patch | null;
+  /** Where the grid begins, if it is but a part: the row and column of its first cell. */
+  readonly origin?: { readonly row: number; readonly column: number };
+  /** The brush's row of a row that is drawn, if they differ. */
+  readonly brushRow?: (row: number) => number;
 }
 
+const ORIGIN = { row: 0, column: 0 };
 const SLASH_FROM = 10;
-const CROSS_FROM = 6;
+export const CROSS_FROM = 6;
 const SIGNS_FROM = 18;
 
 /** Draw a scene on a canvas that is `width × height` CSS pixels. */
 export function paint(canvas: HTMLCanvasElement, scene: Scene): void {
   const { width, height, dpr } = scene;
-  const across = Math.round(width * dpr);
-  const down = Math.round(height * dpr);
-  if (canvas.width !== across) canvas.width = across;
-  if (canvas.height !== down) canvas.height = down;
-  const context = canvas.getContext("2d");
+  const context = cleared(canvas, width, height, dpr);
   if (!context) return;
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, across, down);
   const { k, x, y } = scene.viewport;
   const columns = visible(scene.grid.columns, scene.cellWidth, k, x, width);
   const rows = visible(scene.grid.rows, scene.cellHeight, k, y, height);
   const size = Math.min(scene.cellWidth, scene.cellHeight) * k;
   if (size >= GAPS_FROM * scene.unit) {
-    context.setTransform(dpr, 0, 0, dpr, 0, 0);
-    paintTiles(context, scene, rows, columns);
+    paintCells(context, scene, rows, columns);
   } else {
     paintRaster(context, scene, rows, columns);
-    context.setTransform(dpr, 0, 0, dpr, 0, 0);
     if (size >= CROSS_FROM * scene.unit) paintMarks(context, scene, rows, columns);
   }
+}
+
+/** A canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels. */
+export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
+  const across = Math.round(width * dpr);
+  const down = Math.round(height * dpr);
+  if (canvas.width !== across) canvas.width = across;
+  if (canvas.height !== down) canvas.height = down;
+  const context = canvas.getContext("2d");
+  context?.setTransform(1, 0, 0, 1, 0, 0);
+  context?.clearRect(0, 0, across, down);
+  return context;
 }
 
 /** Where a cell stands: whole device pixels, so that edges are crisp at any zoom. */
@@ -66,8 +75,11 @@ function boxOf(scene: Scene, row: number, column: number, gap: number) {
   return { left, top, width: right - left - gap, height: bottom - top - gap };
 }
 
-function paintTiles(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
-  const { grid, brush, paints, unit, viewport } = scene;
+/** One tile a cell, with its number where that fits. */
+export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
+  const { grid, brush, paints, unit, viewport, dpr, brushRow } = scene;
+  const { row: top, column: left } = scene.origin ?? ORIGIN;
+  context.setTransform(dpr, 0, 0, dpr, 0, 0);
   const size = Math.min(scene.cellWidth, scene.cellHeight) * viewport.k;
   const radius = (size >= 18 * unit ? 2.5 : 1.5) * unit;
   const numbers = scene.numbers && size >= NUMBERS_FROM * unit;
@@ -76,15 +88,16 @@ function paintTiles(context: CanvasRenderingContext2D, scene: Scene, rows: Span,
   context.textBaseline = "middle";
   for (let row = rows.start; row < rows.stop; row++) {
     for (let column = columns.start; column < columns.stop; column++) {
-      const at = row * grid.columns + column;
+      const at = (row - top) * grid.columns + column - left;
       const kind = grid.kinds[at]!;
+      if (kind === MISSING) continue;
       const box = boxOf(scene, row, column, 1);
       if (kind !== NUMBER) {
         paintKind(context, scene, kind, box, size, radius);
         continue;
       }
       const value = grid.values[at]!;
-      const index = brush.index(value, row);
+      const index = brush.index(value, brushRow ? brushRow(row) : row);
       context.fillStyle = paints.css[index]!;
       context.beginPath();
       if (brush.clips(value)) cutCorner(context, box, radius);
@@ -228,14 +241,24 @@ function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span
   context.drawImage(source, columns.start, rows.start, across, down, left, top, right - left, bottom - top);
 }
 
-const rasters = new WeakMap<Grid, { brush: Brush; paints: Paints; small: boolean; canvas: HTMLCanvasElement }>();
+interface Raster {
+  grid: Grid;
+  brush: Brush;
+  paints: Paints;
+  small: boolean;
+  canvas: HTMLCanvasElement;
+}
 
-function rasterOf(grid: Grid, brush: Brush, paints: Paints, small: boolean): HTMLCanvasElement {
-  const known = rasters.get(grid);
-  if (known && known.brush === brush && known.paints === paints && known.small === small) return known.canvas;
+/** By their numbers: a picture whose rows become exact one after the other keeps its canvas. */
+const rasters = new WeakMap<Float32Array, Raster>();
+
+export function rasterOf(grid: Grid, brush: Brush, paints: Paints, small: boolean): HTMLCanvasElement {
+  const known = rasters.get(grid.values);
+  const same = known && known.grid === grid && known.brush === brush && known.paints === paints;
+  if (same && known.small === small) return known.canvas;
   const canvas = known?.canvas ?? document.createElement("canvas");
   drawRaster(canvas, grid, brush, paints, small);
-  rasters.set(grid, { brush, paints, small, canvas });
+  rasters.set(grid.values, { grid, brush, paints, small, canvas });
   return canvas;
 }
 
@@ -261,31 +284,33 @@ export function drawRaster(canvas: HTMLCanvasElement, grid: Grid, brush: Brush, 
 }
 
 /** What a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
-function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
-  const { grid, paints, unit, viewport } = scene;
+export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
+  const { grid, paints, unit, viewport, dpr } = scene;
+  const { row: top, column: left } = scene.origin ?? ORIGIN;
+  context.setTransform(dpr, 0, 0, dpr, 0, 0);
   const slashes = Math.min(scene.cellWidth, scene.cellHeight) * viewport.k >= SLASH_FROM * unit;
   for (let row = rows.start; row < rows.stop; row++) {
     for (let column = columns.start; column < columns.stop; column++) {
-      const kind = grid.kinds[row * grid.columns + column]!;
+      const kind = grid.kinds[(row - top) * grid.columns + column - left]!;
       if (kind === NAN) cross(context, paints, boxOf(scene, row, column, 0));
       else if (kind === BLOCKED && slashes) slash(context, paints, boxOf(scene, row, column, 0));
     }
   }
 }
 
-/** A grid of fewer cells where the screen has fewer pixels: the greatest of each fold × fold, NaN wherever one is. */
-export function foldGrid(grid: Grid, fold: number): Grid {
-  if (fold === 1) return grid;
-  const rows = Math.ceil(grid.rows / fold);
-  const columns = Math.ceil(grid.columns / fold);
+/** A grid of fewer cells where the screen has fewer pixels: the greatest of each `down × across`, NaN wherever one is. */
+export function foldGrid(grid: Grid, down: number, across = down): Grid {
+  if (down === 1 && across === 1) return grid;
+  const rows = Math.ceil(grid.rows / down);
+  const columns = Math.ceil(grid.columns / across);
   const values = new Float32Array(rows * columns).fill(Number.NEGATIVE_INFINITY);
   const kinds = new Uint8Array(rows * columns).fill(BLOCKED);
   for (let row = 0, at = 0; row < grid.rows; row++) {
-    const base = Math.floor(row / fold) * columns;
+    const base = Math.floor(row / down) * columns;
     for (let column = 0; column < grid.columns; column++, at++) {
       const kind = grid.kinds[at]!;
       if (kind === BLOCKED) continue;
-      const to = base + Math.floor(column / fold);
+      const to = base + Math.floor(column / across);
       const value = grid.values[at]!;
       const now = kinds[to]!;
       if (now === NAN) continue;

@@ -5,7 +5,18 @@ import { HEAD_COLORS, isDark } from "./color";
 import { type Band, bandsOf, curvesOf, keepLinks, type Lane, type Link, lane, type Stem, strongestLast } from "./graph";
 import type { Side } from "./model";
 import { type Measure, textMeasure } from "./plot";
-import { type HeadTarget, type Line, linesSource, steady, type Target } from "./source";
+import {
+  type HeadTarget,
+  type Known,
+  linesSource,
+  type Pair,
+  RANKS,
+  type Strongest,
+  steady,
+  strongestSource,
+  type Target,
+  WHOLE,
+} from "./source";
 import type { Labels } from "./tokens";
 import type { Ui } from "./ui";
 import { BLOCKED } from "./wire";
@@ -17,6 +28,9 @@ const LABEL_LEAST = 82;
 const BESIDE = 10; // between a label and the curves
 const ACROSS = 384;
 const MOST_CURVES = 1500;
+/** Of a long head: other pins whose strongest links are drawn, and partners of a token that can be asked for. */
+const MOST_OTHERS = 8;
+const MOST_PARTNERS = 64;
 /** Where the bands of the token in focus begin, from the curves' end: its bar stands there. */
 export const STEM = 11;
 
@@ -40,7 +54,11 @@ export interface GraphModel {
   readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
   /** The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing. */
   readonly focus: ReadonlySignal<Target | null>;
-  readonly lines: ReadonlySignal<readonly (Line | null)[]>;
+  readonly lines: ReadonlySignal<readonly (Known | null)[]>;
+  /** Too long for all its links: only tokens that are pinned or stand out are drawn. */
+  readonly isLong: ReadonlySignal<boolean>;
+  /** What a long head shows while nothing is pinned. */
+  readonly strongest: ReadonlySignal<Strongest>;
   readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
   readonly curves: ReadonlySignal<readonly Band[]>;
   /** How many links there would be to draw as curves. */
@@ -58,12 +76,27 @@ export function graphModel(ui: Ui): GraphModel {
     const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
     return at === null || !labelled ? null : { side: at.side, index: at.index };
   });
+  const isLong = computed(() => Math.max(store.facts.value.queries, store.facts.value.keys) > WHOLE);
+  const isPinned = computed(() => store.query.value !== null || store.key.value !== null);
+  const heads = computed(() => store.shownHeads.value.length);
   const wanted = computed<readonly HeadTarget[]>(() => {
     const at = focus.value;
-    return at === null ? [] : store.shownHeads.value.map((head) => ({ ...at, head }));
+    if (at === null) return [];
+    const { side } = at;
+    const pins = isLong.value ? store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]) : [];
+    const others = [...new Set(pins)].filter((index) => index !== null && index !== at.index).slice(-MOST_OTHERS);
+    return [at.index, ...(others as number[])].flatMap((index) =>
+      store.shownHeads.value.map((head) => ({ side, index, head })),
+    );
   });
-  const weights = computed(() => "weights" as const);
-  const lines = linesSource(store, kernel, wanted, weights, stop);
+  const partners = computed(() => Math.min(MOST_PARTNERS, store.top_k.value ?? RANKS));
+  const all = linesSource(store, kernel, wanted, partners, stop);
+  const lines = computed(() => all.value.slice(0, heads.value));
+  const strongest = strongestSource(store, kernel, () => isLong.value && !isPinned.value, stop);
+  const pairs = computed<readonly Link[]>(() => {
+    const head = store.shownHeads.value.indexOf(store.picture.value?.of.head ?? -1);
+    return isPairs(strongest.value) && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
+  });
 
   /** Links of the token in focus: whole rows where the kernel has sent them, else the strongest that are known. */
   const focused = computed<readonly Link[]>(() => {
@@ -72,24 +105,24 @@ export function graphModel(ui: Ui): GraphModel {
     const links: Link[] = [];
     lines.value.forEach((line, head) => {
       if (line !== null) links.push(...linksOf(line, head));
-      else links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
+      else if (!isLong.value) links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
     });
     return keepLinks(links, store.top_k.value, store.threshold.value);
   });
   const lanes = computed(() => {
     const { queries, keys } = store.facts.value;
     const unit = ui.unit.value;
-    const pinned = store.query.value !== null || store.key.value !== null;
     const keep = (side: Side) => {
-      if (!pinned || focus.value === null) return null;
+      if (!isPinned.value || focus.value === null) return isLong.value ? pairs.value.map((link) => link[side]) : null;
       const strong = [...focused.value].sort((a, b) => b.weight - a.weight);
       const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
       return [...new Set([...own, ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1)])];
     };
     return { queries: lane(queries, keep("query"), unit), keys: lane(keys, keep("key"), unit) };
   });
+  const isDrawn = computed(() => store.picture.value !== null);
   const frame = computed<Frame | null>(() => {
-    if (ui.width.value === 0 || store.picture.value === null) return null;
+    if (ui.width.value === 0 || !isDrawn.value) return null;
     return frameOf(ui, measure.value);
   });
   const bands = computed(() => {
@@ -103,6 +136,11 @@ export function graphModel(ui: Ui): GraphModel {
     const at = focus.value;
     const perToken = at === null ? Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW) : 1;
     const threshold = at === null ? store.threshold.value : 0;
+    if (isLong.value) {
+      const rest = all.value.slice(heads.value).map((line, i) => linksOf(line, i % heads.value));
+      const links = isPinned.value ? rest.flatMap((each) => keepLinks(each, 1, 0)) : pairs.value;
+      return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+    }
     const links = store.shownHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
     return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
   });
@@ -118,7 +156,7 @@ export function graphModel(ui: Ui): GraphModel {
     if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
-  return { frame, lanes, focus, lines, bands, curves, total, colors, measure };
+  return { frame, lanes, focus, lines, isLong, strongest, bands, curves, total, colors, measure };
 }
 
 /** The strongest links of every token for one of the shown heads, as Python sent them. */
@@ -146,16 +184,28 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
-function linksOf(line: Line, head: number): Link[] {
-  const links: Link[] = [];
-  line.values.forEach((weight, other) => {
-    if (!(weight > 0) || line.kinds[other] === BLOCKED) return;
-    const { side, index } = line.of;
-    links.push(
-      side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight },
-    );
+/** Whether the strongest pairs are known. */
+export const isPairs = (strongest: Strongest): strongest is readonly Pair[] => Array.isArray(strongest);
+
+/** The positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked one. */
+export function knownOf(line: Known | null): { other: number; weight: number }[] {
+  if (line === null || "problem" in line) return [];
+  if ("ranking" in line) {
+    const { top, values } = line.ranking;
+    return top.map((other, at) => ({ other, weight: values[at] as number }));
+  }
+  return Array.from(line.values, (weight, other) => ({ other, weight })).filter(
+    ({ other }) => line.kinds[other] !== BLOCKED,
+  );
+}
+
+function linksOf(line: Known | null, head: number): Link[] {
+  if (line === null) return [];
+  const { side, index } = line.of;
+  return knownOf(line).flatMap(({ other, weight }) => {
+    if (!(weight > 0)) return [];
+    return side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight };
   });
-  return links;
 }
 
 function frameOf(ui: Ui, measure: Measure): Frame {

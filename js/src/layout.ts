@@ -10,8 +10,10 @@ const MAX_HEIGHT = 640;
 const FRAME = 1280;
 const PANEL_GAP = 36;
 const KEY_GUTTER = 96;
-const TICK_ROOM = 52;
-const KEY_TICK_ROOM = 44;
+/** Room for tokens along an axis that is too long to show them unzoomed. */
+export const CROWDED = 52;
+const KEY_CROWDED = 44;
+const BELOW = 20;
 
 export function modeOf(width: number, unit = 1): Mode {
   const w = width / unit;
@@ -36,6 +38,9 @@ export interface Figure {
   readonly overhang: number;
   readonly labelRoom: number;
   readonly keyRoom: number;
+  /** Left of the tokens, and below the picture: room for positions, where a zoomed picture shows both. */
+  readonly positions: number;
+  readonly below: number;
   readonly panel: number;
 }
 
@@ -44,12 +49,22 @@ export interface LabelRoom {
   readonly query: number;
   readonly key: number;
   readonly keys: (index: number) => number;
-  /** Positions along the top rather than slanted tokens. */
+  /** Unzoomed the axis shows positions, zoomed in tokens: of keys, of queries. */
   readonly keyTicks: boolean;
+  readonly queryTicks?: boolean;
+  /** What the positions beside zoomed tokens take: a column left of them, a line below the picture. */
+  readonly positions?: number;
+  readonly below?: boolean;
 }
 
-/** Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. */
-export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1) {
+/** Of the room, what whole pixels a cell may leave empty where a cell is not one of the matrix. */
+const WASTE = 0.06;
+
+/**
+ * Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. Cells
+ * are whole device pixels; `pooled` ones, which nobody counts, are a little more where much room would be left empty.
+ */
+export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1, pooled = false) {
   const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
   const tall = MAX_HEIGHT * unit;
   const pixels = (length: number) => Math.max(1, Math.floor(length * dpr));
@@ -57,11 +72,18 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   const across = Math.ceil(columns / fold);
   const down = Math.ceil(rows / fold);
   const whole = (length: number) => pixels(length) / dpr;
-  const cell = whole(Math.min(MAX_CELL * unit, wide / across, tall / down));
+  const most = Math.min(MAX_CELL * unit, wide / across, tall / down);
+  const cell = pooled && whole(most) < (1 - WASTE) * most ? most : whole(most);
   const line = NUMBERS_FROM * unit; // few rows over many keys: tall cells rather than a hairline
   const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));
   const cellWidth = Math.max(cell, whole(Math.min(line, (4 * line) / across)));
-  return { fold, rows: down, columns: across, cellWidth: Math.min(cellWidth, whole(wide / across)), cellHeight };
+  return {
+    fold,
+    rows: down,
+    columns: across,
+    cellWidth: Math.min(cellWidth, Math.max(cell, whole(wide / across))),
+    cellHeight,
+  };
 }
 
 /** Font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
@@ -93,6 +115,14 @@ export function tickPositions(first: number, last: number, pixelsPerToken: numbe
   return ticks;
 }
 
+/** Round positions from `start` to before `stop`, at least `apart` pixels from one another: powers of two, so that they stay. */
+export function roundPositions(start: number, stop: number, pixelsPerToken: number, apart: number): number[] {
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2(apart / pixelsPerToken)));
+  const positions: number[] = [];
+  for (let at = Math.ceil(start / step) * step; at < stop; at += step) positions.push(at);
+  return positions;
+}
+
 export function layoutFigure(input: {
   width: number;
   rows: number;
@@ -119,33 +149,36 @@ export function layoutFigure(input: {
   // Room for labels at their full size, so that zooming in moves nothing.
   const wide = Math.min(most, Math.ceil(labels.query)) + 2;
   const keysWide = Math.min(keyMost, labels.key);
+  const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
   let cell = NUMBERS_FROM * unit;
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
     const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
-    const labelRoom = crowded ? Math.min(wide, TICK_ROOM * unit) : wide;
-    const left = labelRoom + 14 * unit;
-    const longest = crowded ? Math.min(keysWide, KEY_TICK_ROOM * unit) : keysWide;
-    const keyRoom = labels.keyTicks ? 26 * unit : Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
+    const labelRoom = crowded || labels.queryTicks ? Math.min(wide, CROWDED * unit) : wide;
+    const left = positions + labelRoom + 14 * unit;
+    const longest = crowded || labels.keyTicks ? Math.min(keysWide, KEY_CROWDED * unit) : keysWide;
+    const keyRoom = Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
     const reach = (index: number, at: number) =>
       Math.min(longest, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
-    let overhang = labels.keyTicks ? 16 * unit : 0;
+    let overhang = labels.keyTicks ? Math.max(16 * unit, longest * Math.SQRT1_2 + 3 * unit) : 0;
     if (!labels.keyTicks) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
     }
     overhang = Math.ceil(overhang);
     const taken = left + overhang + (beside ? panel + PANEL_GAP * unit : 0);
-    const cells = fit(frame - taken, rows, columns, dpr, unit);
+    const cells = fit(frame - taken, rows, columns, dpr, unit, labels.keyTicks && labels.queryTicks);
     figure = {
       mode,
       ...cells,
       left,
       top: keyRoom,
-      width: cells.cellWidth * cells.columns,
-      height: cells.cellHeight * cells.rows,
+      width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
+      height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
       overhang,
       labelRoom,
       keyRoom,
+      positions,
+      below: labels.below ? BELOW * unit : 0,
       panel,
     };
     if (Math.abs(Math.min(cells.cellWidth, cells.cellHeight) - cell) < 0.5) break;

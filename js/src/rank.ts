@@ -5,6 +5,8 @@ import { BLOCKED, MINUS_INF, NAN, PLUS_INF } from "./wire";
 export interface Ranking {
   /** Positions of the strongest, strongest first; NaN and blocked cells are not among them. */
   readonly top: readonly number[];
+  /** Their numbers. */
+  readonly values: readonly number[];
   /** Cells that are neither blocked nor NaN. */
   readonly allowed: number;
   readonly blocked: number;
@@ -46,6 +48,7 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
   for (let reached = 0; ninety < allowed && reached < 0.9 * sum - 1e-7; ninety++) reached += values[order[ninety]!]!;
   return {
     top,
+    values: top.map((position) => values[position]!),
     allowed,
     blocked,
     nan,
@@ -54,5 +57,18 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
     entropy: sum > 0 && sum < Number.POSITIVE_INFINITY ? Math.max(0, entropy / sum + Math.log2(sum)) : entropy,
     maxEntropy: allowed > 0 ? Math.log2(allowed) : 0,
     ninety,
+  };
+}
+
+/** The same with fewer of the strongest: the others join the rest. */
+export function shortened(ranking: Ranking, count: number): Ranking {
+  const { top, values, rest } = ranking;
+  if (top.length <= count) return ranking;
+  const left = values.slice(count).filter(Number.isFinite);
+  return {
+    ...ranking,
+    top: top.slice(0, count),
+    values: values.slice(0, count),
+    rest: { count: rest.count + top.length - count, sum: left.reduce((sum, value) => sum + value, rest.sum) },
   };
 }

@@ -2,13 +2,29 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { Kernel } from "./kernel";
-import type { Facts, Model, Pin, Stage, Traits } from "./model";
+import type {
+  BandMessage,
+  Bytes,
+  Envelope,
+  Facts,
+  Model,
+  Pin,
+  Side,
+  Stage,
+  TilesMessage,
+  TokensMessage,
+  Traits,
+} from "./model";
+import { pagedLabels } from "./pages";
+import { createTileCache, type TileCache, tilesOf } from "./tiles";
 import { type Labels, labels } from "./tokens";
 import {
+  decodeGrid,
   decodeLinks,
   decodePicture,
   decodeThumbnails,
   decodeTokens,
+  type Grid,
   type Links,
   type Picture,
   type Thumbnails,
@@ -47,6 +63,8 @@ type Plain = (typeof PLAIN)[number];
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */
   readonly picture: ReadonlySignal<Picture | null>;
+  /** Finer parts of pictures, of all that was looked at. */
+  readonly tiles: TileCache;
   /** Python's sentence, where the selected head could not be computed. */
   readonly problem: ReadonlySignal<string | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
@@ -80,6 +98,24 @@ export function isOf(
     of.stage === wanted.stage &&
     of.pool === wanted.pool
   );
+}
+
+interface Custom extends TilesMessage {
+  refused: unknown;
+  band: BandMessage;
+}
+
+const MOST_RANGES = 1024;
+/** Two ways to the same number differ by so much of a range. */
+const ROUNDING = 1e-5;
+
+/** The same cells with some of their rows replaced, in place; null if they do not fit. */
+function withRows(grid: Grid, rows: Grid, start: number, stop: number): Grid | null {
+  const fits = Number.isInteger(start) && start >= 0 && stop <= grid.rows && stop - start === rows.rows;
+  if (!fits || rows.columns !== grid.columns) return null;
+  grid.values.set(rows.values, start * grid.columns);
+  grid.kinds.set(rows.kinds, start * grid.columns);
+  return { ...grid };
 }
 
 export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): Store {
@@ -122,12 +158,16 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   }
 
   const refused = signal<string | null>(null);
-  const arrived = decoded("picture", decodePicture);
+  let pictureRead: Promise<unknown> = Promise.resolve();
+  const arrived = decoded("picture", (message) => {
+    const reading = decodePicture(message);
+    pictureRead = reading.catch(() => {});
+    return reading;
+  });
   listen("change:picture", () => kernel.heard());
   const thumbnails = decoded("thumbnails", decodeThumbnails);
   const links = decoded("links", decodeLinks);
-  const queryTokens = decoded("tokens", decodeTokens);
-  const keyTokens = decoded("key_tokens", decodeTokens);
+  const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
   const stale = computed(() => {
@@ -145,20 +185,63 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   // One that comes late, for a head that was left meanwhile, takes nobody's place.
   const picture = signal<Picture | null>(null);
   const problem = signal<string | null>(null);
+  // A picture of few rows, or of means, has not seen the greatest: its range grows with what comes, and never shrinks.
+  const ranges = new Map<string, { low: number; high: number }>();
+  const keyOf = ({ of }: Pick<Picture, "of">) => tilesOf(of, traits.facts.peek().version);
+  function widen(key: string, low: number | null, high: number | null): void {
+    if (low === null || high === null) return;
+    const known = ranges.get(key);
+    ranges.set(key, known ? { low: Math.min(known.low, low), high: Math.max(known.high, high) } : { low, high });
+    if (ranges.size > MOST_RANGES) ranges.delete(ranges.keys().next().value as string);
+  }
+  function widened(next: Picture): Picture {
+    const range = ranges.get(keyOf(next));
+    if (range === undefined || next.low === null || next.high === null) return next;
+    const low = Math.min(next.low, range.low);
+    const high = Math.max(next.high, range.high);
+    const more = next.low - low + (high - next.high);
+    return more <= ROUNDING * (high - low) ? next : { ...next, low, high };
+  }
   ends.push(
     effect(() => {
       const next = arrived.value;
       if (next === null) return;
       const late = stale.value;
       batch(() => {
-        if (next.grid !== null && (!late || picture.peek() === null)) picture.value = next;
+        if (next.grid !== null && (!late || picture.peek() === null)) picture.value = widened(next);
         problem.value = late ? null : next.error;
       });
     }),
   );
 
-  listen("msg:custom", ((content: { refused?: unknown }) => {
+  const tiles = createTileCache(undefined, (of, tile) => {
+    widen(of, tile.low, tile.high);
+    const shown = picture.peek();
+    if (shown !== null && keyOf(shown) === of) picture.value = widened(shown);
+  });
+
+  /** Rows that are exact now, put into the picture that they are of. */
+  async function takeBand(band: BandMessage, buffers: readonly Bytes[]): Promise<void> {
+    const [rows] = await Promise.all([decodeGrid(band.values, null, buffers), pictureRead]);
+    const shown = picture.peek();
+    if (shown?.grid == null || shown.sampled === null || !isOf(shown, band)) return;
+    if (band.version !== traits.facts.peek().version) return;
+    const grid = withRows(shown.grid, rows, band.start, band.stop);
+    if (grid === null) return;
+    widen(keyOf(shown), band.low, band.high);
+    const exact = band.start <= shown.sampled.exact ? Math.max(shown.sampled.exact, band.stop) : shown.sampled.exact;
+    const known = { low: shown.low ?? band.low, high: shown.high ?? band.high };
+    picture.value = widened({ ...shown, ...known, grid, sampled: { ...shown.sampled, exact } });
+  }
+
+  let bands: Promise<unknown> = Promise.resolve();
+  listen("msg:custom", ((content: Partial<Custom> | null, buffers: readonly Bytes[] = []) => {
     if (typeof content?.refused === "string") refused.value = content.refused;
+    const { band, tiles: some, of } = content ?? {};
+    if (band) bands = bands.then(() => takeBand(band, buffers)).catch(() => {}); // one that cannot be read is left out
+    if (Array.isArray(some) && of && of.version === traits.facts.peek().version) {
+      void tiles.take(tilesOf(of, of.version), some, traits.facts.peek(), buffers);
+    }
   }) as never);
 
   const shownHeads = computed(() => {
@@ -199,20 +282,36 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     kernel.guard(() => model.save_changes());
   }
 
+  const facts = traits.facts as ReadonlySignal<Facts>;
+
+  /** All tokens of a side, or as many as were sent and the others as they are looked at. */
+  const labelsOf = (side: Side) =>
+    computed(() => {
+      const known = tokens[side].value;
+      const length = side === "query" ? facts.value.queries : facts.value.keys;
+      if (known === null || known.length <= known.tokens.length) return labels(known?.tokens ?? null, length);
+      const of = { layer: traits.layer.peek(), batch: traits.batch.value, side };
+      return pagedLabels(known.tokens, known.length, async (start, end) => {
+        if (kernel.state.peek() === "gone") return null;
+        const { text, ends, buffers } = await kernel.request("tokens", { ...of, start, stop: end });
+        return decodeTokens(tokensIn(text, ends, buffers));
+      });
+    });
+
   stop.addEventListener("abort", () => {
     for (const end of ends) end();
   });
 
-  const facts = traits.facts as ReadonlySignal<Facts>;
   return {
     ...(traits as unknown as { [K in Plain]: ReadonlySignal<Traits[K]> }),
     picture,
+    tiles,
     problem,
     thumbnails,
     links,
     refused,
-    queryLabels: computed(() => labels(queryTokens.value, facts.value.queries)),
-    keyLabels: computed(() => labels(keyTokens.value, facts.value.keys)),
+    queryLabels: labelsOf("query"),
+    keyLabels: labelsOf("key"),
     shownHeads,
     shownPins,
     select: write,
@@ -220,4 +319,18 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     toggleHead,
     show: write,
   };
+}
+
+/** The tokens that were sent, and how many there are. */
+async function readTokens(message: TokensMessage) {
+  const tokens = (await decodeTokens(message)) ?? [];
+  return { tokens, length: message.length ?? tokens.length };
+}
+
+/** Tokens of a reply, as a trait would bring them. */
+function tokensIn(text: number, ends: Envelope, buffers: readonly Bytes[]): TokensMessage {
+  const bytes = buffers[text];
+  const data = buffers[ends.data as number];
+  if (bytes === undefined || data === undefined) throw new Error(`tokens need two buffers, got ${buffers.length}`);
+  return { text: bytes, ends: { ...ends, data } };
 }

@@ -21,6 +21,8 @@ export interface Label extends TokenText {
 export interface Labels {
   readonly length: number;
   at(position: number): Label;
+  /** Where a text is, first those tokens that are nothing else; null where not all tokens are here. */
+  find(text: string): number[] | null;
 }
 
 /** Stands for a token without any text. */
@@ -55,19 +57,41 @@ export function display(token: string, style: TokenStyle = "text"): TokenText {
 /** The labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use. */
 export function labels(tokens: readonly string[] | null, length: number): Labels {
   let read: { texts: Map<string, TokenText>; uses: Map<string, number> } | null = null;
+  const readNow = () => {
+    read ??= readAll(tokens ?? []);
+    return read;
+  };
   return {
     length,
     at(position) {
       const token = tokens?.[position];
-      if (token === undefined) {
-        return { text: count(position), special: false, position, repeated: false, subscript: "" };
-      }
-      read ??= readAll(tokens ?? []);
-      const { text, special } = read.texts.get(token) as TokenText;
-      const repeated = (read.uses.get(text) as number) > 1;
+      if (token === undefined) return unnamed(position);
+      const { texts, uses } = readNow();
+      const { text, special } = texts.get(token) as TokenText;
+      const repeated = (uses.get(text) as number) > 1;
       return { text, special, position, repeated, subscript: repeated && !special ? count(position) : "" };
     },
+    find: (text) => find(text, tokens ?? [], readNow().texts),
   };
+}
+
+/** The label of a token that is not known: its position. */
+export function unnamed(position: number): Label {
+  return { text: count(position), special: false, position, repeated: false, subscript: "" };
+}
+
+/** Each different token is compared once, as it is shown and as the tokenizer writes it; case does not matter. */
+function find(wanted: string, tokens: readonly string[], texts: ReadonlyMap<string, TokenText>): number[] {
+  const text = wanted.toLowerCase();
+  const whole = new Set<string>();
+  const part = new Set<string>();
+  for (const [token, shown] of texts) {
+    const names = [token.toLowerCase(), shown.text.toLowerCase()];
+    if (names.includes(text)) whole.add(token);
+    else if (names.some((name) => name.includes(text))) part.add(token);
+  }
+  const places = (of: ReadonlySet<string>) => tokens.flatMap((token, at) => (of.has(token) ? [at] : []));
+  return [...places(whole), ...places(part)];
 }
 
 /** The text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
@@ -107,7 +131,7 @@ function readAll(tokens: readonly string[]) {
 }
 
 /** Byte-level if a space or line break is written so, and nothing occurs that such a vocabulary cannot write. */
-function styleOf(tokens: Iterable<string>): TokenStyle {
+export function styleOf(tokens: Iterable<string>): TokenStyle {
   let marked = false;
   for (const token of tokens) {
     if (PLAIN.test(token) || ALWAYS_SPECIAL.test(token) || SPECIAL_NAME.test(token)) continue;

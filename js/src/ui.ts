@@ -5,7 +5,16 @@ import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
 import { contrast, cssOf } from "./color";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
-import { type Bin, type Line, lineSource, type Reading, readingSource, steady, type Target } from "./source";
+import {
+  type Bin,
+  type Ranked,
+  type Reading,
+  rankedSource,
+  readingSource,
+  steady,
+  type Target,
+  type Unranked,
+} from "./source";
 import { isSigned } from "./stages";
 import type { Store } from "./store";
 import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "./theme";
@@ -57,7 +66,7 @@ export interface Ui {
   readonly travel: Signal<Travel | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
   readonly target: ReadonlySignal<Target | null>;
-  readonly line: ReadonlySignal<Line | null>;
+  readonly ranked: ReadonlySignal<Ranked | Unranked | null>;
   /** The exact number under the pointer, and at the pin. */
   readonly hovered: ReadonlySignal<Reading | null>;
   readonly pinned: ReadonlySignal<Reading | null>;
@@ -101,6 +110,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
   });
 
+  const listed = computed(() => (store.view.value === "heatmap" ? target.value : null)); // the graph asks for its own
+
   const brush = computed(() => {
     const picture = store.picture.value;
     const both = paints.value;
@@ -128,7 +139,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     window: signal<Window | null>(null),
     travel: signal<Travel | null>(null),
     target,
-    line: lineSource(store, kernel, target, stop),
+    ranked: rankedSource(store, kernel, listed, stop),
     hovered,
     pinned,
   };

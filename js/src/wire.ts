@@ -10,8 +10,11 @@ import type {
   PictureMessage,
   Pool,
   Quantisation,
+  Sampled,
   Stage,
   ThumbnailsMessage,
+  TileAddress,
+  TileMessage,
   TokensMessage,
 } from "./model";
 
@@ -21,7 +24,9 @@ export const BLOCKED = 1;
 export const NAN = 2;
 export const PLUS_INF = 3;
 export const MINUS_INF = 4;
-export type Kind = typeof NUMBER | typeof BLOCKED | typeof NAN | typeof PLUS_INF | typeof MINUS_INF;
+/** Of a cell that is not known yet. */
+export const MISSING = 5;
+export type Kind = typeof NUMBER | typeof BLOCKED | typeof NAN | typeof PLUS_INF | typeof MINUS_INF | typeof MISSING;
 
 /** A matrix, row-major. `values` holds NaN where a cell is blocked or NaN, and ±∞ where it is that. */
 export interface Grid {
@@ -46,6 +51,8 @@ export interface Picture {
   high: number | null;
   /** Whether the grid is the matrix itself: a cell for each cell, and float32. */
   exact: boolean;
+  /** null where each row is of all its queries; else those that stand for several. */
+  sampled: Sampled | null;
   /** null when `error` says why. */
   grid: Grid | null;
   error: string | null;
@@ -116,7 +123,9 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   const queryBin = message.query_bin;
   const keyBin = message.key_bin;
   const ownKeys = message.own_keys ?? keys;
-  const picture = { of: { layer, batch, head, stage, pool }, queries, keys, ownKeys, queryBin, keyBin, low, high };
+  const of = { layer, batch, head, stage, pool };
+  const sampled = sampledOf(message.sampled);
+  const picture = { of, queries, keys, ownKeys, queryBin, keyBin, low, high, sampled };
   if (error !== null && error !== undefined) return { ...picture, exact: false, grid: null, error };
   if (!message.values) throw new Error("picture has neither values nor an error");
   if (!(queryBin >= 1 && keyBin >= 1)) {
@@ -133,6 +142,79 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   }
   const exact = queryBin === 1 && keyBin === 1 && message.values.dtype === "float32";
   return { ...picture, exact, grid, error: null };
+}
+
+function sampledOf(sampled: Sampled | null | undefined): Sampled | null {
+  if (!sampled) return null;
+  const { first, every, exact } = sampled;
+  if (![first, every, exact].every((number) => Number.isInteger(number) && number >= 0) || every < 1) {
+    throw new Error(`sampled must be whole numbers first, every and exact, got ${JSON.stringify(sampled)}`);
+  }
+  return { first, every, exact };
+}
+
+/** A matrix whose cells are still codes, with what each code means. */
+export interface Coded {
+  rows: number;
+  columns: number;
+  codes: Uint8Array;
+  /** For each of 256 codes its number and its `Kind`. */
+  numbers: Float32Array;
+  kindOf: Uint8Array;
+}
+
+export interface Tile extends Coded {
+  address: TileAddress;
+  /** 1 where it is exact; else row r is that of the one query `first + every · r`. */
+  every: number;
+  first: number;
+  low: number | null;
+  high: number | null;
+}
+
+/** Cells along a side of a tile. */
+export const TILE = 128;
+
+/** A tile of a matrix of this size. */
+export async function decodeTile(
+  message: TileMessage,
+  size: { queries: number; keys: number },
+  buffers: readonly Bytes[] = [],
+): Promise<Tile> {
+  const { tile, every, first, values } = message;
+  if (!Array.isArray(tile) || tile.length !== 4 || !tile.every((part) => Number.isInteger(part) && part >= 0)) {
+    throw new Error(`tile must be two levels, a row and a column, got ${JSON.stringify(tile)}`);
+  }
+  if (!Number.isInteger(every) || every < 1 || !Number.isInteger(first) || first < 0) {
+    throw new Error(`a tile's rows must be every 1, 2, … from 0, 1, … on, got ${every} from ${first}`);
+  }
+  const [rowLevel, columnLevel, row, column] = tile as unknown as TileAddress;
+  const cells = (total: number, level: number, at: number) => Math.min(TILE, Math.ceil(total / 2 ** level) - at * TILE);
+  const wanted = [cells(size.queries, rowLevel, row), cells(size.keys, columnLevel, column)];
+  const [rows, columns] = matrixShape(values?.shape ?? []);
+  if (rows !== wanted[0] || columns !== wanted[1]) {
+    throw new Error(`tile ${tile.join(", ")} must be ${wanted.join(" × ")}, got ${rows} × ${columns}`);
+  }
+  const codes = await decode(values, buffers);
+  if (!(codes instanceof Uint8Array) || values.dtype !== "uint8") {
+    throw new Error(`values of a tile must be uint8, got ${values.dtype}`);
+  }
+  const { numbers, kindOf } = meanings(quantisationOf(values));
+  checkCodes(codes, kindOf);
+  const own = codes.byteLength < codes.buffer.byteLength ? codes.slice() : codes; // a message's buffers are not kept
+  const { low, high } = message;
+  return {
+    address: [rowLevel, columnLevel, row, column],
+    every,
+    first,
+    low,
+    high,
+    rows,
+    columns,
+    codes: own,
+    numbers,
+    kindOf,
+  };
 }
 
 /** The strongest links of some heads: `count` of every position, strongest first, weight 0 where there is none. */
@@ -311,7 +393,8 @@ function numberOf(code: number, { kind, high, octaves = 0 }: Quantisation): numb
   return (high * code) / 250;
 }
 
-function dequantise(codes: Uint8Array, scale: Quantisation): Pick<Grid, "values" | "kinds"> {
+/** What each of 256 codes stands for. */
+function meanings(scale: Quantisation): Pick<Coded, "numbers" | "kindOf"> {
   const numbers = new Float32Array(256).fill(Number.NaN);
   const kindOf = new Uint8Array(256).fill(UNUSED);
   const last = scale.kind === "linear" ? 249 : 250;
@@ -325,14 +408,23 @@ function dequantise(codes: Uint8Array, scale: Quantisation): Pick<Grid, "values"
   kindOf[254] = PLUS_INF;
   numbers[255] = Number.NEGATIVE_INFINITY;
   kindOf[255] = MINUS_INF;
+  return { numbers, kindOf };
+}
+
+function checkCodes(codes: Uint8Array, kindOf: Uint8Array): void {
+  const cell = codes.findIndex((code) => kindOf[code] === UNUSED);
+  if (cell >= 0) throw new Error(`code ${codes[cell]} of cell ${cell} has no meaning on its scale`);
+}
+
+function dequantise(codes: Uint8Array, scale: Quantisation): Pick<Grid, "values" | "kinds"> {
+  const { numbers, kindOf } = meanings(scale);
+  checkCodes(codes, kindOf);
   const values = new Float32Array(codes.length);
   const kinds = new Uint8Array(codes.length);
   for (let cell = 0; cell < codes.length; cell++) {
     const code = codes[cell] as number;
-    const kind = kindOf[code] as number;
-    if (kind === UNUSED) throw new Error(`code ${code} of cell ${cell} has no meaning on a ${scale.kind} scale`);
     values[cell] = numbers[code] as number;
-    kinds[cell] = kind;
+    kinds[cell] = kindOf[code] as number;
   }
   return { values, kinds };
 }

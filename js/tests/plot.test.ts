@@ -1,13 +1,13 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { createHost } from "../src/host";
 import { createKernel } from "../src/kernel";
+import { cellOf, type Lattice, latticeOf, placesOf, reachOf } from "../src/lattice";
 import { layoutFigure } from "../src/layout";
 import type { Traits } from "../src/model";
-import { binAt, binUnder, boxAt, cellOf, createPlot, inView, isWithin } from "../src/plot";
+import { boxAt, createPlot, inView, isWithin } from "../src/plot";
 import { createStore } from "../src/store";
 import { createUi } from "../src/ui";
 import { WHOLE } from "../src/viewport";
-import { decodePicture } from "../src/wire";
 import { settle } from "./page.ts";
 import { resize } from "./setup.ts";
 import { CAUSAL, type Cells, factsOf, pictureOf, quantised, stateOf, tokensOf, weights } from "./states.ts";
@@ -60,11 +60,22 @@ describe("a figure", () => {
     expect(long.plot.figure.value!.left).toBeGreaterThan(short.plot.figure.value!.left + 40);
   });
 
-  test("leaves no room for tokens where a cell stands for several", async () => {
+  test("where a cell stands for several has some room for tokens and for their positions: zooming in moves nothing", async () => {
     const cells = weights(64, 64);
     const tokens = tokensOf(Array.from({ length: 64 }, () => "internationalisation"));
     const { plot } = await plotOf(cells, { picture: quantised(cells, {}, 2), tokens, key_tokens: tokens });
-    expect(plot.figure.value).toMatchObject({ rows: 32, columns: 32, top: 26 });
+    const unzoomed = plot.figure.value!;
+    expect(unzoomed).toMatchObject({ rows: 32, columns: 32, labelRoom: 52, below: 20 });
+    expect(unzoomed.positions).toBeGreaterThan(10);
+    expect(unzoomed.left).toBeLessThan(100);
+    plot.viewport.value = { k: plot.reach.value!.most, x: 0, y: 0 };
+    expect(plot.figure.value).toBe(unzoomed);
+  });
+
+  test("without tokens positions are the labels, and take no room twice", async () => {
+    const cells = weights(64, 64);
+    const { plot } = await plotOf(cells, { picture: quantised(cells, {}, 2) });
+    expect(plot.figure.value).toMatchObject({ positions: 0, below: 0 });
     expect(plot.figure.value!.left).toBeLessThan(40);
   });
 });
@@ -84,11 +95,14 @@ describe("numbers fit", () => {
     expect((await plotOf(CAUSAL, { width: 520 })).plot.numbersFit.value).toBe(true);
   });
 
-  test("never where a cell stands for several", async () => {
+  test("where a cell stands for several only once it is zoomed to single ones", async () => {
     const cells = weights(8, 8);
     const { plot } = await plotOf(cells, { picture: quantised(cells, {}, 2) });
     expect(plot.figure.value!.cellWidth).toBe(44);
     expect(plot.numbersFit.value).toBe(false);
+    plot.viewport.value = { k: 1.2, x: 0, y: 0 };
+    expect(plot.lattice.value).toMatchObject({ rows: { bin: 1 }, columns: { bin: 1 } });
+    expect(plot.numbersFit.value).toBe(true);
   });
 });
 
@@ -118,33 +132,39 @@ describe("more cells than pixels", () => {
 });
 
 describe("places", () => {
-  test("a cell stands for its bin, and every place of the bin is in that cell", async () => {
-    const picture = await decodePicture(quantised(weights(70, 50), {}, 3));
-    const figure = { ...figureOf(12, 9), fold: 2 };
-    for (let row = 0; row < 12; row++) {
-      for (let column = 0; column < 9; column++) {
-        const bin = binAt(picture, figure, row, column);
-        expect(bin.queries.stop).toBeLessThanOrEqual(70);
-        expect(bin.keys.stop).toBeLessThanOrEqual(50);
-        for (const query of [bin.queries.start, bin.queries.stop - 1]) {
-          for (const key of [bin.keys.start, bin.keys.stop - 1]) {
-            expect(cellOf(picture, figure, query, key)).toEqual({ row, column });
-          }
-        }
+  const latticeFor = (queries: number, keys: number, bin = 1, fold = 1, view = WHOLE): Lattice => {
+    const figure = { ...figureOf(Math.ceil(queries / bin / fold), Math.ceil(keys / bin / fold)), fold };
+    const picture = { queries, keys, queryBin: bin, keyBin: bin };
+    return latticeOf(reachOf(picture, figure, 1), view, bin === 1);
+  };
+
+  test("a cell stands for its bin, and every place of the bin is in that cell", () => {
+    const { rows, columns } = latticeFor(70, 50, 3, 2);
+    expect([rows.count, columns.count]).toEqual([12, 9]);
+    for (const axis of [rows, columns]) {
+      for (let index = 0; index < axis.count; index++) {
+        const { start, stop } = placesOf(axis, index);
+        expect(stop).toBeLessThanOrEqual(axis.total);
+        for (const place of [start, stop - 1]) expect(cellOf(axis, place)).toBe(index);
       }
     }
-    expect(binAt(picture, figure, 11, 8)).toEqual({ queries: { start: 66, stop: 70 }, keys: { start: 48, stop: 50 } });
+    expect([placesOf(rows, 11), placesOf(columns, 8)]).toEqual([
+      { start: 66, stop: 70 },
+      { start: 48, stop: 50 },
+    ]);
   });
 
   test("what is under the pointer is the box that is drawn there, zoomed or not", async () => {
-    const picture = await decodePicture(pictureOf(weights(20, 20)));
-    const figure = figureOf(20, 20);
-    for (const view of [WHOLE, { k: 2.3, x: -140.5, y: -61.25 }]) {
-      const { rows, columns } = inView(figure, view);
+    const { plot } = await plotOf(weights(20, 20));
+    for (const view of [WHOLE, { k: 1.7, x: -140.5, y: -61.25 }]) {
+      plot.viewport.value = view;
+      const lattice = plot.lattice.value!;
+      const { rows, columns } = inView(lattice);
       for (let row = rows.start; row < rows.stop; row++) {
         for (let column = columns.start; column < columns.stop; column++) {
-          const box = boxAt(figure, view, row, column, 1, 1);
-          const bin = binUnder(picture, figure, view, box.x + box.width / 2, box.y + box.height / 2);
+          const box = boxAt(lattice, row, column, 1, 1);
+          expect(plot.box(row, column)).toEqual(box);
+          const bin = plot.under(box.x + box.width / 2, box.y + box.height / 2);
           expect(bin?.queries.start).toBe(row);
           expect(bin?.keys.start).toBe(column);
         }
@@ -153,21 +173,21 @@ describe("places", () => {
   });
 
   test("nothing is under the pointer outside the cells", async () => {
-    const picture = await decodePicture(pictureOf(CAUSAL));
-    const figure = figureOf(4, 4);
+    const { plot } = await plotOf(CAUSAL);
+    const { cellWidth, cellHeight } = plot.figure.value!;
     for (const [x, y] of [
       [-1, 5],
       [5, -1],
-      [4 * figure.cellWidth, 5],
-      [5, 4 * figure.cellHeight],
+      [4 * cellWidth, 5],
+      [5, 4 * cellHeight],
     ] as const) {
-      expect(binUnder(picture, figure, WHOLE, x, y)).toBeNull();
+      expect(plot.under(x, y)).toBeNull();
     }
   });
 
   test("a box has the tile's size: less its gap from 12 px, the whole cell below", () => {
     const wide = figureOf(20, 20);
-    expect(boxAt(wide, WHOLE, 2, 3, 1, 1)).toEqual({
+    expect(boxAt(latticeFor(20, 20), 2, 3, 1, 1)).toEqual({
       x: 3 * wide.cellWidth,
       y: 2 * wide.cellHeight,
       width: wide.cellWidth - 1,
@@ -175,7 +195,7 @@ describe("places", () => {
     });
     const small = figureOf(100, 100);
     expect(small.cellWidth).toBeLessThan(12);
-    expect(boxAt(small, WHOLE, 0, 1, 1, 1)).toMatchObject({ x: small.cellWidth, width: small.cellWidth });
+    expect(boxAt(latticeFor(100, 100), 0, 1, 1, 1)).toMatchObject({ x: small.cellWidth, width: small.cellWidth });
   });
 
   test("a span holds its start and not its stop", () => {

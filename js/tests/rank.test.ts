@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { rank } from "../src/rank";
+import { rank, shortened } from "../src/rank";
 import { BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../src/wire";
 import { random } from "./states.ts";
 
@@ -21,6 +21,25 @@ test("what is not listed is counted and summed", () => {
   expect(ranking.sum).toBe(1);
 });
 
+test("a ranking with fewer of the strongest is that of the same row", () => {
+  const next = random(11);
+  for (let trial = 0; trial < 50; trial++) {
+    const values = Float32Array.from({ length: 1 + Math.floor(30 * next()) }, () => next());
+    const kinds = kindsOf(values);
+    const most = 1 + Math.floor(12 * next());
+    const { rest, ...short } = shortened(rank(values, kinds, 12), most);
+    const { rest: wanted, ...whole } = rank(values, kinds, most);
+    expect(short).toEqual(whole);
+    expect(rest.count).toBe(wanted.count);
+    expect(rest.sum).toBeCloseTo(wanted.sum, 6);
+  }
+});
+
+test("the numbers of the strongest stand beside them", () => {
+  const values = numbers(0.125, 0.5, 0.25);
+  expect(rank(values, kindsOf(values), 2)).toMatchObject({ top: [1, 2], values: [0.5, 0.25] });
+});
+
 test("blocked and NaN cells are counted apart and never listed", () => {
   const values = numbers(Number.NaN, 0.25, 0, 0.75);
   const kinds = kindsOf(values);
@@ -32,6 +51,7 @@ test("a query that may see nothing has no keys, no entropy and no sum", () => {
   const values = numbers(Number.NaN, Number.NaN);
   expect(rank(values, Uint8Array.of(BLOCKED, BLOCKED), 12)).toEqual({
     top: [],
+    values: [],
     allowed: 0,
     blocked: 2,
     nan: 0,

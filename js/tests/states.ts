@@ -17,6 +17,8 @@ import type {
   TokensMessage,
   Traits,
 } from "../src/model";
+import { type Ranking, rank } from "../src/rank";
+import { BLOCKED, NAN, NUMBER } from "../src/wire";
 
 /** A matrix by rows; null is a blocked cell. */
 export type Cells = readonly (readonly (number | null)[])[];
@@ -269,7 +271,7 @@ type Encode = (cells: Cells, of: Partial<Of>) => PictureMessage;
 
 const wait = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Exact answers to row, column, cells and peak. */
+/** Exact answers to row, column, cells, peak, ranked and strongest. */
 export function answers(draw: Draw): NonNullable<HostOptions["answer"]> {
   return (request) => {
     const cells = draw(request as never);
@@ -277,6 +279,8 @@ export function answers(draw: Draw): NonNullable<HostOptions["answer"]> {
       values: floats(flat, shape),
       blocked: bits(flat, shape),
     });
+    if (request.kind === "ranked") return rankedOf(cells, request);
+    if (request.kind === "strongest") return strongestOf(cells, request);
     if (request.kind === "row") return numbers(cells[request.query as number]!);
     if (request.kind === "column") return numbers(cells.map((row) => row[request.key as number]!));
     const [queries, keys] = [request.queries, request.keys] as [number, number][];
@@ -285,6 +289,62 @@ export function answers(draw: Draw): NonNullable<HostOptions["answer"]> {
       return numbers(inside.flat(), shapeOf(inside));
     }
     return request.kind === "peak" ? peakOf(cells, queries!, keys!) : {};
+  };
+}
+
+/** The strongest of a row or column, or of several taken together, and sums over all. */
+export function rankedOf(cells: Cells, request: { [field: string]: unknown }) {
+  const { queries, keys, over, count } = request as {
+    queries?: number[];
+    keys?: number[];
+    over?: string;
+    count: number;
+  };
+  const lines = queries
+    ? queries.map((query) => cells[query]!)
+    : keys!.map((key) => cells.map((row) => row[key] ?? null));
+  const together = lines[0]!.map((_, at) => {
+    const open = lines.map((line) => line[at]!).filter((cell) => cell !== null);
+    const sum = open.reduce((a, b) => a + b, 0);
+    return open.length === 0 ? null : over === "mean" ? sum / lines.length : sum;
+  });
+  const values = Float32Array.from(together, (cell) => cell ?? Number.NaN);
+  const kinds = Uint8Array.from(together, (cell) => (cell === null ? BLOCKED : Number.isNaN(cell) ? NAN : NUMBER));
+  return rankedReply(rank(values, kinds, count));
+}
+
+export function rankedReply({ top, values, maxEntropy, ...sums }: Ranking) {
+  const positions = Uint32Array.from(top);
+  return {
+    ...sums,
+    max_entropy: maxEntropy,
+    positions: { data: view(positions), dtype: "uint32", shape: [top.length], deflated: false },
+    values: floats(values),
+  };
+}
+
+function strongestOf(cells: Cells, { count, skip_first }: { [field: string]: unknown }) {
+  const pairs = cells.flatMap((row, query) =>
+    row.flatMap((weight, key) => (weight === null || (skip_first && key === 0) ? [] : [[query, key, weight] as const])),
+  );
+  return { pairs: pairs.sort((a, b) => b[2] - a[2]).slice(0, count as number) };
+}
+
+/** Some tokens of a sequence, and where a text is among them, as Python sends them. */
+export function tokenAnswers(words: readonly string[]): NonNullable<HostOptions["answer"]> {
+  return ({ kind, start, stop, text, count }) => {
+    const from = start as number;
+    if (kind === "tokens") {
+      const { text, ends } = tokensOf(words.slice(from, stop as number));
+      return { text, ends };
+    }
+    if (kind !== "find") throw new Error(`this Python knows only tokens, not ${kind}`);
+    const wanted = (text as string).toLowerCase();
+    const round = words.map((_, at) => (from + at) % words.length);
+    const whole = round.filter((at) => words[at]!.toLowerCase() === wanted);
+    const part = round.filter((at) => words[at]!.toLowerCase().includes(wanted) && !whole.includes(at));
+    const positions = [...whole, ...part];
+    return { positions: positions.slice(0, count as number), total: positions.length };
   };
 }
 

@@ -1,24 +1,30 @@
 /** The matrix: cells on a canvas, labels around it, rings above it. */
 
-import { effect, type ReadonlySignal } from "@preact/signals-core";
+import { effect, signal } from "@preact/signals-core";
 import { paint } from "../canvas";
 import { count } from "../format";
-import type { Figure } from "../layout";
-import { createPlot, inView } from "../plot";
-import { type Bin, patchSource, steady } from "../source";
+import { paintMosaic, Rasters } from "../mosaic";
+import { createPlot, inView, type Plot } from "../plot";
+import { type Bin, isCurrent, patchSource, steady } from "../source";
 import { wordOf } from "../stages";
+import { isOf } from "../store";
+import { tileSource } from "../tiles";
 import type { Ui } from "../ui";
-import { BLOCKED } from "../wire";
+import type { Span } from "../viewport";
+import { BLOCKED, type Picture } from "../wire";
 import { mount, part, px, type View } from "./dom";
 import { keyboard } from "./keyboard";
 import { KeyLabels, QueryLabels } from "./labels";
 import { pointing } from "./pointer";
-import { Readout, Rings, ZoomHint } from "./rings";
+import { ExactTo, Readout, Rings, ZoomHint } from "./rings";
 import { numberOf } from "./words";
 
 export interface Heatmap extends View {
-  readonly figure: ReadonlySignal<Figure | null>;
+  readonly plot: Plot;
 }
+
+/** Numbers are asked for by blocks of so many cells a side: a pan does not ask at every cell. */
+const BLOCK = 16;
 
 export function heatmap(ui: Ui): Heatmap {
   const { store, kernel, stop } = ui;
@@ -32,38 +38,47 @@ export function heatmap(ui: Ui): Heatmap {
   frame.append(canvas, over);
 
   const pointer = pointing(ui, plot, canvas);
-  keyboard(ui, canvas, pointer);
+  keyboard(ui, plot, canvas, pointer);
   const parts = [
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
     mount(part("aw-floating"), () => (pointer.hint.value ? <ZoomHint plot={plot} /> : <Readout ui={ui} plot={plot} />)),
   ];
+  const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
   const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
+  frame.append(exactTo.node);
   node.append(frame, ...parts.map((view) => view.node), live);
 
   const patch = patchSource(
     store,
     kernel,
     steady<Bin>(() => {
-      const figure = plot.figure.value;
-      if (figure === null || !plot.numbersFit.value) return null;
-      const { rows, columns } = inView(figure, plot.viewport.value);
-      return { queries: rows, keys: columns };
+      const lattice = plot.lattice.value;
+      if (lattice === null || !plot.numbersFit.value || plot.flying.value) return null;
+      const { rows, columns } = inView(lattice);
+      return { queries: inBlocks(rows, lattice.rows.total), keys: inBlocks(columns, lattice.columns.total) };
     }),
     stop,
   );
+  tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
 
-  let last: readonly unknown[] = [];
+  const rasters = new Rasters();
+  const tick = signal(0);
+  let frameAsked = 0;
+  let last: Drawn | null = null;
   const ends = [
     effect(() => {
       const figure = plot.figure.value;
       if (figure === null) return;
-      const { left, top, width, height, overhang } = figure;
-      Object.assign(node.style, { width: px(left + width + overhang), height: px(top + height) });
+      const { left, top, width, height, overhang, below } = figure;
+      Object.assign(node.style, { width: px(left + width + overhang), height: px(top + height + below) });
       Object.assign(frame.style, { left: px(left), top: px(top), width: px(width), height: px(height) });
       Object.assign(canvas.style, { width: px(width), height: px(height) });
     }),
     effect(() => draw()),
+    effect(() => {
+      ui.window.value = plot.window.value;
+    }),
     effect(() => {
       const picture = store.picture.value;
       if (picture === null) return;
@@ -79,44 +94,92 @@ export function heatmap(ui: Ui): Heatmap {
 
   function draw(): void {
     const figure = plot.figure.value;
-    const grid = plot.grid.value;
+    const lattice = plot.lattice.value;
     const brush = plot.brush.value;
     const both = ui.paints.value;
     const picture = store.picture.value;
-    if (figure === null || grid === null || brush === null || both === null || picture === null) return;
-    const now = [picture, brush, both];
-    if (last.length > 0 && now.some((value, index) => value !== last[index])) fade(canvas, over);
+    if (figure === null || lattice === null || brush === null || both === null || picture === null) return;
+    const paints = brush.signed ? both.diverging : both.sequential;
+    const { color_scale, color_range } = store;
+    const now = { picture, look: [color_scale.value, color_range.value, both] };
+    if (last !== null && isAnother(last, now)) fade(canvas, over);
     last = now;
-    paint(canvas, {
-      grid,
+    const { rows, columns } = lattice;
+    const scene = {
       brush,
-      paints: brush.signed ? both.diverging : both.sequential,
+      paints,
       stage: picture.of.stage,
-      cellWidth: figure.cellWidth,
-      cellHeight: figure.cellHeight,
-      viewport: plot.viewport.value,
       width: figure.width,
       height: figure.height,
       dpr: ui.dpr.value,
       unit: ui.unit.value,
       font: ui.font.value,
       numbers: plot.numbersFit.value,
-      exact: picture.exact,
       patch: patch.value,
-    });
+    };
+    const grid = plot.grid.value;
+    if (lattice.levels === null && grid !== null) {
+      const viewport = { k: 1, x: columns.offset, y: rows.offset };
+      paint(canvas, {
+        ...scene,
+        grid,
+        cellWidth: columns.cell,
+        cellHeight: rows.cell,
+        viewport,
+        exact: picture.exact && grid === picture.grid,
+      });
+      plot.every.value = 1;
+    } else {
+      void store.tiles.revision.value;
+      void tick.value;
+      const of = plot.tilesOf.value;
+      const clock = isStill() ? Number.POSITIVE_INFINITY : performance.now();
+      const painted = paintMosaic(canvas, { ...scene, picture, lattice, tiles: store.tiles, of, rasters, now: clock });
+      plot.every.value = painted.every;
+      if (painted.fading && frameAsked === 0) {
+        frameAsked = requestAnimationFrame(() => {
+          frameAsked = 0;
+          tick.value++;
+        });
+      }
+    }
     frame.toggleAttribute("data-zoomed", plot.viewport.value.k > 1);
   }
 
   return {
     node,
-    figure: plot.figure,
+    plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, rings]) view.dispose();
+      for (const view of [...parts, exactTo, rings]) view.dispose();
+      cancelAnimationFrame(frameAsked);
       pointer.dispose();
+      rasters.dispose();
+      ui.window.value = null;
+      ui.travel.value = null;
     },
   };
 }
+
+/** Whole blocks around a span. */
+function inBlocks({ start, stop }: Span, total: number): Span {
+  return { start: Math.floor(start / BLOCK) * BLOCK, stop: Math.min(total, Math.ceil(stop / BLOCK) * BLOCK) };
+}
+
+/** What a drawing shows, as far as a change of it is worth a cross-fade. */
+interface Drawn {
+  readonly picture: Picture;
+  readonly look: readonly unknown[];
+}
+
+/** Another picture or other colours; not the same picture with more of its rows exact, or with a wider range. */
+function isAnother(last: Drawn, now: Drawn): boolean {
+  if (now.look.some((value, index) => value !== last.look[index])) return true;
+  if (now.picture.of === last.picture.of) return false;
+  return last.picture.sampled === null || !isOf(now.picture, last.picture.of);
+}
+
+const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 function pictureCanvas(): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
@@ -141,7 +204,7 @@ function spoken({ store, pinned }: Ui): string {
 
 /** Colours of a new head, stage or palette cross-fade from the last picture. */
 function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
-  if (!canvas.animate || canvas.width === 0 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  if (!canvas.animate || canvas.width === 0 || isStill()) return;
   const ghost = document.createElement("canvas");
   ghost.width = canvas.width;
   ghost.height = canvas.height;

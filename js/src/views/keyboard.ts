@@ -1,5 +1,6 @@
 /** Keys on the picture. What is handled here stops here, so that the notebook's own shortcuts do not fire. */
 
+import type { Plot } from "../plot";
 import type { Ui } from "../ui";
 import type { Pointing } from "./pointer";
 
@@ -11,14 +12,15 @@ export const SHORTCUTS = [
   ["[ ]", "head before, head after"],
   ["{ }", "layer before, layer after"],
   ["+ − 0", "zoom in, out, reset"],
+  ["/", "go to a token"],
   ["Ctrl + scroll", "zoom; drag to pan"],
 ] as const;
 
-export function keyboard(ui: Ui, canvas: HTMLCanvasElement, pointing: Pointing): void {
+export function keyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointing): void {
   canvas.addEventListener(
     "keydown",
     (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !press(ui, pointing, event)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || !press(ui, plot, pointing, event)) return;
       event.preventDefault();
       event.stopPropagation();
     },
@@ -27,13 +29,14 @@ export function keyboard(ui: Ui, canvas: HTMLCanvasElement, pointing: Pointing):
 }
 
 /** Whether the key meant something here. */
-function press(ui: Ui, pointing: Pointing, { key, shiftKey }: KeyboardEvent): boolean {
+function press(ui: Ui, plot: Plot, pointing: Pointing, { key, shiftKey }: KeyboardEvent): boolean {
   const { store } = ui;
   const picture = store.picture.value;
-  if (picture === null) return false;
+  const lattice = plot.lattice.value;
+  if (picture === null || lattice === null) return false;
   const step = shiftKey ? 10 : 1;
-  const down = step * picture.queryBin;
-  const right = step * picture.keyBin;
+  const down = step * lattice.rows.bin;
+  const right = step * lattice.columns.bin;
   const actions: Record<string, () => void> = {
     ArrowUp: () => move(ui, pointing, -down, 0),
     ArrowDown: () => move(ui, pointing, down, 0),
@@ -56,6 +59,8 @@ function press(ui: Ui, pointing: Pointing, { key, shiftKey }: KeyboardEvent): bo
   if (store.query.value !== null || store.key.value !== null) {
     actions.Escape = () => store.select({ query: null, key: null });
   }
+  const goTo = ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]");
+  if (goTo !== null) actions["/"] = () => goTo.focus();
   const action = actions[key];
   action?.();
   return action !== undefined;

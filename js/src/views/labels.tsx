@@ -1,12 +1,14 @@
 /** Labels along both axes: tokens where they fit, thinned where they crowd, round positions where they cannot. */
 
 import { count } from "../format";
-import { type Figure, labelFont, labelStep, tickPositions, usesTicks } from "../layout";
-import { inView, isWithin, type Measure, type Plot } from "../plot";
+import { cellsInView, placesInView, startOf } from "../lattice";
+import { type Figure, labelFont, labelStep, roundPositions, tickPositions, usesTicks } from "../layout";
+import { isWithin, type Measure, type Plot } from "../plot";
 import { type Labels, shorten } from "../tokens";
 import type { Ui } from "../ui";
-import { edge, type Span } from "../viewport";
+import type { Span } from "../viewport";
 import { px } from "./dom";
+import { isNamed } from "./words";
 
 type Side = "query" | "key";
 
@@ -29,6 +31,13 @@ interface Axis {
   readonly hovered: Span | null;
   /** Where a drawn cell begins, from the picture's corner. */
   start(cell: number): number;
+  /** Positions in view, pixels to one of them, and where the first of all would be. */
+  readonly places: Span;
+  readonly perToken: number;
+  readonly offset: number;
+  /** Whether tokens have their positions beside them: the axis is too long to be seen whole. */
+  readonly numbered: boolean;
+  readonly long: boolean;
 }
 
 export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
@@ -41,7 +50,7 @@ export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
 
 function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
   const figure = plot.figure.value;
-  const axis = figure === null ? null : axisOf(ui, plot, figure, side);
+  const axis = figure === null ? null : axisOf(ui, plot, side);
   if (figure === null || axis === null) return null;
   const unit = ui.unit.value;
   if (usesTicks(axis.pitch, axis.bin, unit)) return <Ticks axis={axis} figure={figure} unit={unit} />;
@@ -51,36 +60,43 @@ function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
       {labelled(axis, unit).map((index) => (
         <Label key={index} index={index} {...props} />
       ))}
+      {axis.numbered && <Positions axis={axis} figure={figure} unit={unit} />}
     </>
   );
 }
 
-function axisOf(ui: Ui, plot: Plot, figure: Figure, side: Side): Axis | null {
+function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
   const { store } = ui;
   const picture = store.picture.value;
   if (picture === null) return null;
+  const lattice = plot.lattice.value;
+  if (lattice === null) return null;
   const down = side === "query";
-  const view = plot.viewport.value;
   const dpr = ui.dpr.value;
-  const cell = down ? figure.cellHeight : figure.cellWidth;
-  const offset = down ? view.y : view.x;
-  const { rows, columns } = inView(figure, view);
+  const cells = down ? lattice.rows : lattice.columns;
+  const labels = (down ? store.queryLabels : store.keyLabels).value;
+  const long = (down ? picture.queryBin : picture.keyBin) > 1;
   const at = ui.hover.value;
   const label = at !== null && "target" in at && at.target.side === side ? at.target.index : null;
   const spans = at !== null && "bin" in at ? at.bin : null;
   return {
     side,
-    labels: (down ? store.queryLabels : store.keyLabels).value,
-    pitch: cell * view.k,
-    size: down ? figure.height : figure.width,
-    cells: down ? rows : columns,
-    bin: (down ? picture.queryBin : picture.keyBin) * figure.fold,
-    total: down ? picture.queries : picture.keys,
+    labels,
+    pitch: cells.cell,
+    size: cells.size,
+    cells: cellsInView(cells),
+    bin: cells.bin,
+    total: cells.total,
     own: down && picture.queries !== picture.keys ? picture.queries : picture.ownKeys,
     pinned: down ? store.query.value : store.key.value,
     further: store.shownPins.value.flatMap((pin) => pin[down ? 0 : 1] ?? []),
     hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
-    start: (index) => edge(index, cell, view.k, offset, dpr),
+    start: (index) => startOf(cells, index, dpr),
+    places: placesInView(cells),
+    perToken: cells.pitch,
+    offset: cells.offset,
+    long,
+    numbered: long && cells.bin === 1 && isNamed(labels, 0),
   };
 }
 
@@ -118,7 +134,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const outlined = !pinned && axis.further.includes(index);
   const label = axis.labels.at(index);
   const hovered = axis.hovered?.start === index;
-  const subscript = label.subscript !== "" && (down || pitch >= 16 * unit || pinned);
+  const subscript = label.subscript !== "" && !axis.numbered && (down || pitch >= 16 * unit || pinned);
   const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
   const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;
@@ -184,16 +200,27 @@ export function pinLine({ store }: Ui, side: Side, index: number, add: boolean):
   else store.select({ query: null, key: key === index && query === null ? null : index });
 }
 
+/** Both ends of what is in view and round positions between; of a part of a long axis, which moves, only round ones. */
+function ticksOf(axis: Axis, apart: number): number[] {
+  const { start, stop } = axis.places;
+  if (!axis.long || stop - start >= axis.total) {
+    const last = Math.min(axis.total, axis.cells.stop * axis.bin) - 1;
+    return tickPositions(axis.cells.start * axis.bin, last, axis.perToken, apart);
+  }
+  const isInside = (position: number) => {
+    const at = (position + 0.5) * axis.perToken + axis.offset;
+    return at >= 0 && at <= axis.size;
+  };
+  return roundPositions(start, stop, axis.perToken, apart).filter(isInside);
+}
+
 function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
   const down = axis.side === "query";
-  const perToken = axis.pitch / axis.bin;
-  const first = axis.cells.start * axis.bin;
-  const last = Math.min(axis.total, axis.cells.stop * axis.bin) - 1;
-  const origin = axis.start(0);
+  const { perToken, offset } = axis;
   return (
     <>
-      {tickPositions(first, last, perToken, (down ? 40 : 72) * unit).map((position) => {
-        const at = (position + 0.5) * perToken + origin;
+      {ticksOf(axis, (down && !axis.long ? 40 : 72) * unit).map((position) => {
+        const at = (position + 0.5) * perToken + offset;
         const tick = down
           ? { left: px(figure.left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }
           : { left: px(figure.left + at), top: px(figure.top - 6 * unit), width: "1px", height: px(4 * unit) };
@@ -206,6 +233,37 @@ function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: numbe
             <span class="aw-label" data-tick style={text}>
               {count(position)}
             </span>
+          </span>
+        );
+      })}
+    </>
+  );
+}
+
+/** Where zoomed tokens are: every fourth position left of them or below the columns, or as many as leave room. */
+function Positions({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
+  const down = axis.side === "query";
+  let step = 4;
+  while (step * axis.pitch < (down ? 24 : 60) * unit) step *= 2;
+  const shown: number[] = [];
+  for (let at = Math.ceil(axis.cells.start / step) * step; at < axis.cells.stop; at += step) {
+    const middle = axis.start(at) + axis.pitch / 2;
+    if (middle >= 0 && middle <= axis.size) shown.push(at);
+  }
+  return (
+    <>
+      {shown.map((position) => {
+        const middle = axis.start(position) + axis.pitch / 2;
+        const place = down
+          ? { left: 0, top: px(figure.top + middle), transform: "translateY(-50%)" }
+          : {
+              left: px(figure.left + middle),
+              top: px(figure.top + figure.height + 4 * unit),
+              transform: "translateX(-50%)",
+            };
+        return (
+          <span class="aw-label" data-tick key={`at ${position}`} style={place}>
+            {count(position)}
           </span>
         );
       })}

@@ -2,16 +2,16 @@
 
 import { count, listNumber } from "../format";
 import type { Lane } from "../graph";
-import { type Frame, type GraphModel, OVERVIEW } from "../graph-model";
+import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW } from "../graph-model";
 import { labelFont } from "../layout";
 import type { Side } from "../model";
-import type { Line } from "../source";
+import type { Known } from "../source";
 import { type Labels, shorten } from "../tokens";
 import type { Ui } from "../ui";
 import { BLOCKED, NAN } from "../wire";
 import { px } from "./dom";
 import { pinLine } from "./labels";
-import { isNamed } from "./words";
+import { isNamed, sentence } from "./words";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
@@ -31,6 +31,7 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   const heads = store.shownHeads.value;
   const byHead = heads.length > 1;
   const valueSide = focus?.side === "key" ? "query" : "key";
+  const prompted = focus === null ? prompt(ui, model) : problemOf(model);
   return (
     <>
       <span class="aw-graph-head" style={{ right: px(frame.width - frame.queryRight) }}>
@@ -58,12 +59,12 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
       />
       <TokenColumn side="key" lane={keys} labels={store.keyLabels.value} {...{ ui, model, frame, top, partners }} />
       {focus !== null && <Bars {...{ ui, model, frame, top }} />}
-      {focus === null && frame.barWidth > 0 && (
+      {prompted !== null && frame.barWidth > 0 && (
         <p
           class="aw-prompt"
           style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}
         >
-          {prompt(ui, model)}
+          {prompted}
         </p>
       )}
     </>
@@ -86,8 +87,20 @@ function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>
   return { query, key };
 }
 
+/** Python's sentence, where the links of the token in focus are not known. */
+function problemOf(model: GraphModel): string | null {
+  const line = model.lines.value.find((each) => each !== null && "problem" in each);
+  return line && "problem" in line ? sentence(line.problem) : null;
+}
+
 /** What is drawn while nothing is in focus, and what to do. */
 function prompt({ store }: Ui, model: GraphModel): string {
+  if (model.isLong.value) {
+    const strongest = model.strongest.value;
+    if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
+    const pairs = `The ${count(strongest.length)} strongest pairs of head ${store.head.value}, first token aside.`;
+    return `${pairs} Point at a token to see its links. Click to keep it.`;
+  }
   if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
   const most = Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW);
   const byQuery = store.direction.value === "query";
@@ -223,16 +236,22 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   if (focus === null || lines.length === 0 || lines.every((line) => line === null)) return null;
   const side = focus.side === "query" ? "key" : "query";
   const other = model.lanes.value[side === "key" ? "keys" : "queries"];
-  const total = lines.find((line) => line !== null)?.values.length ?? 0;
   const colors = model.colors.value;
   const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
+  const total = side === "key" ? store.facts.value.keys : store.facts.value.queries;
+  const shown =
+    other.rows.length > 0
+      ? other.rows.flatMap((row) => (row.kind === "token" ? row.index : []))
+      : Array.from({ length: total }, (_, index) => index);
   const rows = [];
   let last = Number.NEGATIVE_INFINITY;
-  for (let index = 0; index < total; index++) {
+  for (const index of shown) {
     const y = other.y(index);
     if (y === null || y - last < 11 * unit) continue;
+    const known = lines.map((line) => weightAt(line, index));
+    if (known.every((weight) => weight === undefined)) continue; // not among the strongest
     last = y;
-    const weights = lines.map((line) => (line === null ? 0 : (line.values[index] as number) || 0));
+    const weights = known.map((weight) => weight || 0);
     const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
     rows.push({ index, y, weights, mean, word: wordAt(lines, index) });
   }
@@ -280,10 +299,18 @@ export function barsOf(pitch: number, heads: number, unit: number, dpr: number):
   return { tall: whole(Math.min(3 * unit, apart * 0.75)), apart };
 }
 
+/** A weight that is known. */
+function weightAt(line: Known | null, index: number): number | undefined {
+  if (line === null || "problem" in line) return undefined;
+  if ("values" in line) return line.values[index];
+  return line.ranking.values[line.ranking.top.indexOf(index)];
+}
+
 /** What stands in place of a number: masked in every head, or NaN in one. */
-function wordAt(lines: readonly (Line | null)[], index: number): string | null {
-  if (lines.some((line) => line?.kinds[index] === NAN)) return "NaN";
-  return lines.every((line) => line?.kinds[index] === BLOCKED) ? "masked" : null;
+function wordAt(lines: readonly (Known | null)[], index: number): string | null {
+  const kinds = lines.map((line) => (line !== null && "kinds" in line ? line.kinds[index] : undefined));
+  if (kinds.includes(NAN)) return "NaN";
+  return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
 }
 
 /** The colour of each head, and what it attends to most. */
@@ -305,14 +332,14 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
           <span class="aw-graph-key" key={head}>
             <i style={{ background: colors[place] }} />
             <b>head {head}</b>
-            {line?.kinds.every((kind) => kind === BLOCKED) && <span>nothing allowed</span>}
-            {best !== null && line && (
+            {line && isBlocked(line) && <span>nothing allowed</span>}
+            {best !== null && (
               <span>
                 {focus?.side === "key" ? "most from " : "most to "}
-                {isNamed(others, best) ? "" : focus?.side === "key" ? "query " : "key "}
-                <bdi>{others.at(best).text}</bdi>
-                {others.at(best).subscript && <sub>{others.at(best).subscript}</sub>}{" "}
-                {short(line.values[best] as number, 2)}
+                {isNamed(others, best.other) ? "" : focus?.side === "key" ? "query " : "key "}
+                <bdi>{others.at(best.other).text}</bdi>
+                {others.at(best.other).subscript && <sub>{others.at(best.other).subscript}</sub>}{" "}
+                {short(best.weight, 2)}
               </span>
             )}
           </span>
@@ -328,15 +355,21 @@ function short(weight: number, decimals: number): string {
   return weight.toFixed(decimals).replace(/^0\./, ".");
 }
 
+function isBlocked(line: Known): boolean {
+  if ("ranking" in line) return line.ranking.blocked > 0 && line.ranking.allowed + line.ranking.nan === 0;
+  return "kinds" in line && line.kinds.every((kind) => kind === BLOCKED);
+}
+
+type Partner = ReturnType<typeof knownOf>[number];
+
 /** The strongest partner that is not a special token, if there is one. */
-function strongestOf(line: Line, labels: Labels): { best: number | null; skipped: boolean } {
-  let best: number | null = null;
-  let any: number | null = null;
-  line.values.forEach((weight, index) => {
-    if (!(weight > 0)) return;
-    if (any === null || weight > (line.values[any] as number)) any = index;
-    if (labels.at(index).special) return;
-    if (best === null || weight > (line.values[best] as number)) best = index;
-  });
+function strongestOf(line: Known, labels: Labels): { best: Partner | null; skipped: boolean } {
+  let best: Partner | null = null;
+  let any: Partner | null = null;
+  for (const one of knownOf(line)) {
+    if (!(one.weight > 0)) continue;
+    if (one.weight > (any?.weight ?? 0)) any = one;
+    if (one.weight > (best?.weight ?? 0) && !labels.at(one.other).special) best = one;
+  }
   return best === null ? { best: any, skipped: false } : { best, skipped: best !== any };
 }

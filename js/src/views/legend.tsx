@@ -4,16 +4,17 @@ import { Component, createRef } from "preact";
 import type { Brush, Paints } from "../brush";
 import { count, legendTicks, listNumber } from "../format";
 import type { Stage } from "../model";
+import type { Plot } from "../plot";
 import { legendOf } from "../stages";
 import type { Ui } from "../ui";
 import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../wire";
 import { mount, part, type View } from "./dom";
 
-export function legend(ui: Ui): View {
-  return mount(part("aw-legend", "legend"), () => <Legend ui={ui} />);
+export function legend(ui: Ui, plot: Plot): View {
+  return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
 }
 
-function Legend({ ui }: { ui: Ui }) {
+function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   const { store } = ui;
   const picture = store.picture.value;
   const brush = ui.brush.value;
@@ -28,6 +29,7 @@ function Legend({ ui }: { ui: Ui }) {
   const pooled = picture.queryBin * picture.keyBin > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
   const name = legendOf(stage);
+  const scale = plot.scale.value;
   return (
     <>
       <div class="aw-ramp">
@@ -76,12 +78,13 @@ function Legend({ ui }: { ui: Ui }) {
           </span>
         )}
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
-        {pooled && (
+        {scale !== null && scale.queries * scale.keys > 1 && (
           <span>
-            each cell: the {store.pool.value === "max" ? "maximum" : "mean"} of {count(picture.queryBin)} ×{" "}
-            {count(picture.keyBin)}
+            each {scale.pixel ? "pixel" : "cell"}: the {store.pool.value === "max" ? "maximum" : "mean"} of{" "}
+            {count(scale.queries)} × {count(scale.keys)} cells
           </span>
         )}
+        {plot.every.value > 1 && <span>1 of {count(plot.every.value)} rows</span>}
       </div>
     </>
   );

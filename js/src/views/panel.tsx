@@ -2,46 +2,139 @@
 
 import { computed, type Signal, signal } from "@preact/signals-core";
 import { count, listNumber } from "../format";
-import { rank } from "../rank";
-import { type HeadTarget, type Line, linesSource } from "../source";
+import { shortened } from "../rank";
+import {
+  hasPairs,
+  type Over,
+  type Ranked,
+  type Strongest,
+  steady,
+  strongestSource,
+  type Together,
+  togetherSource,
+  type Unranked,
+} from "../source";
 import { isSigned, wordsOf } from "../stages";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
-import { BLOCKED, NAN, NUMBER } from "../wire";
 import { mount, part, rove, Token, type View } from "./dom";
-import { isNamed } from "./words";
+import { GoTo, travelTo } from "./goto";
+import { type Pass, PassSlot, passOf } from "./progress";
+import { isNamed, sentence } from "./words";
 
-/** What the panel ranks where several places are pinned. */
-type Over = "last" | "mean" | "sum";
+/** Of the pinned places the last alone, or all of them. */
+type Choice = "last" | Over;
+/** More pins than this are not taken together. */
+const MOST_PINS = 64;
+/** A longer sequence has no room for all its labels. */
+const LABELLED = 64;
 
 export function panel(ui: Ui): View {
   const { store, kernel, stop } = ui;
-  const over = signal<Over>("last");
-  const pinned = computed<readonly HeadTarget[]>(() => {
+  const choice = signal<Choice>("last");
+  const pins = computed(() => {
     const side = ui.target.value?.side ?? "query";
     const places = store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]).filter((index) => index !== null);
-    const several = [...new Set(places)];
-    return several.length > 1 ? several.map((index) => ({ side, index, head: store.head.value })) : [];
+    return { side, indices: [...new Set(places)].slice(-MOST_PINS) };
   });
-  const stage = computed(() => store.picture.value?.of.stage ?? "weights");
-  const lines = linesSource(store, kernel, pinned, stage, stop);
-  return mount(part("aw-panel", "panel"), () => <Panel ui={ui} lines={lines.value} over={over} />);
+  const wanted = steady<Together>(() => {
+    const over = choice.value;
+    return over === "last" || pins.value.indices.length < 2 ? null : { ...pins.value, over };
+  });
+  const together = togetherSource(store, kernel, wanted, stop);
+  const strongest = strongestSource(store, kernel, () => true, stop);
+  const pass = passOf(ui);
+  return mount(part("aw-panel", "panel"), () => (
+    <Panel
+      ui={ui}
+      choice={choice}
+      pins={pins.value.indices.length}
+      together={wanted.value === null ? null : together.value}
+      strongest={strongest.value}
+      pass={pass.value}
+    />
+  ));
 }
 
 interface PanelProps {
   readonly ui: Ui;
-  /** Of all pinned places; none if there is only one. */
-  readonly lines: readonly (Line | null)[];
-  readonly over: Signal<Over>;
+  readonly choice: Signal<Choice>;
+  readonly pins: number;
+  /** All pins as one; null if only the last is ranked. */
+  readonly together: Ranked | Unranked | null;
+  readonly strongest: Strongest;
+  readonly pass: Pass | null;
 }
 
-function Panel({ ui, lines, over }: PanelProps) {
+function Panel(props: PanelProps) {
+  const { ui, pass, strongest } = props;
+  const picture = ui.store.picture.value;
+  const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
+  const long = pooled || (picture !== null && Math.max(picture.queries, picture.keys) > LABELLED);
+  const most = ui.mode.value === "narrow" ? 6 : pooled ? 7 : 12;
+  return (
+    <>
+      {long && <div class="aw-panel-top" />}
+      <PassSlot ui={ui} pass={pass} />
+      {long && <GoTo ui={ui} />}
+      <div
+        class="aw-panel-list"
+        data-long={long || undefined}
+        style={long ? { "--aw-rows": `${most + 1}` } : undefined}
+      >
+        {ui.target.value === null && picture !== null && hasPairs(picture) ? (
+          <StrongestPairs ui={ui} pairs={strongest} />
+        ) : (
+          <List {...props} most={most} pooled={pooled} />
+        )}
+      </div>
+    </>
+  );
+}
+
+/** The strongest links of a long head: there is no seeing them in its picture. */
+function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
+  const { queryLabels, keyLabels } = ui.store;
+  return (
+    <>
+      <div class="aw-heading">Strongest, first token aside</div>
+      {pairs === null ? (
+        ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
+      ) : "problem" in pairs ? (
+        <p class="aw-prompt">{sentence(pairs.problem)}</p>
+      ) : (
+        <ol class="aw-pairs" aria-label="Strongest pairs">
+          {pairs.map(({ query, key, weight }) => (
+            <li key={`${query} ${key}`}>
+              <button type="button" class="aw-pair" onClick={() => travelTo(ui, query, key)}>
+                <span>
+                  <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
+                  <Place labels={keyLabels.value} index={key} />
+                </span>
+                <span>{listNumber(weight, "weights")}</span>
+              </button>
+            </li>
+          ))}
+        </ol>
+      )}
+    </>
+  );
+}
+
+function Place({ labels, index }: { labels: Labels; index: number }) {
+  if (!isNamed(labels, index)) return <>{count(index)}</>;
+  return (
+    <>
+      <bdi>{labels.at(index).text}</bdi> <i>{count(index)}</i>
+    </>
+  );
+}
+
+function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most: number; pooled: boolean }) {
   const { store } = ui;
-  const several = lines.length > 1 && lines.every((line) => line !== null);
-  const together = several && over.value !== "last" ? combine(lines as readonly Line[], over.value === "mean") : null;
-  const line = together ?? ui.line.value;
+  const ranked = together ?? ui.ranked.value;
   const target = ui.target.value;
-  if (target === null || line === null) {
+  if (target === null || ranked === null) {
     return (
       <>
         <div class="aw-panel-head" />
@@ -49,105 +142,103 @@ function Panel({ ui, lines, over }: PanelProps) {
       </>
     );
   }
-  const byQuery = line.of.side === "query";
+  const { side, index } = ranked.of;
+  const byQuery = side === "query";
   const own = (byQuery ? store.queryLabels : store.keyLabels).value;
   const others = (byQuery ? store.keyLabels : store.queryLabels).value;
-  const pinned = (byQuery ? store.query : store.key).value === line.of.index;
+  const pinned = (byQuery ? store.query : store.key).value === index;
   const chosen = byQuery ? store.key.value : store.query.value;
+  const words = "problem" in ranked ? headline("weights", byQuery) : headline(ranked.stage, byQuery);
   return (
     <>
       <div class="aw-panel-head">
         {together !== null ? (
           <span class="aw-name">
-            {lines.length} {byQuery ? "queries" : "keys"}
+            {pins} {byQuery ? "queries" : "keys"}
           </span>
         ) : (
           <span class={pinned ? "aw-pill" : "aw-name"}>
-            {isNamed(own, line.of.index) ? "" : `${line.of.side} `}
-            <Token labels={own} index={line.of.index} subscript />
+            {isNamed(own, index) ? "" : `${side} `}
+            <Token labels={own} index={index} subscript />
           </span>
         )}
-        <span>{together === null ? headline(line, byQuery) : over.value}</span>
-        {several && <OverPins over={over} />}
+        <span>{together === null ? words : choice.value}</span>
+        {pins > 1 && <OverPins choice={choice} />}
       </div>
-      <Ranks line={line} over={together === null ? "last" : over.value} {...{ others, chosen, ui }} />
+      {"problem" in ranked ? (
+        <p class="aw-prompt">{sentence(ranked.problem)}</p>
+      ) : (
+        <Ranks
+          ranked={ranked}
+          over={together === null ? "last" : choice.value}
+          {...{ others, chosen, ui, most, pooled }}
+        />
+      )}
     </>
   );
 }
 
 /** The last pin, or the mean or sum over all of them. */
-function OverPins({ over }: { over: Signal<Over> }) {
-  const choices: readonly Over[] = ["last", "mean", "sum"];
+function OverPins({ choice }: { choice: Signal<Choice> }) {
+  const choices: readonly Choice[] = ["last", "mean", "sum"];
   return (
     <span class="aw-over-pins" role="radiogroup" aria-label="Over the pins">
-      {choices.map((choice, index) => (
+      {choices.map((one, index) => (
         <button
           type="button"
           role="radio"
-          key={choice}
-          aria-checked={over.value === choice}
-          tabIndex={over.value === choice ? 0 : -1}
+          key={one}
+          aria-checked={choice.value === one}
+          tabIndex={choice.value === one ? 0 : -1}
           onClick={() => {
-            over.value = choice;
+            choice.value = one;
           }}
           onKeyDown={(event) =>
             rove(event, index, choices.length, (at) => {
-              over.value = choices[at] as Over;
+              choice.value = choices[at] as Choice;
             })
           }
         >
-          {choice}
+          {one}
         </button>
       ))}
     </span>
   );
 }
 
-/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
-export function combine(lines: readonly Line[], mean: boolean): Line {
-  const first = lines[0] as Line;
-  const values = new Float32Array(first.values.length);
-  const kinds = new Uint8Array(first.values.length);
-  for (let i = 0; i < values.length; i++) {
-    let sum = 0;
-    let open = 0;
-    let nan = false;
-    for (const line of lines) {
-      if (line.kinds[i] === BLOCKED) continue;
-      open++;
-      sum += line.values[i] as number;
-      nan ||= line.kinds[i] === NAN;
-    }
-    values[i] = mean ? sum / lines.length : sum;
-    kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
-  }
-  return { of: first.of, stage: first.stage, values, kinds };
-}
-
-function headline(line: Line, byQuery: boolean): string {
-  if (line.stage === "weights") return byQuery ? "attends to" : "is attended to by";
-  return `${wordsOf(line.stage)} over its ${byQuery ? "keys" : "queries"}`;
+function headline(stage: Ranked["stage"], byQuery: boolean): string {
+  if (stage === "weights") return byQuery ? "attends to" : "is attended to by";
+  return `${wordsOf(stage)} over its ${byQuery ? "keys" : "queries"}`;
 }
 
 interface RanksProps {
-  readonly line: Line;
+  readonly ranked: Ranked;
   readonly others: Labels;
   readonly chosen: number | null;
   readonly ui: Ui;
-  readonly over: Over;
+  readonly over: Choice;
+  readonly most: number;
+  /** Of a long head nearly all tokens are repeated, and those that are masked are many: less is said of both. */
+  readonly pooled: boolean;
 }
 
-function Ranks({ line, others, chosen, ui, over }: RanksProps) {
-  const most = ui.mode.value === "narrow" ? 6 : 12;
+const DIGIT = 6.4; // pixels of a position, in the widest of usual fonts
+
+function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
   const { store } = ui;
-  const byQuery = line.of.side === "query";
-  const weights = line.stage === "weights";
+  const { of, stage } = ranked;
+  const byQuery = of.side === "query";
+  const weights = stage === "weights";
   const what = byQuery ? "keys" : "queries";
-  const ranking = rank(line.values, line.kinds, most);
-  const { top, rest, allowed, blocked, nan } = ranking;
-  const greatest = Math.max(...top.map((position) => Math.abs(line.values[position]!)).filter(Number.isFinite), 0);
+  const ranking = shortened(ranked.ranking, most);
+  const { top, values, rest, allowed, blocked, nan } = ranking;
+  const greatest = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
+  const unlisted = [
+    rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
+    blocked > 0 ? `${count(blocked)} masked` : "",
+  ].filter(Boolean);
   const select = (position: number) =>
-    store.select(byQuery ? { query: line.of.index, key: position } : { query: position, key: line.of.index });
+    store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
   if (allowed === 0 && nan === 0) {
     return <p class="aw-prompt">{byQuery ? "Nothing allowed: its output is 0." : "No query may attend to it."}</p>;
   }
@@ -159,9 +250,13 @@ function Ranks({ line, others, chosen, ui, over }: RanksProps) {
           {byQuery ? " of this query, or in k" : ", or in k of this key"}.
         </p>
       )}
-      <ol class="aw-ranks" aria-label={headline(line, byQuery)}>
-        {top.map((position) => {
-          const value = line.values[position]!;
+      <ol
+        class="aw-ranks"
+        aria-label={headline(stage, byQuery)}
+        style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
+      >
+        {top.map((position, at) => {
+          const value = values[at] as number;
           const label = others.at(position);
           const isChosen = position === chosen;
           return (
@@ -178,25 +273,20 @@ function Ranks({ line, others, chosen, ui, over }: RanksProps) {
                   data-special={label.special || undefined}
                   title={label.text}
                 >
-                  <Token labels={others} index={position} subscript />
+                  <Token labels={others} index={position} subscript={!pooled} />
                 </span>
                 <span class="aw-bar">
-                  <i style={barStyle(value, greatest, isSigned(line.stage))} />
+                  <i style={barStyle(value, greatest, isSigned(stage))} />
                 </span>
-                <span class="aw-number">{listNumber(value, line.stage)}</span>
+                <span class="aw-number">{listNumber(value, stage)}</span>
               </button>
             </li>
           );
         })}
         {(rest.count > 0 || blocked > 0) && (
           <li class="aw-rank aw-rest">
-            <span class="aw-token">
-              {[
-                rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
-                blocked > 0 ? `${count(blocked)} masked` : "",
-              ]
-                .filter(Boolean)
-                .join(", ")}
+            <span class="aw-token" title={unlisted.join(", ")}>
+              {(pooled ? unlisted.slice(0, 1) : unlisted).join(", ")}
             </span>
             {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
           </li>
@@ -215,7 +305,9 @@ function Ranks({ line, others, chosen, ui, over }: RanksProps) {
                 </span>
               </div>
               <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
-                <span class="aw-sum-name">{ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}</span>
+                <span class="aw-sum-name">
+                  {pooled || ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}
+                </span>
                 <span>
                   <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
                 </span>
@@ -250,7 +342,7 @@ function barStyle(value: number, greatest: number, signed: boolean) {
   };
 }
 
-function sumTitle(byQuery: boolean, over: Over): string {
+function sumTitle(byQuery: boolean, over: Choice): string {
   if (!byQuery) return "The weight that this key receives from all queries";
   return over === "sum" ? "The weights of each pinned query sum to 1" : "The weights of a query sum to 1";
 }

@@ -1,13 +1,12 @@
-/** Pointing, clicking, panning and zooming on the picture. The wheel scrolls the notebook; it zooms with Ctrl or ⌘ only. */
+/** Pointing, clicking, panning, zooming and travelling on the picture. */
 
 import { effect, signal } from "@preact/signals-core";
-import { select } from "d3-selection";
-import { type D3ZoomEvent, type ZoomBehavior, zoom, zoomIdentity } from "d3-zoom";
-import { MAX_CELL } from "../layout";
-import { binUnder, cellOf, isWithin, type Plot } from "../plot";
+import { between, cellOf, centred, type Reach, refitted, within, zoomedAt, zoomFor } from "../lattice";
+import { isWithin, type Plot } from "../plot";
 import { type Bin, peak } from "../source";
 import type { Ui } from "../ui";
-import { reveal } from "../viewport";
+import { reveal, type Viewport, WHOLE } from "../viewport";
+import { type Point, pointIn, watchGestures } from "./gestures";
 
 /** What else moves the picture and the pin: the keyboard does, by the same means. */
 export interface Pointing {
@@ -22,36 +21,30 @@ export interface Pointing {
 }
 
 const HINT_MS = 2500;
-const CLICK_MOVES = 4; // a hand that trembles by less still clicks
+const FLIGHT_MS = 160;
+/** A journey that begins so soon after another belongs to it, as when the minimap is dragged: it arrives at once. */
+const SAME_JOURNEY_MS = 250;
+/** Pixels to a cell when a place is looked at closely: its numbers can be read. */
+const CLOSE = 26;
 
 export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointing {
   const { store, kernel, stop } = ui;
   const hint = signal(false);
 
-  const under = (event: { clientX: number; clientY: number }): Bin | null => {
-    const figure = plot.figure.value;
-    const picture = store.picture.value;
-    if (figure === null || picture === null) return null;
-    const box = canvas.getBoundingClientRect();
-    return binUnder(picture, figure, plot.viewport.value, event.clientX - box.left, event.clientY - box.top);
+  const hover = (at: Point) => {
+    const bin = plot.under(at.x, at.y);
+    ui.hover.value = bin === null ? null : { bin };
   };
-
   const listen = <K extends keyof HTMLElementEventMap>(name: K, heard: (event: HTMLElementEventMap[K]) => void) =>
     canvas.addEventListener(name, heard, { signal: stop, passive: true });
   listen("pointermove", (event) => {
     if (event.pointerType === "touch") return; // a finger scrolls, and pins by a tap
-    const bin = under(event);
-    ui.hover.value = bin === null ? null : { bin };
+    hover(pointIn(canvas, event));
   });
   listen("pointerleave", () => {
     ui.hover.value = null;
     hint.value = false;
   });
-  listen("click", (event) => {
-    const bin = under(event);
-    if (bin !== null) void pin(bin, event.shiftKey);
-  });
-  listen("dblclick", () => reset());
 
   let hinted = false;
   let hinting: ReturnType<typeof setTimeout> | undefined;
@@ -65,12 +58,6 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       hint.value = false;
     }, HINT_MS);
   });
-
-  // Where the picture is at its largest or smallest d3-zoom leaves the event to the browser, which would zoom the page.
-  const keepPage = (event: WheelEvent) => {
-    if (event.ctrlKey || event.metaKey) event.preventDefault();
-  };
-  canvas.addEventListener("wheel", keepPage, { signal: stop, passive: false });
 
   /** Pin a cell, or the greatest number of a bin; what is pinned already is freed. */
   async function pin(bin: Bin, add = false): Promise<void> {
@@ -101,67 +88,134 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     return { query: reading.query, key: reading.key };
   }
 
-  const behaviour: ZoomBehavior<HTMLCanvasElement, unknown> = zoom<HTMLCanvasElement, unknown>()
-    .filter((event: Event) => {
-      if (event.type === "wheel") return (event as WheelEvent).ctrlKey || (event as WheelEvent).metaKey;
-      if (event.type.startsWith("touch")) return (event as TouchEvent).touches.length >= 2;
-      return event.type !== "dblclick" && (event as MouseEvent).button === 0;
-    })
-    .wheelDelta((event) => {
-      const pixels = event.deltaMode === 1 ? 30 * event.deltaY : event.deltaY;
-      return -Math.sign(pixels) * Math.min(0.5, Math.abs(pixels) * 0.01);
-    })
-    .clickDistance(CLICK_MOVES)
-    .on("zoom", (event: D3ZoomEvent<HTMLCanvasElement, unknown>) => {
-      const { k, x, y } = event.transform;
-      hint.value = false;
-      plot.viewport.value = { k, x, y };
-    });
-  const surface = select(canvas).call(behaviour).on("dblclick.zoom", null);
+  function show(view: Viewport): void {
+    const { k, x, y } = plot.viewport.peek();
+    if (view.k === k && view.x === x && view.y === y) return;
+    hint.value = false;
+    plot.viewport.value = view;
+  }
+
+  /** What a hand does ends a flight. */
+  function take(move: (reach: Reach, view: Viewport) => Viewport): void {
+    land();
+    const reach = plot.reach.value;
+    if (reach !== null) show(move(reach, plot.viewport.value));
+  }
+
+  watchGestures(
+    canvas,
+    {
+      pan: (by) => take((reach, { k, x, y }) => within(reach, { k, x: x + by.x, y: y + by.y })),
+      zoom(factor, at) {
+        take((reach, view) => zoomedAt(reach, view, view.k * factor, at));
+        if (ui.hover.peek() !== null) hover(at); // other cells are under the pointer now
+      },
+      click(event) {
+        const at = pointIn(canvas, event);
+        const bin = plot.under(at.x, at.y);
+        if (bin !== null) void pin(bin, event.shiftKey);
+      },
+      reset,
+    },
+    stop,
+  );
 
   function reset(): void {
-    surface.call(behaviour.transform, zoomIdentity);
+    take(() => WHOLE);
+  }
+
+  function zoomBy(factor: number): void {
+    take((reach, view) => zoomedAt(reach, view, view.k * factor, { x: reach.x.size / 2, y: reach.y.size / 2 }));
   }
 
   function follow(query: number, key: number): void {
-    const figure = plot.figure.value;
-    const picture = store.picture.value;
-    const { k, x, y } = plot.viewport.value;
-    if (figure === null || picture === null || k === 1) return;
-    const { row, column } = cellOf(picture, figure, query, key);
-    const right = reveal(column, figure.cellWidth, k, x, figure.width);
-    const down = reveal(row, figure.cellHeight, k, y, figure.height);
+    const lattice = plot.lattice.value;
+    if (lattice === null || plot.viewport.value.k === 1) return;
+    const { rows, columns } = lattice;
+    const right = reveal(cellOf(columns, key), columns.cell, 1, columns.offset, columns.size);
+    const down = reveal(cellOf(rows, query), rows.cell, 1, rows.offset, rows.size);
     if (right === 0 && down === 0) return;
-    surface.call(behaviour.transform, zoomIdentity.translate(x + right, y + down).scale(k));
+    take((reach, { k, x, y }) => within(reach, { k, x: x + right, y: y + down }));
   }
 
-  // A picture of another size is seen whole again.
-  let size = "";
-  const end = effect(() => {
-    const figure = plot.figure.value;
-    if (figure === null) return;
-    const { width, height, cellWidth, cellHeight, rows, columns } = figure;
-    const whole: [[number, number], [number, number]] = [
-      [0, 0],
-      [width, height],
-    ];
-    const most = Math.max(1, (MAX_CELL * ui.unit.value) / Math.min(cellWidth, cellHeight));
-    behaviour.scaleExtent([1, most]).extent(whole).translateExtent(whole);
-    const now = `${width} ${height} ${rows} ${columns}`;
-    if (size !== "" && size !== now) queueMicrotask(reset);
-    size = now;
-  });
+  // --- travelling -----------------------------------------------------------------------------------------------------
+
+  let frame = 0;
+  let landed = Number.NEGATIVE_INFINITY;
+
+  function land(): void {
+    if (!plot.flying.peek()) return;
+    cancelAnimationFrame(frame);
+    plot.flying.value = false;
+    landed = performance.now();
+  }
+
+  function fly(to: Viewport): void {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const together = plot.flying.peek() || performance.now() - landed < SAME_JOURNEY_MS;
+    land();
+    if (still || together) {
+      landed = performance.now();
+      show(to);
+      return;
+    }
+    const from = plot.viewport.peek();
+    const start = performance.now();
+    plot.flying.value = true;
+    const step = () => {
+      const reach = plot.reach.peek();
+      const share = Math.min(1, (performance.now() - start) / FLIGHT_MS);
+      if (reach === null || share === 1) {
+        show(to);
+        land();
+        return;
+      }
+      show(between(reach, from, to, 1 - (1 - share) ** 3));
+      frame = requestAnimationFrame(step);
+    };
+    frame = requestAnimationFrame(step);
+  }
+
+  const ends = [
+    effect(() => {
+      const travel = ui.travel.value;
+      const reach = plot.reach.value;
+      if (travel === null || reach === null) return;
+      const view = plot.viewport.peek();
+      const k = travel.close ? Math.max(view.k, zoomFor(reach, CLOSE * ui.unit.peek())) : view.k;
+      fly(centred(reach, view, k, travel));
+      ui.travel.value = null;
+    }),
+  ];
+
+  // A picture of another size is seen whole; in a widget of another width the same place stays in the middle.
+  let before: { reach: Reach; size: string } | null = null;
+  ends.push(
+    effect(() => {
+      const reach = plot.reach.value;
+      if (reach === null) return;
+      const { x, y } = reach;
+      const size = `${x.total} ${y.total}`;
+      const last = before;
+      before = { reach, size };
+      if (last === null) return;
+      if (last.size !== size) queueMicrotask(reset);
+      else if (x.cell !== last.reach.x.cell || y.cell !== last.reach.y.cell || x.own !== last.reach.x.own) {
+        queueMicrotask(() => show(refitted(last.reach, reach, plot.viewport.peek())));
+      }
+    }),
+  );
 
   return {
     hint,
     pin,
     follow,
     reset,
-    zoomBy: (factor) => surface.call(behaviour.scaleBy, factor),
+    zoomBy,
     dispose() {
-      end();
+      for (const end of ends) end();
       clearTimeout(hinting);
-      surface.on(".zoom", null);
+      cancelAnimationFrame(frame);
     },
   };
 }

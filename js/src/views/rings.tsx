@@ -1,7 +1,8 @@
 /** What floats over the picture: rings and rules of pin and pointer, the readout beside the pointer, the zoom hint. */
 
 import { count } from "../format";
-import { type Box, boxAt, cellOf, type Plot } from "../plot";
+import { cellOf, startOf } from "../lattice";
+import type { Box, Plot } from "../plot";
 import type { Bin } from "../source";
 import type { Ui } from "../ui";
 import { BLOCKED } from "../wire";
@@ -13,20 +14,14 @@ const RULES_APART_FROM = 6; // below, the two rules of a row are one line
 
 export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
   const { store } = ui;
-  const figure = plot.figure.value;
-  const picture = store.picture.value;
-  if (figure === null || picture === null) return null;
-  const view = plot.viewport.value;
-  const box = (query: number, key: number) => {
-    const { row, column } = cellOf(picture, figure, query, key);
-    return boxAt(figure, view, row, column, ui.dpr.value, ui.unit.value);
-  };
+  const { box } = plot;
   const [query, key] = [store.query.value, store.key.value];
   const further = store.shownPins.value.slice(0, -1).filter(([q, k]) => q !== null && k !== null) as [number, number][];
   const at = ui.hover.value;
   const hovered = at !== null && "bin" in at ? box(at.bin.queries.start, at.bin.keys.start) : null;
   const pinned = query !== null && key !== null ? box(query, key) : null;
   const line = box(query ?? 0, key ?? 0);
+  if (line === null) return null;
   const overPin = pinned !== null && hovered !== null && pinned.x === hovered.x && pinned.y === hovered.y;
   return (
     <>
@@ -34,7 +29,7 @@ export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
       {key !== null && <Rules from={line.x} length={line.width} />}
       {hovered !== null && !overPin && <Ring box={hovered} key="hover" />}
       {further.map(([q, k]) => (
-        <Ring box={box(q, k)} further key={`${q} ${k}`} />
+        <Ring box={box(q, k) ?? line} further key={`${q} ${k}`} />
       ))}
       {pinned !== null && <Ring box={pinned} pinned key="pin" />}
     </>
@@ -51,6 +46,7 @@ function Ring({ box, pinned, further }: { box: Box; pinned?: boolean; further?: 
       class="aw-ring"
       data-pinned={pinned || undefined}
       data-further={further || undefined}
+      data-small={box.width < LEAST_RING || undefined}
       style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
     />
   );
@@ -88,14 +84,49 @@ export function ZoomHint({ plot }: { plot: Plot }) {
   );
 }
 
+/** Whether what is sampled is about to become exact. */
+function computing({ store, kernel }: Ui): boolean {
+  return kernel.state.value !== "gone" && store.progress.value?.state !== "stopped";
+}
+
+/** The lower edge of the rows that are exact already, while the others stand for several each. */
+export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const picture = ui.store.picture.value;
+  const lattice = plot.lattice.value;
+  if (picture?.sampled == null || lattice === null || lattice.levels !== null) return null;
+  const { exact, every } = picture.sampled;
+  const { rows } = lattice;
+  const place = exact * picture.queryBin;
+  if (place >= picture.queries) return null;
+  const at = startOf(rows, cellOf(rows, place), ui.dpr.value);
+  const unit = ui.unit.value;
+  if (at < 0 || at > rows.size) return null;
+  const low = at + 20 * unit > rows.size; // no room below the line
+  return (
+    <>
+      {exact > 0 && <i class="aw-exact-line" style={{ top: px(at - 1) }} />}
+      {exact > 0 && at >= 20 * unit && (
+        <span class="aw-exact-note" style={{ top: px(at - 20 * unit) }}>
+          exact to here
+        </span>
+      )}
+      {!low && (
+        <span class="aw-exact-note" style={{ top: px(at + 3 * unit) }}>
+          {exact > 0 ? "below: " : ""}1 of {count(every)} rows
+        </span>
+      )}
+    </>
+  );
+}
+
 /** The number beside the pointer, where cells carry none. */
 export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
   const picture = ui.store.picture.value;
   const at = ui.hover.value;
   if (figure === null || picture === null || plot.numbersFit.value || at === null || !("bin" in at)) return null;
-  const { row, column } = cellOf(picture, figure, at.bin.queries.start, at.bin.keys.start);
-  const box = boxAt(figure, plot.viewport.value, row, column, ui.dpr.value, ui.unit.value);
+  const box = plot.box(at.bin.queries.start, at.bin.keys.start);
+  if (box === null) return null;
   const away = 14 * ui.unit.value;
   const [before, after] = [figure.left + box.x - away, figure.left + box.x + box.width + away];
   const above = box.y + box.height / 2 > figure.height / 2;
@@ -125,6 +156,18 @@ function Reading({ ui, bin }: { ui: Ui; bin: Bin }) {
     reading !== null && reading.bin.queries.start === queries.start && reading.bin.keys.start === keys.start;
   const stage = picture?.of.stage ?? "weights";
   const number = !known ? "…" : reading.kind === BLOCKED ? "masked" : numberOf(reading.value, reading.kind, stage);
+  if (bin.standsFor !== undefined) {
+    const several = keys.stop - keys.start > 1;
+    return (
+      <>
+        <b>{number}</b> row {count(queries.start)} stands for {count(bin.standsFor)}
+        <br />
+        {several ? "keys" : "key"} {rangeOf(keys)}
+        {several && known && reading.kind !== BLOCKED ? ", maximum" : ""}
+        {computing(ui) ? "; computing the rest" : ""}
+      </>
+    );
+  }
   if (queries.stop - queries.start > 1 || keys.stop - keys.start > 1) {
     return (
       <>

@@ -8,7 +8,7 @@ import type { Ui } from "../ui";
 import { BLOCKED, NUMBER, type Picture } from "../wire";
 import { mount, part, type View } from "./dom";
 import { Message } from "./message";
-import { isNamed, numberOf, rangeOf } from "./words";
+import { isNamed, numberOf, rangeOf, showsCells } from "./words";
 
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
@@ -119,7 +119,7 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
   const stage = picture.of.stage;
   const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
   const number = kind === BLOCKED ? "masked" : kind === NUMBER ? statusNumber(value) : numberOf(value, kind, stage);
-  if (one) {
+  if (one && bin.standsFor === undefined) {
     return (
       <>
         <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
@@ -129,14 +129,25 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
       </>
     );
   }
+  const row = bin.queries.stop - bin.queries.start === 1; // then only the key has to be said
   return (
     <>
-      queries <b>{rangeOf(bin.queries)}</b> → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
+      {bin.standsFor !== undefined ? (
+        <>
+          row <b>{count(bin.queries.start)}</b> stands for {count(bin.standsFor)}
+        </>
+      ) : (
+        <>
+          {row ? "query" : "queries"} <b>{rangeOf(bin.queries)}</b>
+        </>
+      )}{" "}
+      → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
       {kind === BLOCKED ? (
         <b class="aw-exact">all masked</b>
       ) : (
         <>
-          maximum <b class="aw-exact">{number}</b> at query {count(reading.query)}, key {count(reading.key)}
+          maximum <b class="aw-exact">{number}</b> at {row ? "" : `query ${count(reading.query)}, `}key{" "}
+          {count(reading.key)}
         </>
       )}
     </>
@@ -162,6 +173,7 @@ function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
   const { layer, head, batch } = picture.of;
+  const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
   return [
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
@@ -171,10 +183,17 @@ function facts(ui: Ui, picture: Picture): string {
       : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
-    is_causal ? "causal" : "",
-    dtype,
-    device,
+    ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
   ]
     .filter(Boolean)
     .join(" · ");
+}
+
+const isPooled = ({ queryBin, keyBin }: Picture) => queryBin * keyBin > 1;
+
+/** Whether the whole picture of a long head is exact; of a part of it the picture says so itself. */
+function sampling({ store, window }: Ui, picture: Picture): string {
+  if (!isPooled(picture) || window.value !== null || store.view.value !== "heatmap") return "";
+  if (picture.sampled === null) return "exact";
+  return `sampled: 1 of ${count(picture.sampled.every)} rows`;
 }

@@ -9,6 +9,7 @@ import { mount, part, rove, type View } from "./dom";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
+import { showsCells } from "./words";
 
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
@@ -75,7 +76,12 @@ function Toolbar({ ui }: { ui: Ui }) {
           </Menu>
         )}
         {roomy && pooled && !isGraph && (
-          <Menu name="Pool" label="Pool" value={poolName(store.pool.value)} sections={[pool]} />
+          <Menu
+            name="Pool"
+            label="Pool"
+            value={showsCells(ui) ? "none needed" : poolName(store.pool.value)}
+            sections={[pool]}
+          />
         )}
         <Menu
           name="More"

@@ -3,6 +3,7 @@
 import { count, listNumber } from "../format";
 import type { Stage } from "../model";
 import type { Labels } from "../tokens";
+import type { Ui } from "../ui";
 import type { Span } from "../viewport";
 import { MINUS_INF, NAN, PLUS_INF } from "../wire";
 
@@ -21,4 +22,15 @@ export function rangeOf({ start, stop }: Span): string {
 /** Whether a label is a token's text, and not just its position. */
 export function isNamed(labels: Labels, index: number): boolean {
   return labels.at(index).text !== count(index);
+}
+
+/** Whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
+export function showsCells({ window }: Ui): boolean {
+  const shown = window.value;
+  return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
+}
+
+/** What Python says where it cannot answer, as a sentence among others. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 }

@@ -1,0 +1,38 @@
+/** What a person types to go somewhere: a token's number, a pair of them, or a text to look for. */
+
+const NUMBER = String.raw`(\d{1,3}(?:,\d{3})+(?!\d)|\d+)`;
+const PLACE = new RegExp(String.raw`^${NUMBER}(?:\s*(?:→|->|,|\s)\s*${NUMBER})?$`);
+
+export type Wanted =
+  | { readonly query: number; readonly key: number | null }
+  | { readonly beyond: number; readonly total: number }
+  | { readonly text: string };
+
+/** `12,301`, `12301 → 4110`, or a text; in quotation marks a number is a text too. Null if nothing was typed. */
+export function readWanted(typed: string, queries: number, keys: number): Wanted | null {
+  const text = typed.trim();
+  if (text === "") return null;
+  const quoted = /^["“](.+)["”]$/.exec(text);
+  if (quoted) return { text: quoted[1] as string };
+  const place = PLACE.exec(text);
+  if (!place) return { text };
+  const [query, key] = [place[1], place[2]].map((digits) => (digits ? Number(digits.replaceAll(",", "")) : null));
+  if ((query as number) >= queries) return { beyond: query as number, total: queries };
+  if (key != null && key >= keys) return { beyond: key, total: keys };
+  return { query: query as number, key: key ?? null };
+}
+
+/** Where a text was found, and which of these places one is at. */
+export interface Found {
+  readonly text: string;
+  readonly positions: readonly number[];
+  /** May be more than the positions that are known. */
+  readonly total: number;
+  readonly at: number;
+}
+
+/** The next place, or the one before, round both ends; null where it is not among the known positions. */
+export function stepped(found: Found, by: 1 | -1): Found | null {
+  const at = (found.at + by + found.total) % found.total;
+  return at < found.positions.length ? { ...found, at } : null;
+}
