@@ -57,6 +57,17 @@ class Strip(NamedTuple):
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
         return Strip(low, *(min(pair, default=None) for pair in ends))
 
+    def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
+        """0 where a block (keys, queries) of neighbours is blocked: no mask is made."""
+        apart = queries.start - keys.start
+        if self.high is not None:
+            x.triu_(-self.high - apart)
+        if self.low is not None:
+            x.tril_(-self.low - apart)
+        if self.stop is not None and self.stop < keys.stop:
+            x[max(0, self.stop - keys.start) :] = 0
+        return x
+
 
 class Mask(ABC):
     """A mask function that knows its bounds. A new kind is a class with these two, and `shared` where it is not."""

@@ -529,7 +529,7 @@ class KnownStripe(Stripe):
 
 
 class SmallStripe(Stripe):
-    """Weights of scores so small that exp needs no maximum taken off."""
+    """Weights of scores so small that exp needs no maximum taken off: of those, exp is what comes in."""
 
     nothing = 0.0
 
@@ -546,12 +546,11 @@ class SmallStripe(Stripe):
         return exponents(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
-        e = self.total.exp(S, allowed)
         if self.pool == "mean" and self.stage == "weights":
-            self.total.l += self.put(keys, e).sum(0)
+            self.total.l += self.put(keys, S).sum(0)
         else:
-            self.total.l += e.sum(0)
-            self.put(keys, self.valued(keys, e))
+            self.total.l += S.sum(0)
+            self.put(keys, self.valued(keys, S))
 
     def finish(self) -> Pair:
         self.seen /= self.total.l.masked_fill(self.total.l == 0, 1)
@@ -688,14 +687,14 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
     """Pool the first axis: (n, …) -> (⌈n / width⌉, …), the last bin ragged."""
     if width == 1:
         return x if out is None else out.copy_(x)
-    n = len(x) // width
+    n = x.shape[0] // width
     bins, rest = x[: n * width].reshape(n, width, *x.shape[1:]), x[n * width :]
     if out is None:
-        parts = ([reduce(bins, 1)] if n else []) + ([reduce(rest, 0)[None]] if len(rest) else [])
+        parts = ([reduce(bins, 1)] if n else []) + ([reduce(rest, 0)[None]] if rest.shape[0] else [])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
     if n:
         reduce(bins, 1, out=out[:n])
-    if len(rest):
+    if rest.shape[0]:
         reduce(rest, 0, out=out[n])
     return out
 
