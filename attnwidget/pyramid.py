@@ -38,6 +38,7 @@ from .stages import (
 from .tensors import as_choice, as_size
 
 POOLS = ("max", "mean")
+APART = 128  # queries of a sample, in whose blocks a mask cuts deep
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,6 +387,8 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
     dense = whole_row and serves(att, batch, head, queries, stage)
     limit = rows_at_once(att, region.query_bin) if dense else QUERIES
+    if queries.step > 1 and strip is not None and strip != Strip():
+        limit = min(limit, APART)  # fewer of them have more keys in common
     tells = dense or (seen is not None and stage == "weights" and is_finite(att, batch, head, queries))
     pieces = list(cuts(range(len(queries)), region.query_bin, limit))
     rules = att.rules if base == "masked" else Rules()
