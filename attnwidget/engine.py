@@ -17,8 +17,7 @@ from .call import Call, longest
 from .memory import Pair
 from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, exp_
-from .rules import Allowed
-from .stages import KEYS, QUERIES, blocks, by_value, exponents, masked, new, norms, plain, streamed, values
+from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
 
 T = TypeVar("T")
 
@@ -69,16 +68,10 @@ class Direct(Softmax):
 
 
 class Sum:
-    """l = Σ exp(masked) alone, for scores as small as that: what 2 is to be raised to comes in, not yet masked."""
+    """l = Σ exp(masked) alone, for scores as small as that."""
 
     def __init__(self, att: Call, queries: int):
         self.l = new(att, queries).zero_()  # (queries,)
-
-    @staticmethod
-    def exp(S: Tensor, allowed: Allowed) -> Tensor:
-        """exp(masked) of a block, (keys, queries), in the memory of S; 0 where it is blocked."""
-        e = S.exp2_()
-        return e.masked_fill_(allowed.logical_not().mT, 0) if isinstance(allowed, Tensor) else e
 
     def pair(self) -> Pair:
         m, empty = self.l.log(), self.l == 0
@@ -90,10 +83,10 @@ def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call,
     return Direct if is_small(att, batch, head, queries) else Softmax
 
 
-def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
+def is_small(att: Call, batch: int, head: int, queries: Places, limit: float = SMALL) -> bool:
     """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
     it."""
-    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < SMALL  # NaN is not
+    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
 
 
 def is_finite(att: Call, batch: int, head: int, queries: Places) -> bool:
@@ -130,10 +123,10 @@ def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[
 
 def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
     total = Sum(att, len(queries))
-    for _, S, allowed in exponents(att, batch, head, queries):
-        total.l += total.exp(S, allowed).sum(0)
-        yield S.numel()
-        del S
+    for _, e, _ in exponentials(att, batch, head, queries):
+        total.l += e.sum(0)
+        yield e.numel()
+        del e
     return total.pair()
 
 

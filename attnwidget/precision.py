@@ -50,6 +50,20 @@ def _keep_float32(stack: ExitStack) -> None:
             backend.fp32_precision = "ieee"
 
 
+class Room:
+    """Memory for one block after the other, taken only once a block has use for it."""
+
+    def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
+        self._cells, self._how = cells, {"dtype": dtype, "device": device}
+        self._memory: Tensor | None = None
+
+    def cut(self, keys: int, queries: int) -> Tensor:
+        """(keys, queries), to be overwritten."""
+        if self._memory is None:
+            self._memory = torch.empty(self._cells, **self._how)  # type: ignore[call-overload]
+        return self._memory[: keys * queries].view(keys, queries)
+
+
 class Product:
     """k · qᵀ for some queries (queries, D), and one block of keys after the other.
 
@@ -66,17 +80,17 @@ class Product:
             _keep_freed_memory()
             self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last: a view of the same memory
 
-    def of(self, k: Tensor, room: Tensor | None = None) -> Tensor:
+    def of(self, k: Tensor, room: Room | None = None) -> Tensor:
         """(keys, queries), from (keys, D); in `room` if that is of use."""
-        keys, D = k.shape
-        if not self.convolves or keys % 16 or keys * len(self.q) < WORTH:
-            return torch.mm(k, self.q.mT, out=cut_out(room, keys, len(self.q)))
+        (keys, D), queries = k.shape, self.q.shape[0]
+        if not self.convolves or keys % 16 or keys * queries < WORTH:
+            return torch.mm(k, self.q.mT, out=None if room is None else room.cut(keys, queries))
         pictures = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)
         found = F.conv2d(pictures, self.kernels)  # (16, queries, keys / 16, 1)
-        return found.permute(0, 2, 3, 1).reshape(keys, len(self.q))
+        return found.permute(0, 2, 3, 1).reshape(keys, queries)
 
 
-def product(k: Tensor, q: Tensor, room: Tensor | None = None) -> Tensor:
+def product(k: Tensor, q: Tensor, room: Room | None = None) -> Tensor:
     """k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in `room` if that is of use."""
     return Product(q).of(k, room)
 
@@ -92,10 +106,6 @@ def _keep_freed_memory() -> None:
     made, so that it comes to lie in the same memory, and that in the processor's cache.
     """
     torch.empty(31 << 20, dtype=torch.uint8)
-
-
-def cut_out(room: Tensor | None, keys: int, queries: int) -> Tensor | None:
-    return None if room is None else room[: keys * queries].view(keys, queries)
 
 
 def exp_(x: Tensor) -> Tensor:

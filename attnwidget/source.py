@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .places import Places, take
-from .precision import Product, cut_out
+from .precision import Product, Room
 
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
 
@@ -17,7 +17,7 @@ STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # 
 class Rows(Protocol):
     """Some queries of a head, multiplied by a scale: their blocks, one after the other."""
 
-    def block(self, keys: Places, room: Tensor | None) -> Tensor:
+    def block(self, keys: Places, room: Room | None) -> Tensor:
         """scale × the stage of the queries and some keys, (keys, queries), in float32 or float64; in `room` if that is
         of use, and never a view of what the user gave: what it is handed to writes into it."""
 
@@ -60,7 +60,7 @@ class ProductRows:
     def __init__(self, product: Product, k: Tensor, wide: torch.dtype):
         self.product, self.k, self.wide = product, k, wide  # k is (K, D)
 
-    def block(self, keys: Places, room: Tensor | None) -> Tensor:
+    def block(self, keys: Places, room: Room | None) -> Tensor:
         return self.product.of(take(self.k, keys, 0).to(self.wide), room)  # (keys, queries)
 
 
@@ -84,7 +84,7 @@ class GivenRows:
     def __init__(self, rows: Tensor, scale: float):
         self.rows, self.scale = rows, scale  # (queries, K)
 
-    def block(self, keys: Places, room: Tensor | None) -> Tensor:
+    def block(self, keys: Places, room: Room | None) -> Tensor:
         part = take(self.rows, keys, 1).mT  # (keys, queries)
         wide = torch.promote_types(part.dtype, torch.float32)
-        return torch.mul(part.to(wide), self.scale, out=cut_out(room, *part.shape))
+        return torch.mul(part.to(wide), self.scale, out=None if room is None else room.cut(*part.shape))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .call import Call
-from .places import Cells, Places, take
-from .precision import LOG2_E
+from .places import Cells, Places, cuts, take
+from .precision import LOG2_E, Room
 from .rules import Allowed, Rules, both, settled
 from .source import Rows
 
@@ -37,7 +37,7 @@ def rows_of(att: Call, batch: int, head: int, queries: Places, stage: str) -> Ro
     return att.source.rows(batch, head, queries, 1.0 if stage in ("scores", *NORMALIZED) else att.scale)
 
 
-def plain(att: Call, cells: Cells, stage: str, room: Tensor | None = None, rows: Rows | None = None) -> Tensor:
+def plain(att: Call, cells: Cells, stage: str, room: Room | None = None, rows: Rows | None = None) -> Tensor:
     """A stage that follows from these cells alone, before any mask: (keys, queries), in float32 or float64."""
     rows = rows_of(att, cells.batch, cells.head, cells.queries, stage) if rows is None else rows
     S = rows.block(cells.keys, room)
@@ -49,7 +49,7 @@ def plain(att: Call, cells: Cells, stage: str, room: Tensor | None = None, rows:
 
 
 def masked(
-    att: Call, cells: Cells, allowed: Allowed, room: Tensor | None = None, rows: Rows | None = None
+    att: Call, cells: Cells, allowed: Allowed, room: Room | None = None, rows: Rows | None = None
 ) -> tuple[Tensor, Allowed]:
     """The stage masked of cells of which the rules allow some, (keys, queries), and which are then allowed."""
     if allowed is False:
@@ -90,36 +90,41 @@ def blocks(
     The numbers, (keys, queries), are the consumer's to overwrite; the next block reuses their memory.
     """
     rows = rows_of(att, batch, head, queries, "capped" if stage == "masked" else stage)
-    room = new(att, len(queries) * KEYS)
-    for keys, cells, allowed in _pieces(att, batch, head, queries, stage, width, within):
-        if stage == "masked":
-            yield keys, *masked(att, cells, allowed, room, rows)
-        else:
-            yield keys, plain(att, cells, stage, room, rows), allowed
-
-
-def exponents(
-    att: Call, batch: int, head: int, queries: Places, width: int = 1, *, within: range | None = None
-) -> Iterator[tuple[range, Tensor, Allowed]]:
-    """As `blocks` of the stage masked, but what 2 is to be raised to, and nothing is filled in where a cell is blocked:
-    for scores to which a mask alone is done, and which are small."""
-    rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
-    room = new(att, len(queries) * KEYS)
-    for keys, _, allowed in _pieces(att, batch, head, queries, "masked", width, within):
-        yield keys, rows.block(keys, room), allowed
-
-
-def _pieces(
-    att: Call, batch: int, head: int, queries: Places, stage: str, width: int, within: range | None
-) -> Iterator[tuple[range, Cells, Allowed]]:
-    """The keys and cells of each block, and which are allowed; for the stage masked, without those where none is."""
+    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
     rules = att.rules if stage == "masked" else Rules()
     row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)
+        if stage != "masked":
+            yield keys, plain(att, cells, stage, room, rows), True
+            continue
         allowed = rules.allowed(cells)
-        if stage != "masked" or allowed is not False:
-            yield keys, cells, allowed
+        if allowed is not False:
+            yield keys, *masked(att, cells, allowed, room, rows)
+
+
+def exponentials(
+    att: Call, batch: int, head: int, queries: Places, width: int = 1, *, within: range | None = None
+) -> Iterator[tuple[range, Tensor, Allowed]]:
+    """As `blocks` of the stage masked, but exp of it, 0 where a cell is blocked: for scores to which a mask alone is
+    done, and which are so small that exp needs no maximum taken off."""
+    rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
+    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
+    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    strip = att.rules.strip(batch)
+    if strip is not None and isinstance(queries, range) and queries.step == 1:
+        for keys in cuts(att.rules.span(row), width, KEYS):
+            yield keys, strip.zero_(rows.block(keys, room).exp2_(), queries, keys), True
+        return
+    for keys in att.rules.pieces(row, width, KEYS):
+        allowed = att.rules.allowed(row._replace(keys=keys))
+        if allowed is False:
+            continue
+        e = rows.block(keys, room).exp2_()
+        if isinstance(allowed, Tensor):
+            e.masked_fill_(allowed.logical_not().mT, 0)
+        yield keys, e, allowed
+        del e
 
 
 # Values.

@@ -183,7 +183,7 @@ def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.M
     att = Attention(*torch.randn(2, 3000, 8))
     cells, of = [], precision.Product.of
 
-    def counting(product: precision.Product, k: Tensor, room: Tensor | None) -> Tensor:
+    def counting(product: precision.Product, k: Tensor, room: precision.Room | None) -> Tensor:
         cells.append(len(product.q) * len(k))
         return of(product, k, room)
 
