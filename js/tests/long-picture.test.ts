@@ -383,6 +383,16 @@ describe("going to a place", () => {
     expect(shown.view.status).toMatch(/a0 3,000 → a0 1,000/);
   });
 
+  test("what is under a resting pointer is said anew where one arrives", async () => {
+    const shown = await long();
+    const { width, height } = shown.view.canvas.getBoundingClientRect();
+    shown.view.point({ x: width / 2, y: height / 2 });
+    await settle();
+    expect(shown.view.status).toContain("queries 2,048–2,055");
+    await goTo(shown, "3000, 1000");
+    expect(shown.view.status).toMatch(/a0 3,000 → a0 1,000/);
+  });
+
   test("takes 160 ms and asks nothing on the way; with less motion no time at all", async () => {
     const shown = await long();
     await goTo(shown, "3000, 1000");
