@@ -4,8 +4,8 @@
     python benchmarks/browser.py --json out.json     # the same numbers as JSON
     python benchmarks/browser.py --lengths 131072 --zooms 500
 
-README.md beside this file says what each line means. It needs Chromium and the browser tests' packages. It exits with 0,
-whatever is missed.
+README.md beside this file says what each line means. It needs Chromium and the browser tests' packages, and exits with
+0, whatever is missed.
 """
 
 from __future__ import annotations
