@@ -41,8 +41,15 @@ export function longHead(queries: number, keys = queries) {
     });
   }
 
+  const drawn = new Map<number, PictureMessage>();
   /** Below its first `exact` rows each row is that of its bin's first query. */
   function picture(exact = rows): PictureMessage {
+    const known = drawn.get(exact) ?? draw(exact);
+    drawn.set(exact, known);
+    return { ...known };
+  }
+
+  function draw(exact: number): PictureMessage {
     const cells = lines(0, rows, (row) => row < exact);
     const sampled: Sampled | null = exact < rows ? { first: 0, every: bins.query, exact } : null;
     return {
