@@ -25,7 +25,7 @@ from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .tiles import Address, Views
+from .tiles import PASS, Address, Views
 from .traits import Choice, ColorRange, Heads, Index, NotThere, Pin, Pins, Text, Threshold, WrongType, WrongValue
 from .vocabulary import Vocabulary
 
@@ -592,7 +592,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _run(self) -> None:
         """Go on with the exact picture, where there is an event loop to do so."""
         assert self._refinement is not None
-        runs = self._slices.start("pass", self._refinement.steps(), math.inf)
+        runs = self._slices.start(PASS, self._refinement.steps(), math.inf)
         self._tell(self._refinement.share, None, "running" if runs else "stopped")
 
     def _tell(self, share: float, seconds_left: float | None, state: str = "running") -> None:
@@ -613,7 +613,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _end(self, of: tuple[Any, ...], made: dict[str, Any]) -> None:
         """The exact picture is there, or will not be."""
         refinement, self._refinement = self._refinement, None
-        self._slices.drop("pass")
+        self._slices.drop(PASS)
         if refinement is not None:
             self._views.arrived(refinement.visit)
         with self.hold_sync():
@@ -690,7 +690,8 @@ class _Desk:
         if action == "resume":
             widget._run()
             return
-        widget._slices.drop("pass")
+        widget._slices.drop(PASS)
+        widget._views.left_alone(refinement.visit)
         with widget.hold_sync():
             widget.picture = widget._picture_of((layer, *refinement.key), refinement.picture())
             widget._tell(refinement.share, None, "stopped")

@@ -62,14 +62,22 @@ def drawn(made: dict[str, Any]) -> tuple[Array, Array]:
     return decode_cells(made["values"], made.get("blocked"))
 
 
-def pooled(att: Attention, stage: str, pool: str, query_bin: int, key_bin: int, head: int = 0) -> Array:
+def in_bins(cells: torch.Tensor, pool: str, query_bin: int, key_bin: int) -> Array:
+    """Cells pooled by hand, the last bins ragged."""
+    found = cells.double().numpy()
+    for axis, width in ((0, query_bin), (1, key_bin)):
+        starts = np.arange(0, found.shape[axis], width)
+        if pool == "max":
+            found = np.maximum.reduceat(found, starts, axis)
+        else:
+            sizes = np.diff([*starts, found.shape[axis]])
+            found = np.add.reduceat(found, starts, axis) / (sizes[:, None] if axis == 0 else sizes)
+    return found
+
+
+def pooled(att: Attention, stage: str, pool: str, query_bin: int, key_bin: int) -> Array:
     """A stage of the whole matrix, pooled by hand."""
-    cells = att.block(stage, head=head).double()
-    rows = []
-    for some in cells.split(query_bin):
-        bins = [part.amax() if pool == "max" else part.mean() for part in some.split(key_bin, 1)]
-        rows.append(torch.stack(bins))
-    return torch.stack(rows).numpy()
+    return in_bins(att.block(stage), pool, query_bin, key_bin)
 
 
 def assert_close(found: Array, wanted: Array, kinds: Array, *, low: float | None = None) -> None:
@@ -577,17 +585,14 @@ def check_tile(w: AttentionWidget, tile: dict[str, Any], stage: str = "weights",
         assert top <= tile["first"] < top + tile["every"]
     else:
         assert tile["first"] == top
-    cells = w.attention.block(stage)[rows][:, keys].double()
-    allowed = w.attention.block("allowed")[rows][:, keys]
+    where = {"queries": rows, "keys": keys}
     many = 1 if tile["every"] > 1 else 1 << row_level
-    parts = [[part.amax() if pool == "max" else part.mean() for part in some.split(1 << column_level, 1)]
-             for some in cells.split(many)]  # fmt: skip
-    opens = [[part.any() for part in some.split(1 << column_level, 1)] for some in allowed.split(many)]
+    wanted = in_bins(w.attention.block(stage, **where), pool, many, 1 << column_level)
+    opens = in_bins(w.attention.block("allowed", **where), "max", many, 1 << column_level) > 0
     values, kinds = drawn(tile)
-    wanted = torch.tensor(parts).numpy()
     assert values.shape == wanted.shape
     assert max(values.shape) <= 128
-    assert np.array_equal(kinds == BLOCKED, ~torch.tensor(opens).numpy())
+    assert np.array_equal(kinds == BLOCKED, ~opens)
     if not (kinds == BLOCKED).all():
         assert_close(
             values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50
@@ -727,9 +732,13 @@ def test_tiles_of_what_is_no_longer_shown_are_not_sent(act: str, front_end: Fron
 
 
 @pytest.mark.usefixtures("short_slices")
-def test_tiles_that_the_pass_brings_wait_for_it(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("worth", [1000, 1 << 60])
+def test_tiles_that_the_pass_brings_wait_for_it(
+    worth: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each because it is dear, or all because together they are as dear as the pass."""
     q, k = tensors(9000, 700)
-    monkeypatch.setattr(tiles, "WORTH", 1000)
+    monkeypatch.setattr(tiles, "WORTH", worth)
 
     async def main() -> None:
         w = AttentionWidget(q, k)
@@ -740,6 +749,26 @@ def test_tiles_that_the_pass_brings_wait_for_it(front_end: FrontEnd, monkeypatch
         for tile in exact:
             check_tile(w, tile)
         assert len(w._views._wanted) == 0
+
+    run(main)
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_tiles_that_waited_for_a_pass_that_is_stopped_are_computed(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k = tensors(9000, 700)
+
+    async def main() -> None:
+        w = AttentionWidget(q, k)
+        ask_tiles(front_end, w, *([4, 1, row, 0] for row in range(5)))
+        await until(lambda: any(wanted.waiting for wanted in w._views._wanted.values()))
+        front_end.ask(w, {"id": "1", "kind": "pass", "action": "stop", **AT})
+        await until(lambda: not w._slices.names)
+        exact = [tile for message in front_end.tiles(w) for tile in message["tiles"] if tile["every"] == 1]
+        assert sorted(tile["tile"][2] for tile in exact) == [0, 1, 2, 3, 4]
+        assert w.progress["state"] == "stopped"
+        w.close()
 
     run(main)
 
