@@ -77,6 +77,21 @@ describe("zooming into a long head", () => {
     expect(view.status).toContain(weightAt(pinned.query!, pinned.key! + 1).toFixed(6));
   });
 
+  test("a click pins the cell that is ringed, though it comes rounded to whole pixels", async () => {
+    const shown = await long();
+    const { view, host } = shown;
+    view.point({ x: 100.49, y: 300.02 });
+    await settle();
+    const { queries, keys } = asked(host.sent, "peak").at(-1)! as unknown as Record<string, [number, number]>;
+    for (const type of ["mousedown", "mouseup", "click"]) view.mouse(type, { x: 101, y: 300 });
+    await settle();
+    const { query, key } = host.saved.at(-1)!;
+    expect(query).toBeGreaterThanOrEqual(queries![0]);
+    expect(query).toBeLessThan(queries![1]);
+    expect(key).toBeGreaterThanOrEqual(keys![0]);
+    expect(key).toBeLessThan(keys![1]);
+  });
+
   test("the same size of widget and picture all the way: nothing jumps", async () => {
     const shown = await long();
     const sizes = () => shown.view.all(".aw-figure, .aw-plot").map(({ style }) => style.cssText);

@@ -31,6 +31,8 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   const { store, kernel, stop } = ui;
   const hint = signal(false);
 
+  let pointed: Point | null = null;
+
   const hover = (at: Point) => {
     const bin = plot.under(at.x, at.y);
     ui.hover.value = bin === null ? null : { bin };
@@ -39,9 +41,11 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     canvas.addEventListener(name, heard, { signal: stop, passive: true });
   listen("pointermove", (event) => {
     if (event.pointerType === "touch") return; // a finger scrolls, and pins by a tap
-    hover(pointIn(canvas, event));
+    pointed = pointIn(canvas, event);
+    hover(pointed);
   });
   listen("pointerleave", () => {
+    pointed = null;
     ui.hover.value = null;
     hint.value = false;
   });
@@ -112,7 +116,9 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       },
       click(event) {
         const at = pointIn(canvas, event);
-        const bin = plot.under(at.x, at.y);
+        // A click comes rounded to whole pixels, which may be those of another cell than the one that is ringed.
+        const same = pointed !== null && Math.hypot(at.x - pointed.x, at.y - pointed.y) < 1.5;
+        const bin = same && pointed !== null ? plot.under(pointed.x, pointed.y) : plot.under(at.x, at.y);
         if (bin !== null) void pin(bin, event.shiftKey);
       },
       reset,
