@@ -201,7 +201,7 @@ def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tenso
         else:
             S, _ = masked(att, part, att.rules.allowed(part))
         if pair is not None:
-            S = exp_(pair.log_weights(S))
+            S = exp_(pair.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
             S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out

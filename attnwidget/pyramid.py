@@ -397,7 +397,7 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
         rows, settled = queries[piece.start : piece.stop], None
-        if normalized and not dense and (pool == "max" or not whole_row):  # a mean of whole rows has no use for them
+        if normalized and not dense and (not whole_row or (pool == "max" and region.key_bin > 1)):  # else of no use
             settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:
             steps = normalizing(att, batch, head, rows)
@@ -542,6 +542,8 @@ class KnownStripe(Stripe):
     def finish(self) -> Pair:
         if self.logarithmic:
             self.seen.sub_(self.pair.m).sub_(self.pair.log_l)
+            if self.stage == "weights":
+                self.seen.clamp_(max=0)  # above 1 by rounding alone
         return self.pair
 
 
