@@ -1,11 +1,13 @@
 # make demo    JupyterLab on examples/quickstart.ipynb   (ARGS=--no-browser serves only; ARGS=--port=9000 …)
 # make test    everything that CI runs; its parts: lint types js unit browser
+# make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
 # make bundle  the front-end, into attnwidget/static
 # make format  let ruff and biome rewrite what they can
 # make clean   remove all that make has made
 
 PYTHON ?= python3
 VENV ?= .venv
+PEERS := .peers
 ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -13,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
 export PYTHON VENV
 
-.PHONY: demo test machine lint types js unit browser bundle format clean
+.PHONY: demo test machine lint types js unit browser bench bundle format clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -46,6 +48,11 @@ browser: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
 	$(VENV)/bin/pytest -m browser tests/browser
 
+# The tools that attnwidget is measured beside are in an environment of their own.
+bench: machine $(VENV)/.dev $(PEERS)/.made bundle
+	$(NPM) run build:host
+	$(PY) benchmarks/all.py $(ARGS)
+
 # Rebuilds only if the sources differ from those of the bundle that is there.
 bundle: $(VENV)/.node
 	$(PY) tools/js.py bundle
@@ -56,7 +63,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) js/node_modules js/dist attnwidget/static dist build test-artifacts
+	rm -rf $(VENV) $(PEERS) js/node_modules js/dist attnwidget/static dist build test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,3 +85,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
 $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.demo $@
+
+# BertViz takes three libraries from a CDN; npm has the same, but for jQuery 2.0.0.
+$(PEERS)/.made: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -r benchmarks/requirements.txt
+	$(NPM) install --prefix ../$(PEERS) --no-save --ignore-scripts requirejs@2.3.6 d3@5.7.0 jquery@2.1.0
+	@touch $@

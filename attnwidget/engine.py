@@ -17,11 +17,11 @@ from .call import Call, longest
 from .memory import Pair
 from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, exp_
-from .stages import KEYS, QUERIES, blocks, by_value, masked, new, norms, plain, streamed, values
+from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
 
 T = TypeVar("T")
 
-SMALL = 32.0  # |score|: e^±32 and sums of a million of them are far inside float32, and one number is exact enough
+SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbers of float32
 
 # The online softmax.
 
@@ -67,17 +67,39 @@ class Direct(Softmax):
         return Pair(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
 
 
+class Sum:
+    """l = Σ exp(masked) alone, for scores as small as that."""
+
+    def __init__(self, att: Call, queries: int):
+        self.l = new(att, queries).zero_()  # (queries,)
+
+    def pair(self) -> Pair:
+        m, empty = self.l.log(), self.l == 0
+        return Pair(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
+
+
 def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call, int], Softmax]:
     """The quickest softmax that is exact for some queries."""
     return Direct if is_small(att, batch, head, queries) else Softmax
 
 
-def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
-    """Whether no score of some queries can be so large that exp needs the maximum taken off: |q · k| ≤ ‖q‖ · ‖k‖."""
-    if att.q is None or att.softcap is not None or att.rules.biases:
-        return False
-    bound = longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
-    return bound < SMALL  # NaN is not
+def is_small(att: Call, batch: int, head: int, queries: Places, limit: float = SMALL) -> bool:
+    """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
+    it."""
+    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
+
+
+def is_finite(att: Call, batch: int, head: int, queries: Places) -> bool:
+    """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
+    biases = att.rules.biases
+    return not att.rules.by_score and len(biases) < 2 and bound(att, batch, head, queries) < 1e30  # NaN is not
+
+
+def bound(att: Call, batch: int, head: int, queries: Places) -> float:
+    """What no scaled score of some queries can be above, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if that is not known."""
+    if att.q is None:
+        return inf
+    return longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
 
 
 def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
@@ -88,19 +110,33 @@ def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[
         return known
     versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
-    kind = online(att, batch, head, queries)
+    of_rows = _of_small if is_small(att, batch, head, queries) else _of_any
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
         found = att.known_rows(batch, head, queries[at])
         if found is None:
-            softmax = kind(att, len(piece))
-            for _, S, _ in blocks(att, batch, head, queries[at], "masked"):
-                softmax.add(S, S.amax(0))
-                yield S.numel()
-            found = softmax.pair()
+            found = yield from of_rows(att, batch, head, queries[at])
             att.remember_rows(batch, head, queries[at], found, versions)
         m[at], log_l[at] = found
     return Pair(m, log_l)
+
+
+def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    total = Sum(att, len(queries))
+    for _, e, _ in exponentials(att, batch, head, queries):
+        total.l += e.sum(0)
+        yield e.numel()
+        del e
+    return total.pair()
+
+
+def _of_any(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+    softmax = Softmax(att, len(queries))
+    for _, S, _ in blocks(att, batch, head, queries, "masked"):
+        softmax.add(S, S.amax(0))
+        yield S.numel()
+        del S
+    return softmax.pair()
 
 
 def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
@@ -165,7 +201,7 @@ def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tenso
         else:
             S, _ = masked(att, part, att.rules.allowed(part))
         if pair is not None:
-            S = exp_(pair.log_weights(S))
+            S = exp_(pair.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
             S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out

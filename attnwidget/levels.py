@@ -216,6 +216,14 @@ class Visit:
         return self._versions != self.att.versions()
 
     @property
+    def left(self) -> float:
+        """How many cells are still to be computed."""
+        if self._steps is None:
+            return 0.0
+        everything = range(self.att.shape.Q), range(self.att.shape.K)
+        return (1 - self.share) * cost.cells(self.att, self.key.batch, self.key.head, *everything, self.key.stage)
+
+    @property
     def queries(self) -> int:
         """How many queries are finished."""
         return 0 if self.kept is None else min(self.rows << self.kept.row_level, self.att.shape.Q)

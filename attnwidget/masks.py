@@ -57,6 +57,21 @@ class Strip(NamedTuple):
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
         return Strip(low, *(min(pair, default=None) for pair in ends))
 
+    def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
+        """0 where a block (keys, queries) of neighbours is blocked: no mask is made, and only edges are touched."""
+        apart = queries.start - keys.start
+        if self.high is not None:
+            row = max(0, apart + self.high + 1)  # keys from here on are blocked for the first query
+            if row < len(keys):
+                x[row:].triu_(row - self.high - apart)
+        if self.low is not None:
+            row = min(len(keys), apart + len(queries) + self.low - 1)  # keys before this are blocked for the last query
+            if row > 0:
+                x[:row].tril_(-self.low - apart)
+        if self.stop is not None and self.stop < keys.stop:
+            x[max(0, self.stop - keys.start) :] = 0
+        return x
+
 
 class Mask(ABC):
     """A mask function that knows its bounds. A new kind is a class with these two, and `shared` where it is not."""

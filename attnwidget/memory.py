@@ -21,7 +21,7 @@ Versions = tuple[int, ...]  # of the tensors that something was computed from
 class Pair(NamedTuple):
     """The log-normalizers of some queries, m + log l, in two parts: their sum alone is too coarse for large scores."""
 
-    m: Tensor  # (queries,) near the largest masked score; 0 in an empty row
+    m: Tensor  # (queries,) the largest masked score, or the sum itself, rounded; 0 in an empty row
     log_l: Tensor  # (queries,) log Σ exp(masked − m); +∞ in an empty row, so that its weights are 0
 
     def log_weights(self, masked: Tensor) -> Tensor:

@@ -50,21 +50,49 @@ def _keep_float32(stack: ExitStack) -> None:
             backend.fp32_precision = "ieee"
 
 
-def product(k: Tensor, q: Tensor, room: Tensor | None = None) -> Tensor:
-    """k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in `room` if that is of use.
+class Room:
+    """Memory for one block after the other, taken only once a block has use for it."""
+
+    def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
+        self._cells, self._how = cells, {"dtype": dtype, "device": device}
+        self._memory: Tensor | None = None
+
+    def cut(self, keys: int, queries: int) -> Tensor:
+        """(keys, queries), to be overwritten."""
+        if self._memory is None:
+            self._memory = torch.empty(self._cells, **self._how)  # type: ignore[call-overload]
+        return self._memory[: keys * queries].view(keys, queries)
+
+
+class Product:
+    """k · qᵀ for some queries (queries, D), and one block of keys after the other.
 
     torch has two libraries for it on x86. `mm` goes to MKL, which on an AMD processor leaves AVX-512 unused; a 1 × 1
-    convolution goes to oneDNN, which does not, and is up to twice as fast (Zen 5; here and there a tenth). Its error is
-    the same. The keys are laid out as 16 pictures: with fewer, torch does not hand it to oneDNN on one thread.
+    convolution goes to oneDNN, which does not, and is up to twice as fast (Zen 5; on Zen 4 and elsewhere a tenth). Its
+    error is the same. The keys are laid out as 16 pictures: with fewer, torch does not hand it to oneDNN on one thread.
     """
-    keys, D = k.shape
-    mkldnn = X86 and k.device.type == "cpu" and k.dtype == torch.float32 and bool(torch.backends.mkldnn.enabled)
-    if not mkldnn or keys % 16 or D < 16 or keys * len(q) < WORTH or not torch.backends.mkldnn.is_available():
-        return torch.mm(k, q.mT, out=cut_out(room, keys, len(q)))
-    _keep_freed_memory()
-    pictures = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)  # channels last: views of the same memory
-    found = F.conv2d(pictures, q.contiguous()[:, None, None].permute(0, 3, 1, 2))  # (16, queries, keys / 16, 1)
-    return found.permute(0, 2, 3, 1).reshape(keys, len(q))
+
+    def __init__(self, q: Tensor):
+        self.q = q.contiguous()
+        self.convolves = X86 and q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[1] >= 16
+        self.convolves &= bool(torch.backends.mkldnn.enabled) and torch.backends.mkldnn.is_available()
+        if self.convolves:
+            _keep_freed_memory()
+            self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last: a view of the same memory
+
+    def of(self, k: Tensor, room: Room | None = None) -> Tensor:
+        """(keys, queries), from (keys, D); in `room` if that is of use."""
+        (keys, D), queries = k.shape, self.q.shape[0]
+        if not self.convolves or keys % 16 or keys * queries < WORTH:
+            return torch.mm(k, self.q.mT, out=None if room is None else room.cut(keys, queries))
+        pictures = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)
+        found = F.conv2d(pictures, self.kernels)  # (16, queries, keys / 16, 1)
+        return found.permute(0, 2, 3, 1).reshape(keys, queries)
+
+
+def product(k: Tensor, q: Tensor, room: Room | None = None) -> Tensor:
+    """k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in `room` if that is of use."""
+    return Product(q).of(k, room)
 
 
 @cache
@@ -74,13 +102,10 @@ def _keep_freed_memory() -> None:
     program that ever frees a tensor as large has done so already. Elsewhere it does nothing.
 
     `mm` has no need of it, for it writes into memory that is there; a convolution has no such argument, and blocks
-    small enough to be kept anyway cost a tenth more.
+    small enough to be kept anyway cost a tenth more. Whoever goes through blocks lets go of one before the next is
+    made, so that it comes to lie in the same memory, and that in the processor's cache.
     """
     torch.empty(31 << 20, dtype=torch.uint8)
-
-
-def cut_out(room: Tensor | None, keys: int, queries: int) -> Tensor | None:
-    return None if room is None else room[: keys * queries].view(keys, queries)
 
 
 def exp_(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
-from .engine import Softmax, normalizing, online
+from .dense import filled, rows_at_once, serves
+from .engine import SMALL, Softmax, Sum, is_finite, is_small, normalizing
 from .masks import Strip
 from .memory import Pair
 from .places import Cells, as_index, cuts
@@ -27,6 +29,7 @@ from .stages import (
     allowed_cells,
     blocks,
     by_value,
+    exponentials,
     log_by_value,
     new,
     norms,
@@ -35,6 +38,7 @@ from .stages import (
 from .tensors import as_choice, as_size
 
 POOLS = ("max", "mean")
+APART = 128  # queries of a sample, in whose blocks a mask cuts deep
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,19 +381,23 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     batch, head, queries = region[:3]
     base, whole_row = streamed(att, stage), region.keys == range(att.shape.K)
     normalized = base == "masked" and stage in NORMALIZED
-    averaged = pool == "mean" and stage == "masked"  # over the allowed cells only
-    values = new(att, *region.shape).fill_(-inf if pool == "max" else 0)
+    values = new(att, *region.shape).fill_(-inf if pool == "max" and not normalized else 0)
     grid = new(att, region.shape[1], min(len(queries), QUERIES))
-    strip = att.rules.strip(batch)
+    strip, averaged = att.rules.strip(batch), pool == "mean" and stage == "masked"  # over the allowed cells only
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
-    pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
+    dense = whole_row and serves(att, batch, head, queries, stage)
+    limit = rows_at_once(att, region.query_bin) if dense else QUERIES
+    if queries.step > 1 and strip is not None and strip != Strip():
+        limit = min(limit, APART)  # fewer of them have more keys in common
+    tells = dense or (seen is not None and stage == "weights" and is_finite(att, batch, head, queries))
+    pieces = list(cuts(range(len(queries)), region.query_bin, limit))
     rules = att.rules if base == "masked" else Rules()
     work = Work(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
-    softmax, versions, logarithmic = None, att.versions(), False
+    versions = att.versions()
+    kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
-        rows = queries[piece.start : piece.stop]
-        settled = None
-        if normalized and (pool == "max" or not whole_row):  # a mean of whole rows has no use for them
+        rows, settled = queries[piece.start : piece.stop], None
+        if normalized and not dense and (not whole_row or (pool == "max" and region.key_bin > 1)):  # else of no use
             settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:
             steps = normalizing(att, batch, head, rows)
@@ -398,33 +406,28 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
                     yield piece.start, work.share(next(steps))
                 except StopIteration as end:
                     settled = end.value
+        if settled is None and kind is None:
+            kind = DenseStripe if dense else stripe_of(pool, is_small(att, batch, head, queries))
         columns = region.columns(rules.span(Cells(batch, head, rows, region.keys)))  # the others stay as they are
         about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
-        if settled is not None:
-            stripe: Stripe = KnownStripe(settled, *about)
-        elif normalized:
-            softmax = softmax or online(att, batch, head, queries)
-            stripe = (OnlineMaximum if pool == "max" else OnlineSum)(softmax(att, len(rows)), *about)
-        else:
-            stripe = Stripe(*about)
-        logarithmic = stripe.logarithmic
-        for keys, S, allowed in blocks(att, batch, head, rows, base, region.key_bin, within=region.keys):
-            if seen is not None:
+        stripe = KnownStripe(settled, *about) if settled is not None else (kind or Stripe)(*about)
+        for keys, S, allowed in stripe.blocks():
+            if seen is not None and not (tells and stripe.nothing is not None):
                 seen.add(piece, keys, allowed)
             stripe.add(keys, S, allowed)
+            del S  # the next one comes to lie where it was
             yield piece.start, work.share(len(piece) * len(keys))
+        if seen is not None and tells and stripe.nothing is not None:
+            seen.note(piece, columns, stripe.opened())
         pair = stripe.finish()
         if pair is not None and settled is None:
             att.remember_rows(batch, head, rows, pair, versions)
         found = values[bins(piece, region.query_bin), columns]  # (rows, columns)
-        by_row = pool_first(stripe.seen.mT, region.query_bin, stripe.reduce)
         if pool == "max":
-            torch.maximum(found, by_row, out=found)
+            torch.maximum(found, stripe.pooled(), out=found)
         else:
-            found += by_row
-        yield piece.stop, work.share(0)
-    if logarithmic:
-        exp_(values)
+            found += stripe.pooled()
+        yield piece.stop, work.share(len(piece) * len(region.keys) if dense else 0)
     if seen is None and strip is None:
         seen = yield from counting(att, region)
     cells = None
@@ -461,12 +464,24 @@ class Stripe:
     """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone."""
 
     logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
+    nothing: float | None = None  # what pools to this had no allowed cell; None if that does not tell
 
     def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
+        self.columns = columns
         self.grid = grid  # (columns, queries)
-        self.seen = grid[columns].fill_(-inf if pool == "max" else 0)  # the part of it that is used
+        self.seen = grid[columns].fill_(self.start)  # the part of it that is used
+
+    @property
+    def start(self) -> float:
+        """What a bin is before any of its cells."""
+        return -inf if self.pool == "max" else 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """The blocks of the queries along the region's keys."""
+        region, base = self.region, streamed(self.att, self.stage)
+        return blocks(self.att, region.batch, region.head, self.rows, base, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Take in a block, (keys, queries), which it may overwrite."""
@@ -474,15 +489,17 @@ class Stripe:
             S = S.masked_fill_(whole(allowed, self.rows, keys, S.device).logical_not().mT, 0)
         self.put(keys, S)
 
-    def put(self, keys: range, x: Tensor) -> None:
-        """Pool a block, (keys, queries), into the grid."""
+    def put(self, keys: range, x: Tensor) -> Tensor:
+        """Pool a block, (keys, queries), into the grid. Returns the block's own bins."""
         at, width = self.grid[self.region.columns(keys)], self.region.key_bin
         if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
-            pool_first(x, width, self.reduce, at)
-        elif self.pool == "max":
-            torch.maximum(at, pool_first(x, width, torch.amax), out=at)
+            return pool_first(x, width, self.reduce, at)
+        found = pool_first(x, width, self.reduce)
+        if self.pool == "max":
+            torch.maximum(at, found, out=at)
         else:
-            at += pool_first(x, width, torch.sum)
+            at += found
+        return found
 
     def valued(self, keys: range, weights: Tensor) -> Tensor:
         """Weights as they are, or as contributions."""
@@ -491,9 +508,21 @@ class Stripe:
     def norms(self, keys: range) -> Tensor:
         return norms(self.att, self.region.batch, self.region.head, keys)
 
+    def opened(self) -> Tensor:
+        """Which bins have an allowed cell, (rows, columns), as far as the numbers tell; before `finish`."""
+        return self.by_bin().ne(self.nothing)  # type: ignore[arg-type]
+
     def finish(self) -> Pair | None:
         """Bring the grid to its final numbers. Returns the log-normalizers, if there are any."""
         return None
+
+    def by_bin(self) -> Tensor:
+        """The grid, pooled over the queries: (rows, columns)."""
+        return pool_last(self.seen, self.region.query_bin, self.reduce).mT
+
+    def pooled(self) -> Tensor:
+        """What it comes to, (rows, columns)."""
+        return exp_(self.by_bin()) if self.logarithmic else self.by_bin()
 
 
 class KnownStripe(Stripe):
@@ -502,6 +531,7 @@ class KnownStripe(Stripe):
     def __init__(self, pair: Pair, *about: Any):
         super().__init__(*about)
         self.pair, self.logarithmic = pair, self.pool == "max"
+        self.nothing = -inf if self.logarithmic else None
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if not self.logarithmic:
@@ -512,25 +542,59 @@ class KnownStripe(Stripe):
     def finish(self) -> Pair:
         if self.logarithmic:
             self.seen.sub_(self.pair.m).sub_(self.pair.log_l)
+            if self.stage == "weights":
+                self.seen.clamp_(max=0)  # above 1 by rounding alone
         return self.pair
 
 
-class OnlineMaximum(Stripe):
-    """The maximum of weights, in logarithms; the online softmax beside it."""
+class SmallStripe(Stripe):
+    """Weights of scores so small that exp needs no maximum taken off: of those, exp is what comes in."""
 
-    logarithmic = True
+    nothing = 0.0
 
-    def __init__(self, softmax: Softmax, *about: Any):
+    def __init__(self, *about: Any):
         super().__init__(*about)
-        self.softmax = softmax
+        self.total = Sum(self.att, len(self.rows))
+
+    @property
+    def start(self) -> float:
+        return 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        region = self.region
+        return exponentials(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        if self.pool == "mean" and self.stage == "weights":
+            self.total.l += self.put(keys, S).sum(0)
+        else:
+            self.total.l += S.sum(0)
+            self.put(keys, self.valued(keys, S))
+
+    def finish(self) -> Pair:
+        self.seen /= self.total.l.masked_fill(self.total.l == 0, 1)
+        return self.total.pair()
+
+
+class OnlineStripe(Stripe):
+    """Weights of any scores: the online softmax beside it."""
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        self.softmax = Softmax(self.att, len(self.rows))
+
+
+class OnlineMaximum(OnlineStripe):
+    """The maximum of weights, in logarithms."""
+
+    logarithmic, nothing = True, -inf
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if self.stage == "contribution":
             self.put(keys, log_by_value(S, self.norms(keys)))
             self.softmax.add(S, S.amax(0))
         else:
-            self.put(keys, S)
-            self.softmax.add(S, self.grid[self.region.columns(keys)].amax(0))
+            self.softmax.add(S, self.put(keys, S).amax(0))
 
     def finish(self) -> Pair:
         pair = self.softmax.pair()
@@ -538,12 +602,8 @@ class OnlineMaximum(Stripe):
         return pair
 
 
-class OnlineSum(Stripe):
+class OnlineSum(OnlineStripe):
     """The sum of weights: what came before shrinks as the running maximum grows."""
-
-    def __init__(self, softmax: Softmax, *about: Any):
-        super().__init__(*about)
-        self.softmax = softmax
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         e, shrink = self.softmax.add(S, S.amax(0))
@@ -554,6 +614,51 @@ class OnlineSum(Stripe):
     def finish(self) -> Pair:
         self.seen /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
         return self.softmax.pair()
+
+
+def stripe_of(pool: str, small: bool) -> type[Stripe]:
+    """The quickest way to pool weights whose log-normalizers are not known."""
+    return SmallStripe if small else OnlineMaximum if pool == "max" else OnlineSum
+
+
+class DenseStripe(Stripe):
+    """Weights of a few queries over all keys at once, pooled over the queries first: where a mask or bias is there cell
+    by cell, whatever the scores."""
+
+    nothing = 0.0
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        small = is_small(self.att, self.region.batch, self.region.head, self.rows, SMALL / 2)
+        x = filled(self.att, self.region.batch, self.region.head, self.rows, small=small)  # (queries, keys)
+        if small:  # so that no weight is below the normal range
+            total = Sum(self.att, len(self.rows))
+            total.l += x.sum(1)
+            self.l, self.pair = total.l, total.pair()
+        else:
+            self.open = self.by_key(pool_first(x, self.region.query_bin, torch.amax), torch.amax) != -inf
+            softmax = Softmax(self.att, len(self.rows))
+            softmax.add(x.mT, x.amax(1))
+            self.l, self.pair = softmax.l, softmax.pair()
+        x /= self.l.masked_fill(self.l == 0, 1)[:, None]
+        self.weights = pool_first(x, self.region.query_bin, self.reduce)  # (rows, keys)
+        if small:
+            self.open = self.by_key(self.weights, self.reduce) != 0
+
+    def by_key(self, x: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        return pool_last(x, self.region.key_bin, reduce)[:, self.columns]
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        return iter(())
+
+    def opened(self) -> Tensor:
+        return self.open
+
+    def finish(self) -> Pair:
+        return self.pair
+
+    def pooled(self) -> Tensor:
+        return self.by_key(self.valued(self.region.keys, self.weights.mT).mT, self.reduce)
 
 
 class Seen:
@@ -573,6 +678,10 @@ class Seen:
             by_row = pool_first(allowed.expand(len(piece), len(keys)), part.query_bin, count)  # (rows, keys)
             found = pool_first(by_row.mT, part.key_bin, count).mT  # (rows, columns)
         self.counts[bins(piece, part.query_bin), self._region.columns(keys)] += found
+
+    def note(self, piece: range, columns: slice, any_allowed: Tensor) -> None:
+        """Take in which of a row's bins have an allowed cell at all."""
+        self.counts[bins(piece, self._region.query_bin), columns] += any_allowed
 
 
 def counting(att: Call, region: Region) -> Generator[tuple[int, float], None, Seen]:
@@ -635,13 +744,20 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
     """Pool the first axis: (n, …) -> (⌈n / width⌉, …), the last bin ragged."""
     if width == 1:
         return x if out is None else out.copy_(x)
-    n = len(x) // width
+    n = x.shape[0] // width
     bins, rest = x[: n * width].reshape(n, width, *x.shape[1:]), x[n * width :]
     if out is None:
-        parts = ([reduce(bins, 1)] if n else []) + ([reduce(rest, 0)[None]] if len(rest) else [])
+        parts = ([reduce(bins, 1)] if n else []) + ([reduce(rest, 0)[None]] if rest.shape[0] else [])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
     if n:
         reduce(bins, 1, out=out[:n])
-    if len(rest):
+    if rest.shape[0]:
         reduce(rest, 0, out=out[n])
     return out
+
+
+def pool_last(x: Tensor, width: int, reduce: Callable[..., Tensor]) -> Tensor:
+    """Pool the last axis of a matrix: (n, m) -> (n, ⌈m / width⌉), the last bin ragged."""
+    if reduce is torch.amax and 1 < width < 32 and x.shape[0] and x.device.type == "cpu":  # several times faster
+        return F.max_pool1d(x, width, ceil_mode=True)
+    return pool_first(x.mT, width, reduce).mT

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from .call import Call
-from .places import Cells, Places, take
+from .places import Cells, Places, cuts, take
+from .precision import LOG2_E, Room
 from .rules import Allowed, Rules, both, settled
+from .source import Rows
 
 NORMALIZED = ("weights", "contribution")  # the stages that take a whole row
 QUERIES, KEYS = 512, 2048  # of one block
@@ -30,9 +32,15 @@ def streamed(att: Call, stage: str) -> str:
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
-def plain(att: Call, cells: Cells, stage: str, room: Tensor | None = None) -> Tensor:
+def rows_of(att: Call, batch: int, head: int, queries: Places, stage: str) -> Rows:
+    """Some queries, multiplied as far as a stage asks for."""
+    return att.source.rows(batch, head, queries, 1.0 if stage in ("scores", *NORMALIZED) else att.scale)
+
+
+def plain(att: Call, cells: Cells, stage: str, room: Room | None = None, rows: Rows | None = None) -> Tensor:
     """A stage that follows from these cells alone, before any mask: (keys, queries), in float32 or float64."""
-    S = att.source.block(cells, 1.0 if stage in ("scores", *NORMALIZED) else att.scale, room)
+    rows = rows_of(att, cells.batch, cells.head, cells.queries, stage) if rows is None else rows
+    S = rows.block(cells.keys, room)
     if stage == "contribution":
         return by_value(S, norms(att, cells.batch, cells.head, cells.keys))
     if att.softcap is not None and stage == "capped":
@@ -40,11 +48,13 @@ def plain(att: Call, cells: Cells, stage: str, room: Tensor | None = None) -> Te
     return S
 
 
-def masked(att: Call, cells: Cells, allowed: Allowed, room: Tensor | None = None) -> tuple[Tensor, Allowed]:
+def masked(
+    att: Call, cells: Cells, allowed: Allowed, room: Room | None = None, rows: Rows | None = None
+) -> tuple[Tensor, Allowed]:
     """The stage masked of cells of which the rules allow some, (keys, queries), and which are then allowed."""
     if allowed is False:
         return new(att, len(cells.keys), len(cells.queries)).fill_(-inf), False
-    S = plain(att, cells, "capped", room)
+    S = plain(att, cells, "capped", room, rows)
     for bias in att.rules.biases:
         S = bias.apply(S, cells)
     if att.rules.by_score:
@@ -79,16 +89,42 @@ def blocks(
 
     The numbers, (keys, queries), are the consumer's to overwrite; the next block reuses their memory.
     """
+    rows = rows_of(att, batch, head, queries, "capped" if stage == "masked" else stage)
+    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
     rules = att.rules if stage == "masked" else Rules()
-    room = new(att, len(queries) * KEYS)
     row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)
-        allowed = rules.allowed(cells)
         if stage != "masked":
-            yield keys, plain(att, cells, stage, room), allowed
-        elif allowed is not False:
-            yield keys, *masked(att, cells, allowed, room)
+            yield keys, plain(att, cells, stage, room, rows), True
+            continue
+        allowed = rules.allowed(cells)
+        if allowed is not False:
+            yield keys, *masked(att, cells, allowed, room, rows)
+
+
+def exponentials(
+    att: Call, batch: int, head: int, queries: Places, width: int = 1, *, within: range | None = None
+) -> Iterator[tuple[range, Tensor, Allowed]]:
+    """As `blocks` of the stage masked, but exp of it, 0 where a cell is blocked: for scores to which a mask alone is
+    done, and which are so small that exp needs no maximum taken off."""
+    rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
+    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
+    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    strip = att.rules.strip(batch)
+    if strip is not None and isinstance(queries, range) and queries.step == 1:
+        for keys in cuts(att.rules.span(row), width, KEYS):
+            yield keys, strip.zero_(rows.block(keys, room).exp2_(), queries, keys), True
+        return
+    for keys in att.rules.pieces(row, width, KEYS):
+        allowed = att.rules.allowed(row._replace(keys=keys))
+        if allowed is False:
+            continue
+        e = rows.block(keys, room).exp2_()
+        if isinstance(allowed, Tensor):
+            e.masked_fill_(allowed.logical_not().mT, 0)
+        yield keys, e, allowed
+        del e
 
 
 # Values.

@@ -20,10 +20,11 @@ from .slices import Slices
 
 SIZE = 128  # bins along a side, at most
 MOST = 64  # tiles of one request
+PASS = "pass"  # the job that computes the picture
 VIEWS = 8  # whose tiles may be due
 SAMPLED_ROWS = 256  # of all tiles in view together, at first
 SAMPLED_CELLS = cost.AT_ONCE // 2  # that these rows may take to compute
-WORTH = 1 << 31  # cells, about a second: tiles beyond, that the pass will bring anyway, wait for it
+WORTH = 1 << 31  # cells, about a second: a row of tiles beyond, that the pass will bring anyway, waits for it
 BUDGET = 210 * 1024  # bytes of the tiles of one request: with names and numbers a message stays within 240 KiB
 SECONDS = 0.02  # of a slice
 
@@ -202,7 +203,7 @@ class Views:
         allowance = BUDGET / max(1, planned)
         slow = [course for course in slow if course.every > 1]
         if slow:
-            self._queue(of, Wanted(of, allowance, slow), visit)
+            self._queue(Wanted(of, allowance, slow), visit)
         return encoded(quick + rough, of["stage"], allowance)
 
     def forget(self, view: str | None = None) -> None:
@@ -221,14 +222,23 @@ class Views:
                     self._publish(wanted, course.fold(kept))
         self._tidy()
 
-    def _queue(self, of: dict[str, Any], wanted: Wanted, visit: Visit | None) -> None:
-        view = of["view"]
-        self._asked += 1
-        self._wanted[view] = wanted
+    def left_alone(self, visit: Visit) -> None:
+        """The pass has been stopped: compute what waited for it."""
+        for wanted in list(self._wanted.values()):
+            wanted.slow, wanted.waiting = wanted.slow + wanted.waiting, []
+            self._start(wanted, visit)
+
+    def _queue(self, wanted: Wanted, visit: Visit | None) -> None:
+        self._wanted[wanted.of["view"]] = wanted
         while len(self._wanted) > VIEWS:
             self.forget(next(iter(self._wanted)))
+        self._start(wanted, visit)
+
+    def _start(self, wanted: Wanted, visit: Visit | None) -> None:
+        view = wanted.of["view"]
+        self._asked += 1
         if not self._slices.start(("tiles", view), self._follow(wanted, visit), -self._asked):
-            self.forget(view)  # no loop runs: what is sampled stays so
+            self._wanted.pop(view)  # no loop runs: what is sampled stays so
 
     def _follow(self, wanted: Wanted, visit: Visit | None) -> Iterator[None]:
         """The job of a view: one query for each bin first, then the exact tiles, the cheapest first."""
@@ -236,11 +246,14 @@ class Views:
             if course.every > 1 << course.level > 1:
                 yield from self._through(wanted, course.sampled(1))
         costs = {id(course): course.cost() for course in wanted.slow}
+        running = visit if PASS in self._slices.names else None
+        coming = sum(costs[id(course)] for course in wanted.slow if course.comes_of(running))
+        sooner = running is not None and coming > running.left / 2  # by then the pass is as far itself
         for course in sorted(wanted.slow, key=lambda course: costs[id(course)]):
             kept = course.kept(visit)
             if kept is not None:
                 self._publish(wanted, course.fold(kept))
-            elif costs[id(course)] > WORTH and course.comes_of(visit):
+            elif course.comes_of(running) and (sooner or costs[id(course)] > WORTH):
                 wanted.waiting.append(course)
             else:
                 yield from self._through(wanted, course.exact())
@@ -275,12 +288,14 @@ def _sampling(slow: Sequence[Course]) -> int:
 
 
 def encoded(tiles: Sequence[Tile], stage: str, allowance: float) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Tiles as they are sent, with so many bytes for a bin at most."""
+    """Tiles as they are sent, with so many bytes for a bin on average."""
+    parts = [(tile.seen.values, hidden(tile.seen, stage)) for tile in tiles]
+    budget = allowance * sum(values.numel() for values, _ in parts)
     buffers: list[bytes] = []
     made = []
-    for address, every, first, seen in tiles:
-        budget = max(64.0, allowance * seen.values.numel())
-        cells = wire.encode_cells(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED, budget=budget)
-        values = wire.detach(cells.pop("values"), buffers)
-        made.append({"tile": list(address), "every": every, "first": first, **cells, "values": values})
+    for tile, cells in zip(
+        tiles, wire.encode_together(parts, signed=stage not in UNSIGNED, budget=budget), strict=True
+    ):
+        about = {"tile": list(tile.address), "every": tile.every, "first": tile.first}
+        made.append({**about, **cells, "values": wire.detach(cells["values"], buffers)})
     return made, buffers

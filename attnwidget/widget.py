@@ -25,7 +25,7 @@ from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .tensors import check_tokens, refuse_unknown
-from .tiles import Address, Views
+from .tiles import PASS, Address, Views
 from .traits import (
     Choice,
     ColorRange,
@@ -141,7 +141,9 @@ class AttentionWidget(anywidget.AnyWidget):
     )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
-    picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
+    picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
+        sync=True, to_json=lambda value, widget: widget._as_far_as_known(value)
+    )
     thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
     progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
         sync=True
@@ -636,6 +638,7 @@ class AttentionWidget(anywidget.AnyWidget):
         try:
             return self._picture_of(of, self._look_at(layer, key))
         except Exception as error:
+            self._cancel()
             if self.comm is None:
                 raise
             return self._picture_of(of, picture.NOTHING | {"error": str(error) or type(error).__name__})
@@ -672,7 +675,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _run(self) -> None:
         """Go on with the exact picture, where there is an event loop to do so."""
         assert self._refinement is not None
-        runs = self._slices.start("pass", self._refinement.steps(), math.inf)
+        runs = self._slices.start(PASS, self._refinement.steps(), math.inf)
         self._tell(self._refinement.share, None, "running" if runs else "stopped")
 
     def _tell(self, share: float, seconds_left: float | None, state: str = "running") -> None:
@@ -684,6 +687,13 @@ class AttentionWidget(anywidget.AnyWidget):
         self._views.arrived(refinement.visit)
         self.progress = {**of, "share": share, "seconds_left": seconds_left, "state": state}
 
+    def _as_far_as_known(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
+        refinement = self._refinement
+        if refinement is None or refinement.ready == 0 or value.get("sampled") is None:
+            return value
+        return value | refinement.picture()
+
     def _send_band(self, of: tuple[Any, ...], band: dict[str, Any]) -> None:
         buffers: list[bytes] = []
         values = wire.detach(band["values"], buffers)
@@ -693,7 +703,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _end(self, of: tuple[Any, ...], made: dict[str, Any]) -> None:
         """The exact picture is there, or will not be."""
         refinement, self._refinement = self._refinement, None
-        self._slices.drop("pass")
+        self._slices.drop(PASS)
         if refinement is not None:
             self._views.arrived(refinement.visit)
         with self.hold_sync():
@@ -721,6 +731,7 @@ class AttentionWidget(anywidget.AnyWidget):
             except traitlets.TraitError as error:
                 self.send({"refused": str(error)[:500]})
                 self.send_state(list(wanted))
+            self._slices.hold_back()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
@@ -770,9 +781,10 @@ class _Desk:
         if action == "resume":
             widget._run()
             return
-        widget._slices.drop("pass")
+        widget._slices.drop(PASS)
+        widget._views.left_alone(refinement.visit)
         with widget.hold_sync():
-            widget.picture = widget._picture_of((layer, *refinement.key), refinement.picture())
+            widget.picture = widget._as_far_as_known(widget.picture)
             widget._tell(refinement.share, None, "stopped")
 
     def retry(self) -> None:

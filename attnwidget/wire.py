@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ WORTH_DEFLATING = 4096  # bytes
 WHOLE_TOKENS = 65_536  # up to here they are sent at once, if that takes
 TEXT = 224 * 1024  # bytes at most
 PAGE = 4096  # tokens that are sent at a time, else
-STEPS = (2, 4, 8, 16, 32, 64)  # codes that are made one where a picture takes too many bytes
+STEPS = (2, 4, 8, 16, 32, 64, 128)  # codes that are made one where a picture takes too many bytes
+EVEN = 4  # of these the widest that are all alike
 
 
 def encode(array: np.ndarray[Any, Any]) -> Envelope:
@@ -60,16 +62,38 @@ def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> d
     return {"low": low, "high": high, "values": exact, "blocked": bits}
 
 
-def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool, budget: float = BUDGET) -> dict[str, Any]:
-    """A matrix to look at, one byte a cell, in at most so many bytes.
+def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
+    """A matrix to look at, one byte a cell.
 
     Returns:
         `values`, an envelope, and `low` and `high`, the least and greatest finite value, or None.
     """
-    cells = to_numpy(values)
-    low, high = _range(cells, blocked)
-    envelope = _encode_codes(cells, blocked, max(abs(low or 0.0), abs(high or 0.0)), signed=signed, budget=budget)
-    return {"low": low, "high": high, "values": envelope}
+    return encode_together([(values, blocked)], signed=signed)[0]
+
+
+def encode_together(
+    parts: Sequence[tuple[Tensor, Tensor | None]], *, signed: bool, budget: float = BUDGET
+) -> list[dict[str, Any]]:
+    """Several matrices to look at and what is blocked in them, one byte a cell, in at most so many bytes together:
+    where noise does not deflate, fewer steps rather than more bytes, in all alike."""
+    made: list[dict[str, Any]] = []
+    codes = []
+    for values, blocked in parts:
+        cells = to_numpy(values)
+        low, high = _range(cells, blocked)
+        most = max(abs(low or 0.0), abs(high or 0.0))
+        scale = {"kind": "linear", "high": most} if signed else {"kind": "log", "high": most, "octaves": OCTAVES}
+        codes.append(_mark(_signed_codes(cells, most) if signed else _log_codes(cells, most), cells, blocked))
+        made.append({"low": low, "high": high, "values": {**encode(codes[-1]), "scale": scale}})
+    excess = 8 * (sum(len(one["values"]["data"]) for one in made) - budget) / max(1, sum(code.size for code in codes))
+    for step in STEPS if excess > 0 else ():
+        if excess > 1 + log2(step):  # a step of twice the codes saves a bit at most
+            continue
+        for one, fine in zip(made, codes, strict=True):
+            one["values"] |= encode(_coarser(fine, step, signed=signed))
+        if sum(len(one["values"]["data"]) for one in made) <= budget:
+            break
+    return made
 
 
 def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float | None, float | None]:
@@ -77,19 +101,6 @@ def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float |
     shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
     finite = cells[shown]
     return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-
-
-def _encode_codes(
-    cells: np.ndarray[Any, Any], blocked: Tensor | None, high: float, *, signed: bool, budget: float
-) -> Envelope:
-    codes = _mark(_signed_codes(cells, high) if signed else _log_codes(cells, high), cells, blocked)
-    scale = {"kind": "linear", "high": high} if signed else {"kind": "log", "high": high, "octaves": OCTAVES}
-    envelope = encode(codes)
-    for step in STEPS:  # noise that does not deflate: fewer steps rather than more bytes
-        if len(envelope["data"]) <= budget:
-            break
-        envelope = encode(_coarser(codes, step, signed=signed))
-    return {**envelope, "scale": scale}
 
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
@@ -190,13 +201,16 @@ def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, A
 
 
 def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
-    is_value = (codes > ZERO) & (codes <= TOP)
-    whole = codes.astype(np.int16)
+    """Fewer codes of values; where they become very few, those near the greatest value stay closer than the others."""
+    is_value, code = (codes > ZERO) & (codes <= TOP), np.arange(256)
     if signed:
-        coarse = np.clip(MIDDLE + np.rint((whole - MIDDLE) / step).astype(np.int16) * step, 1, 2 * MIDDLE - 1)
+        coarse = np.clip(MIDDLE + np.rint((code - MIDDLE) / step) * step, 1, 2 * MIDDLE - 1)
+    elif step <= EVEN:
+        coarse = np.clip(TOP - np.rint((TOP - code) / step) * step, 1, TOP)
     else:
-        coarse = np.clip(TOP - np.rint((TOP - whole) / step).astype(np.int16) * step, 1, TOP)
-    return np.where(is_value, coarse, codes).astype(np.uint8)
+        below = np.sqrt((TOP - 1) * np.clip(TOP - code, 0, TOP - 1))
+        coarse = TOP - np.rint(np.minimum(np.rint(below / step) * step, TOP - 1) ** 2 / (TOP - 1))
+    return np.where(is_value, coarse.astype(np.uint8)[codes], codes)
 
 
 def _mark(codes: np.ndarray[Any, Any], cells: np.ndarray[Any, Any], blocked: Tensor | None) -> np.ndarray[Any, Any]:

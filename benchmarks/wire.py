@@ -2,6 +2,7 @@
 
     python benchmarks/wire.py                 # a table; exits with 1 if a budget is exceeded
     python benchmarks/wire.py --json out.json # and the same numbers as JSON
+    python benchmarks/wire.py --long          # one head of up to 1,048,576 tokens
 
 README.md beside this file says what each column means.
 """
@@ -9,6 +10,7 @@ README.md beside this file says what each column means.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -64,6 +66,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.bytes = self.messages = 0
+        self.tile_bytes = self.exact = 0  # of messages with tiles, and how many exact ones there were in them
         comm.create_comm = self.create_comm
 
     def create_comm(self, **keywords: Any) -> BaseComm:
@@ -87,6 +90,12 @@ class _Counter(BaseComm):
         self.traffic.bytes += len(json.dumps(content, ensure_ascii=False).encode())
         self.traffic.bytes += sum(memoryview(buffer).nbytes for buffer in buffers or [])
         self.traffic.messages += 1
+        said = (data or {}).get("content", {})
+        tiles = [tile for part in (said, *said.get("replies", ())) for tile in part.get("tiles", ())]
+        if tiles:
+            self.traffic.tile_bytes += len(json.dumps(content, ensure_ascii=False).encode())
+            self.traffic.tile_bytes += sum(memoryview(buffer).nbytes for buffer in buffers or [])
+            self.traffic.exact += sum(tile["every"] == 1 for tile in tiles)
 
 
 def measure_bytes(pattern: str) -> dict[str, int]:
@@ -191,6 +200,120 @@ class Peak:
         return max(self.highest, self.process.memory_info().rss) - self.before
 
 
+# Long heads: one after the other in fresh processes, looked at as a person would.
+
+LENGTHS = (16_384, 131_072, 1_048_576)
+HALF_FROM = 1_000_000  # tokens, in float16
+PASSED = 200_000  # tokens up to which the exact pass is run to its end
+SIDE = 6  # tiles along a side of what is in view: 640 pixels, and a part
+PATIENCE = 5.0  # seconds for the exact tiles of a step
+LONG_BUDGETS = {"opening": 1 * MIB, "head": 256 * KIB, "step": 256 * KIB}
+
+
+def long_here(tokens: int) -> dict[str, Any]:
+    """Bytes, times and memory of one length."""
+    traffic = Traffic()
+    source = torch.Generator().manual_seed(0)
+    dtype = torch.float16 if tokens >= HALF_FROM else torch.float32
+    q, k = (torch.randn(1, 2, tokens, HEAD_SIZE, generator=source).to(dtype) for _ in range(2))
+    words = [f"token{n % 5000}" for n in range(tokens)]
+    AttentionWidget(q[:, :, :1000], k[:, :, :1000]).close()
+    with Peak(psutil.Process()) as peak:
+        found = asyncio.run(_look(traffic, q, k, words))
+        found["memory"] = peak.read() - found.pop("kept")
+    return found
+
+
+async def _look(traffic: Traffic, q: Tensor, k: Tensor, words: list[str]) -> dict[str, Any]:
+    start = time.perf_counter()
+    w, opening, _ = traffic.of(lambda: AttentionWidget(q, k, tokens=words))
+    found: dict[str, Any] = {"opening": opening, "opened": time.perf_counter() - start}
+    start = time.perf_counter()
+    _, found["head"], _ = traffic.of(lambda: setattr(w, "head", 1))
+    found["first"] = time.perf_counter() - start
+    tokens = len(words)
+    steps = [await _step(traffic, w, level, at) for level in range(_top(tokens), -1, -1) for at in (0.3, 0.31)]
+    found["step"] = max(size for size, _, _ in steps)
+    found["replied"] = sorted(seconds for _, seconds, _ in steps)
+    found["exact"] = sorted(seconds for *_, seconds in steps)
+    if tokens <= PASSED:
+        start, share = time.perf_counter(), (w.progress or {"share": 1})["share"]
+        while w.progress is not None:
+            await asyncio.sleep(0.05)
+        found["pass"] = (time.perf_counter() - start) / (1 - share) if share < 1 else None
+    found["kept"] = sum(levels.nbytes for levels in w._levels.values())
+    if w._refinement is not None and w._refinement.visit.kept is not None:
+        found["kept"] += w._refinement.visit.kept.nbytes
+    w.close()
+    return found
+
+
+def _top(tokens: int) -> int:
+    """The level at which all is in view."""
+    level = 0
+    while SIDE * 128 << level < tokens:
+        level += 1
+    return level
+
+
+async def _step(traffic: Traffic, w: AttentionWidget, level: int, at: float) -> tuple[int, float, float]:
+    """Ask for the tiles of a view: bytes, and seconds to the reply and to the last exact tile (or what was waited)."""
+    count = -(-len(w.tokens) // (128 << level))
+    first = int(at * max(0, count - SIDE))
+    along = range(first, min(first + SIDE, count))
+    where = {"layer": 0, "batch": 0, "head": w.head, "stage": w.stage, "pool": w.pool, "view": "bench"}
+    asked = {
+        "id": "t",
+        "kind": "tiles",
+        **where,
+        "tiles": [[level, level, row, column] for row in along for column in along],
+    }
+    traffic.tile_bytes = traffic.exact = 0
+    start = time.perf_counter()
+    w._receive(w, {"requests": [asked]}, [])
+    replied = time.perf_counter() - start
+    while traffic.exact < len(along) ** 2 and time.perf_counter() - start < PATIENCE:
+        await asyncio.sleep(0.005)
+    return traffic.tile_bytes, replied, time.perf_counter() - start
+
+
+def long_table(rows: dict[int, dict[str, Any]]) -> str:
+    host = machine()
+    named = ("opening", "head", "step", "opened", "first", "reply: median, worst", "exact: median, worst")
+    lines = [
+        f"{host['processor']}, {host['threads']} of {host['cores']} cores, torch {host['torch']}",
+        "",
+        f"| tokens | {' | '.join(named)} | pass | memory |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for tokens, row in rows.items():
+        replied, exact = ((row[name][len(row[name]) // 2], row[name][-1]) for name in ("replied", "exact"))
+        whole = f"{row['pass']:.1f} s" if row.get("pass") else "–"
+        lines.append(
+            f"| {tokens:,} "
+            f"| {row['opening'] / KIB:.0f} KiB | {row['head'] / KIB:.0f} KiB | {row['step'] / KIB:.0f} KiB "
+            f"| {row['opened']:.2f} s | {row['first']:.2f} s | {replied[0] * 1e3:.0f}, {replied[1] * 1e3:.0f} ms "
+            f"| {exact[0]:.2f}, {exact[1]:.2f} s | {whole} | {row['memory'] / MB:.0f} MB |"
+        )
+    return "\n".join(lines)
+
+
+def measure_long(lengths: Sequence[int]) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    rows: dict[int, dict[str, Any]] = {}
+    for tokens in lengths:
+        command = [sys.executable, __file__, "--long-of", str(tokens), "--threads", str(torch.get_num_threads())]
+        rows[tokens] = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        )
+    over = [
+        f"{tokens:,}: {name} is {row[name]:,.0f} bytes, the budget is {budget:,.0f}"
+        for tokens, row in rows.items()
+        for name, budget in LONG_BUDGETS.items()
+        if row[name] > budget
+    ]
+    return rows, over
+
+
 # The table.
 
 
@@ -259,9 +382,22 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=7, help="interleaved runs of each time, at least 5")
     parser.add_argument("--threads", type=int, help="of torch; its own choice where left out")
     parser.add_argument("--memory-of", choices=PATTERNS, help=argparse.SUPPRESS)
+    parser.add_argument("--long", type=int, nargs="*", metavar="TOKENS", help="long heads instead, of these lengths")
+    parser.add_argument("--long-of", type=int, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.threads:
         torch.set_num_threads(wanted.threads)
+    if wanted.long_of:
+        print(json.dumps(long_here(wanted.long_of)))
+        return 0
+    if wanted.long is not None:
+        rows, over = measure_long(wanted.long or LENGTHS)
+        print("\n".join([long_table(rows), *(f"OVER BUDGET {line}" for line in over)]))
+        if wanted.json:
+            wanted.json.write_text(
+                json.dumps({"machine": machine(), "lengths": rows, "over_budget": over}, indent=1) + "\n"
+            )
+        return 1 if over else 0
     if wanted.memory_of:
         print(json.dumps(memory_here(wanted.memory_of)))
         return 0

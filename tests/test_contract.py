@@ -17,9 +17,11 @@ import anywidget
 import numpy as np
 import pytest
 import torch
-from front_end import Array, Desk, decode_cells, decode_tokens
+from front_end import Array, Desk, attached, decode, decode_cells, decode_tokens
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, requests, wire
+from attnwidget.levels import Key
+from attnwidget.tiles import Address, Course, encoded, last_of
 
 CONTRACT = Path(__file__).parent / "contract"
 NAN, INF = float("nan"), float("inf")
@@ -101,7 +103,7 @@ def picture_of(values: Any, blocked: Any = None, *, stage: str = "weights") -> d
     hidden = None if blocked is None else torch.as_tensor(blocked)
     encoded = wire.encode_picture(values, hidden, signed=stage != "weights")
     (Q, K), of = values.shape, {"layer": 1, "batch": 2, "head": 3, "stage": stage, "pool": "max"}
-    return {**of, "queries": Q, "keys": K, "query_bin": 1, "key_bin": 1, **encoded, "error": None}
+    return {**of, "queries": Q, "keys": K, "query_bin": 1, "key_bin": 1, "sampled": None, **encoded, "error": None}
 
 
 def picture_and_reading(message: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +176,38 @@ def replies() -> dict[str, Any]:
     return {"message": message, "buffers": portable(buffers), "grids": grids}
 
 
+def long_replies() -> dict[str, Any]:
+    """What a front-end asks of a long head: tiles, exact and sampled, what is strongest, a page of tokens."""
+    rows, columns = torch.arange(600.0)[:, None], torch.arange(300.0)[:, None]
+    q, k = torch.cat([rows % 5 - 2, rows % 3 - 1], 1), torch.cat([columns % 7 - 3, columns % 2], 1)
+    desk = Desk(AttentionStack([Attention(q, k, is_causal=True, scale=0.5)]), TOKENS)
+    of = {"layer": 0, "batch": 0, "head": 0, "stage": "masked"}
+    asked = [
+        {"id": "tiles", "kind": "tiles", **of, "pool": "max", "view": "a", "tiles": [[1, 0, 1, 2], [0, 1, 4, 0]]},
+        {"id": "ranked", "kind": "ranked", **of, "queries": [20], "count": 5},
+        {"id": "tokens", "kind": "tokens", "layer": 0, "batch": 0, "side": "key", "start": 2, "stop": 6},
+        {"id": "find", "kind": "find", "layer": 0, "batch": 0, "side": "key", "text": "E", "start": 3, "count": 2},
+    ]
+    answered = requests.answer(desk, {"requests": asked})
+    assert answered is not None
+    message, buffers = answered
+    for name in ("entropy", "max_entropy"):  # whose last digits are the machine's
+        message["replies"][1][name] = round(message["replies"][1][name], 6)
+    exact, ranked, page, _ = attached(message["replies"], buffers)
+    key, address = Key(0, 0, "masked", "max"), Address(3, 0, 0, 1)
+    course = Course(desk.levels(0), key, [address])
+    sampled, sampled_buffers = encoded(last_of(course.sampled(64)), "masked", 10.0)
+    return {
+        "message": message,
+        "buffers": portable(buffers),
+        "tiles": [as_read(*decode_cells(tile["values"])) for tile in exact["tiles"]],
+        "ranked": {"positions": decode(ranked["positions"]).tolist(), "values": decode(ranked["values"]).tolist()},
+        "tokens": decode_tokens(page),
+        "sampled": {"tiles": sampled, "buffers": portable(sampled_buffers)},
+        "sampled tiles": [as_read(*decode_cells(tile["values"])) for tile in attached(sampled, sampled_buffers)],
+    }
+
+
 def tokens(given: list[str]) -> dict[str, Any]:
     message = wire.encode_tokens(given)
     assert decode_tokens(message) == given
@@ -197,6 +231,7 @@ def golden() -> dict[str, Any]:
         },
         "tokens": {"of any script": tokens(TOKENS), "many": tokens([f"t{n}" for n in range(1100)])},
         "replies": replies(),
+        "long": long_replies(),
     }
 
 
@@ -215,5 +250,9 @@ def test_golden_bytes_have_one_of_each_kind(golden: dict[str, Any]) -> None:
     assert all(golden["pictures"]["exact"]["grid"]["counts"])
     assert all(golden["pictures"]["log"]["grid"]["counts"])
     assert golden["tokens"]["many"]["message"]["ends"]["deflated"]
+    assert [tile["every"] for tile in golden["long"]["message"]["replies"][0]["tiles"]] == [1, 1]
+    assert [tile["every"] for tile in golden["long"]["sampled"]["tiles"]] == [64]
+    assert all(golden["long"]["tiles"][0]["counts"][kind] for kind in (0, 1)), "numbers, and blocked"
+    assert golden["long"]["tokens"] == TOKENS[2:6]
     peaks = {r["id"]: r.get("value") for r in golden["replies"]["message"]["replies"] if r["id"].endswith("peak")}
     assert peaks == {"peak": 8.0, "infinite peak": "inf", "nan peak": "nan", "blocked peak": None}

@@ -12,7 +12,7 @@ from test_overview import Largest
 from torch import Tensor
 from torch.testing import assert_close
 
-from attnwidget import memory, pyramid, stages
+from attnwidget import memory, precision, pyramid, stages
 from attnwidget.attention import STAGES, Attention
 from attnwidget.levels import Levels
 
@@ -181,13 +181,13 @@ def test_rows_that_were_looked_at_are_known_from_then_on() -> None:
 
 def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     att = Attention(*torch.randn(2, 3000, 8))
-    cells, plain = [], stages.plain
+    cells, of = [], precision.Product.of
 
-    def counting(att: Attention, some: object, *more: object) -> Tensor:
-        cells.append(len(some.queries) * len(some.keys))
-        return plain(att, some, *more)
+    def counting(product: precision.Product, k: Tensor, room: precision.Room | None) -> Tensor:
+        cells.append(len(product.q) * len(k))
+        return of(product, k, room)
 
-    monkeypatch.setattr(stages, "plain", counting)
+    monkeypatch.setattr(precision.Product, "of", counting)
     for column, many in ((3, 256 * 3256), (4, 256 * 256), (2, 256 * 256)):
         cells.clear()
         pyramid.tile(att, 0, 0, level=0, row=2, column=column)

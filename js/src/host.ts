@@ -35,6 +35,8 @@ export interface Host extends Model {
   readonly sent: unknown[];
   /** Sets traits as the kernel does. */
   fromPython(changes: Partial<Traits>): void;
+  /** Sends a message of the kernel's own accord; envelopes carry their bytes, as in an answer. */
+  tell(message: object): void;
   /** A model of its own on the same state, as anywidget gives one to `initialize` and to each `render`. */
   proxy(): Model;
 }
@@ -125,6 +127,11 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     fromPython(changes) {
       const names = (Object.keys(changes) as TraitName[]).filter((name) => write(name, changes[name] as never));
       for (const name of names) emit(`change:${name}`, undefined, traits[name]);
+    },
+    tell(message) {
+      const buffers: DataView[] = [];
+      const content = toBuffers(message, buffers);
+      if (!host.dead) emit("msg:custom", content, buffers);
     },
     proxy: () => facade({}),
   };

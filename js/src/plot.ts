@@ -20,13 +20,13 @@ import {
   startOf,
 } from "./lattice";
 import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_FROM } from "./layout";
-import { type Bin, steady } from "./source";
+import { type Bin, binOf, steady } from "./source";
 import { isSigned } from "./stages";
 import { type TilesOf, tilesInView, tilesOf, type Wanted } from "./tiles";
 import type { Labels } from "./tokens";
 import type { Ui, Window } from "./ui";
 import { type Span, type Viewport, WHOLE } from "./viewport";
-import { BLOCKED, type Grid, NUMBER, type Picture, TILE } from "./wire";
+import { type Grid, NUMBER, type Picture, TILE } from "./wire";
 
 export type Measure = (text: string, size: number, weight?: number) => number;
 
@@ -160,10 +160,12 @@ export function createPlot(ui: Ui): Plot {
       return one(tile.first + tile.every * (row % TILE), tile.every);
     }
     const { sampled } = picture;
-    const first = queries.start / picture.queryBin;
-    if (sampled === null || first < sampled.exact) return { queries, keys };
-    const found = first + strongestRow(picture, queries, keys);
-    return one(Math.min(sampled.first + sampled.every * found, picture.queries - 1), cells.rows.bin);
+    const isSampled = sampled !== null && queries.start / picture.queryBin >= sampled.exact;
+    const cellCount = (queries.stop - queries.start) * (keys.stop - keys.start);
+    if (!isSampled && cellCount <= MOST_SEARCHED) return { queries, keys };
+    const found = strongest(picture, queries, keys);
+    if (!isSampled) return binOf(picture, found.row, found.column);
+    return one(Math.min(sampled.first + sampled.every * found.row, picture.queries - 1), cells.rows.bin);
   }
 
   function under(x: number, y: number): Bin | null {
@@ -200,20 +202,22 @@ export function createPlot(ui: Ui): Plot {
   };
 }
 
-/** Of rows that are folded into one cell, which one the cell shows. */
-function strongestRow(picture: Picture, queries: Span, keys: Span): number {
+/** Cells of the matrix among which the kernel looks for the greatest. */
+const MOST_SEARCHED = 4_194_304;
+
+/** Of the picture's cells that are folded into one that is drawn, the one that it shows. */
+function strongest(picture: Picture, queries: Span, keys: Span): { row: number; column: number } {
   const { grid, queryBin, keyBin } = picture;
-  if (grid === null || queries.stop - queries.start <= queryBin) return 0;
-  const first = queries.start / queryBin;
-  let best = { row: 0, value: Number.NEGATIVE_INFINITY };
-  for (let row = first; row < Math.min(grid.rows, queries.stop / queryBin); row++) {
-    for (let column = keys.start / keyBin; column < Math.min(grid.columns, keys.stop / keyBin); column++) {
+  const first = { row: queries.start / queryBin, column: keys.start / keyBin };
+  let best = { ...first, value: Number.NEGATIVE_INFINITY };
+  if (grid === null) return best;
+  for (let row = first.row; row < Math.min(grid.rows, queries.stop / queryBin); row++) {
+    for (let column = first.column; column < Math.min(grid.columns, keys.stop / keyBin); column++) {
       const at = row * grid.columns + column;
-      const value = grid.kinds[at] === NUMBER ? grid.values[at]! : Number.NEGATIVE_INFINITY;
-      if (grid.kinds[at] !== BLOCKED && value > best.value) best = { row: row - first, value };
+      if (grid.kinds[at] === NUMBER && grid.values[at]! > best.value) best = { row, column, value: grid.values[at]! };
     }
   }
-  return best.row;
+  return best;
 }
 
 export interface Box {

@@ -1,6 +1,6 @@
 /** The part of a picture that is in view: a small immutable value. Positions are in cells of the picture. */
 
-/** d3-zoom's transform: a cell edge at `i · cell` pixels is drawn at `k · i · cell + x`. */
+/** A cell edge at `i · cell` pixels is drawn at `k · i · cell + x`, unless its axis is at its largest already. */
 export interface Viewport {
   readonly k: number;
   readonly x: number;

@@ -42,6 +42,19 @@ test("a reply's arrays travel as buffers, in the order of their indices", async 
   expect(buffers?.map((buffer) => (buffer as DataView).byteLength)).toEqual([2, 1]);
 });
 
+test("the kernel sends messages of its own accord, unless it is dead", () => {
+  const host = createHost({});
+  const heard = vi.fn();
+  host.on("msg:custom", heard);
+  host.tell({ band: { start: 3, values: { data: Uint8Array.of(7), shape: [1] } } });
+  host.dead = true;
+  host.tell({ band: {} });
+  expect(heard).toHaveBeenCalledTimes(1);
+  const [content, buffers] = heard.mock.calls[0]!;
+  expect(content).toEqual({ band: { start: 3, values: { data: 0, shape: [1] } } });
+  expect((buffers[0] as DataView).getUint8(0)).toBe(7);
+});
+
 test("what an answer throws arrives as the reply's error", async () => {
   const host = createHost(
     {},

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { HostOptions, HostRequest } from "../src/host";
 import type { Progress, Traits } from "../src/model";
 import { timeLeft } from "../src/views/progress";
-import { LENGTH, longAnswers, longFacts, longPicture, longState, STRONG, TOKENS } from "./long.ts";
+import { LENGTH, longAnswers, longBand, longFacts, longPicture, longState, STRONG, TOKENS } from "./long.ts";
 import { pressOn, settle, show, type View } from "./page.ts";
 import { asked, CAUSAL, factsOf, python, stateOf, tokenAnswers, tokensOf, weights } from "./states.ts";
 
@@ -131,6 +131,28 @@ describe("go to", () => {
     expect(beside(view)).toBe("");
   });
 
+  test("a query is shown with its own token, and the next one among the keys that are in view", async () => {
+    const { view } = await draw();
+    const inView = () => {
+      const [queries, keys] = [...view.find(".aw-minimap-facts").querySelectorAll("b")]
+        .map((span) => span.textContent!.replaceAll(",", "").split(" – ").map(Number))
+        .map(([start, stop]) => ({ start: start!, stop: stop! }));
+      return { queries: queries!, keys: keys! };
+    };
+    const has = ({ start, stop }: { start: number; stop: number }, index: number) => start <= index && index <= stop;
+    await type(view, "12,301");
+    await settle(1500);
+    expect([has(inView().queries, 12_301), has(inView().keys, 12_301)]).toEqual([true, true]);
+    const { keys } = inView();
+    await type(view, "15000");
+    await settle(1500);
+    expect(has(inView().queries, 15_000)).toBe(true);
+    expect(inView().keys).toEqual(keys);
+    await type(view, "90"); // which may not attend to any of these
+    await settle(1500);
+    expect([has(inView().queries, 90), has(inView().keys, 90)]).toEqual([true, true]);
+  });
+
   test("two numbers pin the pair", async () => {
     const { view, host } = await draw();
     await type(view, "12301 → 4,110");
@@ -242,6 +264,20 @@ describe("a pinned query", () => {
     expect(listed.reduce((sum, value) => sum + value, 0)).toBeCloseTo(1, 3);
     expect(view.text(".aw-sums")).toMatch(/^Entropy [\d.]+ of 13\.59 bits 90 % in [\d,]+ keys Sum 1\.0000$/);
     expect(view.find(".aw-rest .aw-token").title).toContain("4,082 masked");
+  });
+
+  test("and a number under the pointer are asked for once, however many rows become exact meanwhile", async () => {
+    const { view, host } = await draw({ share: 0.1, query: 12_301 });
+    await view.hover(300, 3, [512, 512]);
+    const before = asked(host.sent).length;
+    const status = view.status;
+    for (let start = 162; start < 182; start += 10) {
+      host.tell(longBand(start, start + 10));
+      await settle();
+    }
+    expect(asked(host.sent)).toHaveLength(before);
+    expect(view.status).toBe(status);
+    expect(status).toMatch(/maximum \d/);
   });
 
   test("several are taken together by the kernel", async () => {

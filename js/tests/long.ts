@@ -7,7 +7,7 @@
  */
 
 import type { HostOptions, HostRequest } from "../src/host";
-import type { Facts, PictureMessage, Progress, TileAddress, Traits } from "../src/model";
+import type { BandMessage, Facts, PictureMessage, Progress, TileAddress, Traits } from "../src/model";
 import { rank } from "../src/rank";
 import { BLOCKED, NUMBER } from "../src/wire";
 import { bits, codes, factsOf, floats, random, rankedReply, stateOf, tokenAnswers, tokensOf } from "./states.ts";
@@ -90,6 +90,14 @@ function pooled(queries: [number, number], keys: [number, number], across: numbe
 
 const SIDE = LENGTH / BIN;
 const HIGH = 0.62;
+
+/** The message that makes some rows of the picture exact. */
+export function longBand(start: number, stop: number): { band: BandMessage } {
+  const cells = pooled([start * BIN, stop * BIN], [0, LENGTH], BIN, BIN);
+  const values = codes(cells, [stop - start, SIDE], { kind: "log", high: HIGH, octaves: OCTAVES });
+  const of = { layer: 4, batch: 0, head: 6, stage: "weights", pool: "max" } as const;
+  return { band: { ...of, version: 0, start, stop, low: 0, high: HIGH, values } };
+}
 
 const pictures = new Map<number, PictureMessage>();
 

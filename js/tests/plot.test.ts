@@ -121,6 +121,38 @@ describe("more cells than pixels", () => {
     expect(plot.numbersFit.value).toBe(false);
   });
 
+  test("of a sampled picture are read at the row that they show", async () => {
+    const picture = quantised(weights(512, 512, 7), {}, 1);
+    const long = { ...picture, queries: 4096, keys: 4096, query_bin: 8, key_bin: 8 };
+    const sampled = { first: 3, every: 8, exact: 4 };
+    const { plot, store } = await plotOf(cells, { facts, width: 480, picture: { ...long, sampled } });
+    const { fold } = plot.figure.value!;
+    expect(fold).toBeGreaterThan(1);
+    expect(plot.bin(0, 0)).toEqual({ queries: { start: 0, stop: 8 * fold }, keys: { start: 0, stop: 8 * fold } });
+    const grid = store.picture.value!.grid!;
+    const row = 40;
+    const column = 17;
+    const bin = plot.bin(row, column)!;
+    expect(bin).toMatchObject({
+      standsFor: 8 * fold,
+      keys: { start: column * 8 * fold, stop: (column + 1) * 8 * fold },
+    });
+    const shown = plot.grid.value!.values[row * plot.grid.value!.columns + column]!;
+    const read = (bin.queries.start - 3) / 8;
+    const inRow = grid.values.subarray(read * 512 + column * fold, read * 512 + (column + 1) * fold);
+    expect(Math.max(...inRow)).toBe(shown);
+  });
+
+  test("for more cells than the kernel looks through stand for the picture's own that they show", async () => {
+    const picture = quantised(weights(512, 512, 7), {}, 1);
+    const long = { ...picture, queries: 1_048_576, keys: 1_048_576, query_bin: 2048, key_bin: 2048 };
+    const { plot, store } = await plotOf(cells, { facts, width: 480, picture: long });
+    const { queries, keys } = plot.bin(10, 20)!;
+    expect([queries.stop - queries.start, keys.stop - keys.start]).toEqual([2048, 2048]);
+    const shown = plot.grid.value!.values[10 * plot.grid.value!.columns + 20]!;
+    expect(store.picture.value!.grid!.values[(queries.start / 2048) * 512 + keys.start / 2048]).toBe(shown);
+  });
+
   test("on a range for each row have a brush of their own rows", async () => {
     const { plot } = await plotOf(cells, { facts, width: 480, picture: pictureOf(cells), color_range: "row" });
     const grid = plot.grid.value!;

@@ -239,7 +239,7 @@ def test_the_menu_of_a_pooled_picture(gallery: Show) -> None:
     shown.page.get_by_role("menuitemradio", name="mean").click()
     shown.settle()
     assert shown.widgets[0].pool == "mean"
-    assert "each cell: the mean of 2 × 2" in text_of(shown, "legend")
+    assert "the mean of 2 × 2 cells" in text_of(shown, "legend")
 
 
 def test_keyboard_focus(gallery: Show) -> None:

@@ -584,7 +584,7 @@ def test_two_thousand_tokens(opened: Open) -> None:
     )
     notebook.run_all()
     view = View(notebook)
-    assert "each cell: the maximum of 4 × 4" in view.text("legend")
+    assert "the maximum of 4 × 4 cells" in view.text("legend")
     place = view.at(193, 160, 512, 512)  # the middle of a pooled cell
     view.picture.hover(position=place)  # type: ignore[arg-type]
     status = view.root.locator("[data-aw=status]")

@@ -6,6 +6,7 @@ import { KernelError, KernelGone } from "../kernel";
 import { type Found, readWanted, stepped } from "../search";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
+import { showsCells } from "./words";
 
 const AT_ONCE = 20; // places that Python is asked for
 
@@ -106,6 +107,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
             data-aw="goto"
             type="text"
             autocomplete="off"
+            maxLength={200}
             spellcheck={false}
             placeholder="Token number or text"
             aria-label="Go to a token: its number, a pair of numbers, or its text"
@@ -128,5 +130,13 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
 /** Pin a place and bring it into view, close enough to read its cells. */
 export function travelTo(ui: Ui, query: number, key: number | null): void {
   ui.store.select({ query, key });
-  ui.travel.value = { query, key, close: true };
+  ui.travel.value = { query, key: key ?? keyBeside(ui, query), close: true };
+}
+
+/** Which keys to show of a query alone: those in view, where cells are, else its own token and those around it. */
+function keyBeside(ui: Ui, query: number): number | null {
+  const { queries, keys, is_causal } = ui.store.facts.value;
+  const shown = ui.window.value;
+  const mayAttend = !is_causal || (shown !== null && shown.keys.start <= query);
+  return queries !== keys || (showsCells(ui) && mayAttend) ? null : query;
 }

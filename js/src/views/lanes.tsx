@@ -11,7 +11,7 @@ import type { Ui } from "../ui";
 import { BLOCKED, NAN } from "../wire";
 import { px } from "./dom";
 import { pinLine } from "./labels";
-import { isNamed } from "./words";
+import { isNamed, sentence } from "./words";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
@@ -90,7 +90,7 @@ function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>
 /** Python's sentence, where the links of the token in focus are not known. */
 function problemOf(model: GraphModel): string | null {
   const line = model.lines.value.find((each) => each !== null && "problem" in each);
-  return line && "problem" in line ? line.problem : null;
+  return line && "problem" in line ? sentence(line.problem) : null;
 }
 
 /** What is drawn while nothing is in focus, and what to do. */

@@ -116,10 +116,10 @@ const STEPS: Record<string, readonly [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** The middle of a span, moved by a share of its length. */
-function moved({ start, stop }: Span, by: number, total: number): number {
-  const middle = (start + stop - 1) / 2 + by * (stop - start);
-  return Math.max(0, Math.min(total - 1, by < 0 ? Math.floor(middle) : Math.ceil(middle)));
+/** The middle of a span, moved by a share of its length; null if it is not to move. */
+function moved({ start, stop }: Span, by: number, total: number): number | null {
+  if (by === 0) return null;
+  return Math.max(0, Math.min(total - 1, (start + stop - 1) / 2 + by * (stop - start)));
 }
 
 /** Only of a picture whose cells stand for several: any other is seen whole at a glance. */

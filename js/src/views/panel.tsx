@@ -20,7 +20,7 @@ import type { Ui } from "../ui";
 import { mount, part, rove, Token, type View } from "./dom";
 import { GoTo, travelTo } from "./goto";
 import { type Pass, PassSlot, passOf } from "./progress";
-import { isNamed } from "./words";
+import { isNamed, sentence } from "./words";
 
 /** Of the pinned places the last alone, or all of them. */
 type Choice = "last" | Over;
@@ -101,7 +101,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
       {pairs === null ? (
         ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
       ) : "problem" in pairs ? (
-        <p class="aw-prompt">{pairs.problem}</p>
+        <p class="aw-prompt">{sentence(pairs.problem)}</p>
       ) : (
         <ol class="aw-pairs" aria-label="Strongest pairs">
           {pairs.map(({ query, key, weight }) => (
@@ -166,7 +166,7 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
         {pins > 1 && <OverPins choice={choice} />}
       </div>
       {"problem" in ranked ? (
-        <p class="aw-prompt">{ranked.problem}</p>
+        <p class="aw-prompt">{sentence(ranked.problem)}</p>
       ) : (
         <Ranks
           ranked={ranked}

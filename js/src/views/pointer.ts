@@ -31,6 +31,8 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   const { store, kernel, stop } = ui;
   const hint = signal(false);
 
+  let pointed: Point | null = null;
+
   const hover = (at: Point) => {
     const bin = plot.under(at.x, at.y);
     ui.hover.value = bin === null ? null : { bin };
@@ -39,9 +41,11 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     canvas.addEventListener(name, heard, { signal: stop, passive: true });
   listen("pointermove", (event) => {
     if (event.pointerType === "touch") return; // a finger scrolls, and pins by a tap
-    hover(pointIn(canvas, event));
+    pointed = pointIn(canvas, event);
+    hover(pointed);
   });
   listen("pointerleave", () => {
+    pointed = null;
     ui.hover.value = null;
     hint.value = false;
   });
@@ -93,6 +97,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     if (view.k === k && view.x === x && view.y === y) return;
     hint.value = false;
     plot.viewport.value = view;
+    if (pointed !== null && !plot.flying.peek()) hover(pointed); // another cell is under it now
   }
 
   /** What a hand does ends a flight. */
@@ -108,11 +113,12 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       pan: (by) => take((reach, { k, x, y }) => within(reach, { k, x: x + by.x, y: y + by.y })),
       zoom(factor, at) {
         take((reach, view) => zoomedAt(reach, view, view.k * factor, at));
-        if (ui.hover.peek() !== null) hover(at); // other cells are under the pointer now
       },
       click(event) {
         const at = pointIn(canvas, event);
-        const bin = plot.under(at.x, at.y);
+        // A click comes rounded to whole pixels, which may be those of another cell than the one that is ringed.
+        const same = pointed !== null && Math.hypot(at.x - pointed.x, at.y - pointed.y) < 1.5;
+        const bin = same && pointed !== null ? plot.under(pointed.x, pointed.y) : plot.under(at.x, at.y);
         if (bin !== null) void pin(bin, event.shiftKey);
       },
       reset,
@@ -166,8 +172,8 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       const reach = plot.reach.peek();
       const share = Math.min(1, (performance.now() - start) / FLIGHT_MS);
       if (reach === null || share === 1) {
-        show(to);
         land();
+        show(to);
         return;
       }
       show(between(reach, from, to, 1 - (1 - share) ** 3));

@@ -25,7 +25,12 @@ export function isNamed(labels: Labels, index: number): boolean {
 }
 
 /** Whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
-export function showsCells({ window, dpr }: Ui): boolean {
+export function showsCells({ window }: Ui): boolean {
   const shown = window.value;
-  return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1 / dpr.value;
+  return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
+}
+
+/** What Python says where it cannot answer, as a sentence among others. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 }
