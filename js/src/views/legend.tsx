@@ -40,43 +40,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
         <Ramp paints={paints} ticks={ticksOf(brush, stage)} mark={mark} />
       </div>
       <div class="aw-kinds">
-        {kinds.blocked > 0 && (
-          <span>
-            <Swatch kind={BLOCKED} />
-            masked
-          </span>
-        )}
-        {kinds.nan > 0 && (
-          <span>
-            <Swatch kind={NAN} />
-            NaN, {cells(kinds.nan)}
-          </span>
-        )}
-        {kinds.plus > 0 && (
-          <span>
-            <Swatch kind={PLUS_INF} />
-            +∞, {cells(kinds.plus)}
-          </span>
-        )}
-        {kinds.minus > 0 && (
-          <span>
-            <Swatch kind={MINUS_INF} />
-            −∞, {cells(kinds.minus)}
-          </span>
-        )}
-        {kinds.clipped > 0 && brush.domain !== null && (
-          <span>
-            <Clipped color={paints.css[255]!} />
-            {brush.signed ? "beyond ±" : "above "}
-            {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
-          </span>
-        )}
-        {kinds.below > 0 && brush.domain !== null && (
-          <span>
-            <Clipped color={paints.css[0]!} />
-            below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
-          </span>
-        )}
+        <KindList {...{ kinds, brush, paints, stage, cells }} />
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
         {scale !== null && scale.queries * scale.keys > 1 && (
           <span>
@@ -86,6 +50,60 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
         )}
         {plot.every.value > 1 && <span>1 of {count(plot.every.value)} rows</span>}
       </div>
+    </>
+  );
+}
+
+interface KindListProps {
+  readonly kinds: Kinds;
+  readonly brush: Brush;
+  readonly paints: Paints;
+  readonly stage: Stage;
+  /** "3 cells" */
+  cells(n: number): string;
+}
+
+/** Every kind of cell that is there and no tile of the ramp. */
+export function KindList({ kinds, brush, paints, stage, cells }: KindListProps) {
+  return (
+    <>
+      {kinds.blocked > 0 && (
+        <span>
+          <Swatch kind={BLOCKED} />
+          masked
+        </span>
+      )}
+      {kinds.nan > 0 && (
+        <span>
+          <Swatch kind={NAN} />
+          NaN, {cells(kinds.nan)}
+        </span>
+      )}
+      {kinds.plus > 0 && (
+        <span>
+          <Swatch kind={PLUS_INF} />
+          +∞, {cells(kinds.plus)}
+        </span>
+      )}
+      {kinds.minus > 0 && (
+        <span>
+          <Swatch kind={MINUS_INF} />
+          −∞, {cells(kinds.minus)}
+        </span>
+      )}
+      {kinds.clipped > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[255]!} />
+          {brush.signed ? "beyond ±" : "above "}
+          {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
+        </span>
+      )}
+      {kinds.below > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[0]!} />
+          below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
+        </span>
+      )}
     </>
   );
 }
@@ -105,7 +123,7 @@ function binRow(picture: Picture, query: number): number {
   return Math.floor(query / picture.queryBin);
 }
 
-function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
+export function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
   if (brush.domain === null) {
     const ends = brush.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
     return ends.map((text, i) => ({ at: i / (ends.length - 1), text, end: i === ends.length - 1 }));
@@ -125,7 +143,7 @@ interface RampProps {
   readonly mark: number | null;
 }
 
-class Ramp extends Component<RampProps> {
+export class Ramp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
   override componentDidMount() {
@@ -170,7 +188,7 @@ class Ramp extends Component<RampProps> {
   }
 }
 
-interface Kinds {
+export interface Kinds {
   blocked: number;
   nan: number;
   plus: number;
