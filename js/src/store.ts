@@ -69,6 +69,8 @@ const PLAIN = [
   "facts",
   "progress",
   "what_if",
+  "findings",
+  "deviation",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 

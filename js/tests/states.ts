@@ -262,6 +262,8 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     what_if: {},
     stages: null,
     pair: null,
+    findings: [],
+    deviation: null,
     ...changes,
   };
 }

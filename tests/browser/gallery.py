@@ -98,7 +98,8 @@ DRAWN = """() => {
   return document.querySelectorAll(".aw-ghost").length === 0 && roots.every((root) => {
     const picture = root.querySelector("[data-aw=picture]");
     const status = root.querySelector("[data-aw=status]");
-    return picture?.style.width && picture.getAttribute("aria-label") && status.textContent;
+    const sized = picture?.style.width || picture?.matches(".aw-steps-row");
+    return sized && picture.getAttribute("aria-label") && status.textContent;
   });
 }"""
 
