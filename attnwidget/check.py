@@ -5,29 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isnan
-from typing import Literal
+from math import inf
+from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
-from .engine import exact_block, whole_rows
+from .engine import exact_block
 from .masks import Band
+from .metrics import SATURATED as SATURATED_PEAK
+from .metrics import UNIFORM as UNIFORM_PEAK
 from .metrics import statistics
+from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
+from .permitted import Permitted, permitted
 from .places import Cells, cuts
-from .precision import exact, full
+from .precision import exact
 from .rules import ByIndex, whole
-from .stages import KEYS, QUERIES, allowed_cells, values
+from .stages import QUERIES, allowed_cells
 
 Severity = Literal["error", "warning", "note"]
-ROWS = 256  # queries of which samples are taken, at most
+LONG = 1 << 26  # cells of a head, beyond which only some of its rows are looked at
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
 PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
 SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which on the whole head is said to be so
 ROW_SUM = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # how far rows of given weights may be from 1; else 1e-3
-PARITY = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Finding:
     where: the places that it concerns, in words; "" for all of the head.
     message: what was seen, with its numbers.
     advice: what to do.
+    query, key: the first of the places; None where it is not a query, or a key.
     """
 
     kind: str
@@ -46,6 +49,8 @@ class Finding:
     where: str
     message: str
     advice: str
+    query: int | None = None
+    key: int | None = None
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
@@ -54,19 +59,31 @@ class Finding:
 
 def check(att: Call, tokens: Sequence[str] | None, batch: int, head: int) -> list[Finding]:
     """What is likely wrong with one head: see `Attention.check`."""
+    return examine(att, tokens, batch, head)[0]
+
+
+def examine(att: Call, tokens: Sequence[str] | None, batch: int, head: int) -> tuple[list[Finding], Parity | None]:
+    """The findings about one head, and how far torch's own result is, if it has one."""
     batch, head = att.find(batch, head)
     tokens = None if tokens is None else [str(token) for token in tokens]
     if tokens is not None and len(tokens) != att.shape.K:
         raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key")
     with exact(att.device):
-        seen = Allowed(att, batch, head)
+        seen = permitted(att, batch, head)
         broken = list(_not_finite(att, batch, head))
         found = [*broken, *_masks(att, seen, batch, head), *_given_weights(att, batch, head)]
         found += _to_padding(att, seen, tokens, batch, head)
+        compared = None
         if not broken:
-            found += [*_spread(att, batch, head), *_parity_finding(att, batch, head)]
+            compared = parity(att, batch, head)
+            found += [*_spread(att, batch, head), *_parity_finding(compared)]
     order = ("error", "warning", "note")
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return sorted(found, key=lambda finding: order.index(finding.severity)), compared
+
+
+def is_long(att: Call) -> bool:
+    """Whether only some rows are looked at where a finding takes scores or weights; masks are seen whole."""
+    return att.shape.Q * att.shape.K > LONG
 
 
 # Numbers that are not finite.
@@ -76,7 +93,7 @@ def _not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
     tensors = {"q": (att.q, head, "query"), "k": (att.k, att.group(head), "key"), "v": (att.v, att.group(head), "key")}
     seen = False
     for name, (x, part, what) in tensors.items():
-        if x is None:
+        if x is None or _all_finite(x[batch, part]):
             continue
         for kind, test in (("NaN", torch.isnan), ("infinite", torch.isinf)):
             rows = test(x[batch, part]).any(1).nonzero()[:, 0]
@@ -88,21 +105,32 @@ def _not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
                     _places(what, rows),
                     f"{name} holds {kind} at {_count(len(rows), what)}",
                     f"Look at what computes {name}: in training at the loss before, in float16 for more than 65,504.",
+                    **_at(what, rows),
                 )
     if seen or att.source.gives != "scores":
         return
-    for queries in _sampled(att):
+    yield from _scores_not_finite(att, batch, head)
+
+
+def _all_finite(x: Tensor) -> bool:
+    """Whether that can be told from one sum, which is quicker than to look at each number; else they are looked at."""
+    return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
+
+
+def _scores_not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
+    for queries in looked_at(att):
         S = exact_block(att, Cells(batch, head, queries, range(att.shape.K)), "scaled", None)
         at = (~S.isfinite()).any(1).nonzero()[:, 0]
         if len(at):
-            given = att.q is None
+            given, places = att.q is None, at * queries.step + queries.start
             yield Finding(
                 "scores not finite",
                 "error",
-                _places("query", at * queries.step + queries.start),
+                _places("query", places),
                 f"{_count(len(at), 'query')} {'has' if len(at) == 1 else 'have'} scores that are NaN or infinite"
                 + ("" if given else " though q and k are finite: their products exceed float32"),
                 "Look at what computes the scores." if given else "Normalize q and k, or lower the scale.",
+                **_at("query", places),
             )
             return
 
@@ -110,29 +138,7 @@ def _not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
 # Masks.
 
 
-class Allowed:
-    """What the rules allow in one head, counted by query and by key while blocks of it stream past."""
-
-    def __init__(self, att: Call, batch: int, head: int):
-        Q, K = att.shape.Q, att.shape.K
-        self.by_query = torch.zeros(Q, dtype=torch.int64, device=att.device)
-        self.by_key = torch.zeros(K, dtype=torch.int64, device=att.device)
-        self.above = self.diagonal = 0  # allowed cells after the query's own key, and at it
-        for rows in cuts(range(Q), 1, QUERIES):
-            for keys in cuts(range(K), 1, KEYS):
-                found = allowed_cells(att, Cells(batch, head, rows, keys))
-                if found is False:
-                    continue
-                cells = whole(found, rows, keys, att.device)
-                self.by_query[rows.start : rows.stop] += cells.sum(1)
-                self.by_key[keys.start : keys.stop] += cells.sum(0)
-                offset = rows.start - keys.start
-                self.diagonal += int(cells.diagonal(offset).sum()) if -len(rows) < offset < len(keys) else 0
-                self.above += int(cells.triu(offset + 1).sum())
-        self.total = int(self.by_query.sum())
-
-
-def _masks(att: Call, seen: Allowed, batch: int, head: int) -> Iterator[Finding]:
+def _masks(att: Call, seen: Permitted, batch: int, head: int) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
         return
@@ -148,6 +154,7 @@ def _masks(att: Call, seen: Allowed, batch: int, head: int) -> Iterator[Finding]
             _places("query", empty),
             f"{_count(len(empty), 'query')} may attend to nothing, and all others to every key",
             "A padding mask blocks keys, so it varies along the last axis: give it as (B, K), or transpose it.",
+            **_at("query", empty),
         )
     elif len(empty):
         yield Finding(
@@ -157,13 +164,14 @@ def _masks(att: Call, seen: Allowed, batch: int, head: int) -> Iterator[Finding]
             f"{_count(len(empty), 'query')} may attend to no key: weights and output are 0 here and in torch's SDPA, "
             "and NaN in a softmax of −∞ alone",
             "Expected for padded queries; otherwise check the mask, or let each query see itself.",
+            **_at("query", empty),
         )
     yield from _look_ahead(att, seen)
     yield from _alignment(att)
     yield from _finite_minus(att, batch, head)
 
 
-def _inverted(seen: Allowed, Q: int, K: int) -> Finding | None:
+def _inverted(seen: Permitted, Q: int, K: int) -> Finding | None:
     """A mask whose opposite makes sense: no query may see itself, or only what would be padding may be seen."""
     advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
     if Q == K and Q > 1 and seen.diagonal == 0 and 0 < seen.total == seen.above:
@@ -185,28 +193,32 @@ def _inverted(seen: Allowed, Q: int, K: int) -> Finding | None:
             f"keys {first:,} to {K - 1:,}",
             f"all queries may attend to the last {len(keys):,} of {K:,} keys and to none before them",
             advice + " With padding at the left and so much of it, this is as it should be.",
+            key=first,
         )
     return None
 
 
-def _along_queries(seen: Allowed, K: int) -> bool:
+def _along_queries(seen: Permitted, K: int) -> bool:
     """Whether rows are allowed as a whole or not at all, several of them not."""
     full_rows, empty_rows = int((seen.by_query == K).sum()), int((seen.by_query == 0).sum())
     return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(seen.by_query)
 
 
-def _look_ahead(att: Call, seen: Allowed) -> Iterator[Finding]:
+def _look_ahead(att: Call, seen: Permitted) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     above, below = Q * (Q - 1) // 2, Q * (Q + 1) // 2
     nearly = 0 < seen.above <= max(0.1 * above, Q - 1) and seen.above < above
     if Q != K or not nearly or seen.total - seen.above < 0.9 * below:
         return
+    query, key = seen.above_at or (None, None)
     yield Finding(
         "look-ahead",
         "warning",
-        "",
+        "" if query is None else f"query {query:,}, key {key:,} first",
         f"{seen.above:,} of {above:,} cells after the diagonal are allowed, the others blocked: nearly causal",
         "If the model is causal, block them (torch.tril, diagonal=0), or say is_causal=True.",
+        query=query,
+        key=key,
     )
 
 
@@ -222,6 +234,7 @@ def _alignment(att: Call) -> Iterator[Finding]:
             f"keys {Q:,} to {K - 1:,}",
             f"is_causal counts from the upper left, as torch does: {Q:,} queries see only the first {Q:,} keys",
             "While decoding with a cache give mask=masks.causal_lower_right(Q, K) instead.",
+            key=Q,
         )
     else:
         yield Finding(
@@ -230,6 +243,7 @@ def _alignment(att: Call) -> Iterator[Finding]:
             f"queries {K:,} to {Q - 1:,}",
             f"is_causal counts from the upper left: queries from {K - 1:,} on see all {K:,} keys",
             "If the queries are the last ones of a longer text, give masks.causal_lower_right(Q, K).",
+            query=K,
         )
 
 
@@ -238,10 +252,11 @@ def _finite_minus(att: Call, batch: int, head: int) -> Iterator[Finding]:
     if not att.rules.biases:
         return
     rows = []
-    for queries in cuts(range(att.shape.Q), 1, QUERIES):
+    for queries in looked_at(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
         row = Cells(batch, head, queries, range(att.shape.K))
         top = exact_block(att, row, "masked", None).amax(1)
-        rows.append(((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0] + queries.start)
+        places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
+        rows.append(places * queries.step + queries.start)
     found = torch.cat(rows)
     if len(found):
         yield Finding(
@@ -251,19 +266,21 @@ def _finite_minus(att: Call, batch: int, head: int) -> Iterator[Finding]:
             f"{_count(len(found), 'query')} {'has' if len(found) == 1 else 'have'} every key masked by a finite number "
             f"below {FAR_BELOW:,.0f}: the softmax spreads the weight over blocked keys instead of giving none",
             "Block with a bool mask or with −∞, not with −1e9.",
+            **_at("query", found),
         )
 
 
 # Padding.
 
 
-def _to_padding(att: Call, seen: Allowed, tokens: list[str] | None, batch: int, head: int) -> Iterator[Finding]:
+def _to_padding(att: Call, seen: Permitted, tokens: list[str] | None, batch: int, head: int) -> Iterator[Finding]:
     """Keys that are padding, and may be attended to."""
     pads = _pads(att, tokens, batch, head)
     if tokens is None and len(pads) < 2:
         return
-    open_pads = [key for key in pads if int(seen.by_key[key])]
-    real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in set(pads)]
+    counts, padded = seen.by_key.tolist(), set(pads)
+    open_pads = [key for key in pads if counts[key]]
+    real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in padded]
     if not open_pads or not real:
         return
     share = _weight_on(att, Cells(batch, head, torch.tensor(real), torch.tensor(open_pads)))
@@ -276,6 +293,7 @@ def _to_padding(att: Call, seen: Allowed, tokens: list[str] | None, batch: int, 
         _places("key", torch.tensor(open_pads)),
         f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {share:.1%} of the weight",
         "Block them: mask=masks.padding(lengths), or attention_mask with mask_means='keep'.",
+        key=open_pads[0],
     )
 
 
@@ -295,11 +313,9 @@ def _weight_on(att: Call, cells: Cells) -> float:
     """The mean weight that some queries give to some keys together; of at most 256 queries."""
     queries = cells.queries[:: -(-len(cells.queries) // ROWS)]
     total = 0.0
-    for at in cuts(range(len(queries)), 1, max(1, (1 << 22) // max(att.shape.K, 1))):
+    for at in cuts(range(len(queries)), 1, max(1, AT_ONCE // max(att.shape.K, 1))):
         row = Cells(cells.batch, cells.head, queries[at.start : at.stop], range(att.shape.K))
-        normalized = whole_rows(att, row, "weights") if att.source.gives == "scores" else None
-        weights = exact_block(att, row, "weights", None) if normalized is None else normalized
-        total += float(weights[:, cells.keys].sum())
+        total += float(weights_of(att, row)[:, cells.keys].sum())
     return total / len(queries)
 
 
@@ -334,6 +350,7 @@ def _given_weights(att: Call, batch: int, head: int) -> Iterator[Finding]:
         _places("query", off.nonzero()[:, 0]),
         f"the row of query {worst:,} sums to {float(sums[worst]):.4g}",
         "Dropout in training does that: take the weights before it, or in eval(). Otherwise rows were cut or pooled.",
+        query=worst,
     )
 
 
@@ -343,86 +360,64 @@ def _given_weights(att: Call, batch: int, head: int) -> Iterator[Finding]:
 def _spread(att: Call, batch: int, head: int) -> Iterator[Finding]:
     if att.source.gives == "weights":
         return
-    found = statistics(att, batch, head)
-    several = int((found.allowed > 1).sum())
-    if several < 2:
+    found = _some_rows(att, batch, head) if is_long(att) else _all_rows(att, batch, head)
+    if found.several < 2:
         return
-    if found.saturated_rows >= SATURATED * several:
-        spread = f", and scaled scores have variance {found.scaled_variance:,.0f}" if found.scaled_variance else ""
+    of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
+    if found.saturated >= SATURATED * found.several:
+        spread = f", and scaled scores have variance {found.variance:,.0f}" if found.variance else ""
         unscaled = att.shape.D is not None and abs(att.scale) > 2 * att.shape.D**-0.5
         yield Finding(
             "saturation",
             "warning" if unscaled else "note",
             "",
-            f"{found.saturated_rows:,} of {several:,} queries give one key 99 % of their weight{spread}",
+            f"{found.saturated:,} {of} give one key 99 % of their weight{spread}",
             "Next to no gradient reaches q and k. "
             + ("Divide the scores by √D." if unscaled else "A trained head may do so; a new one should not."),
         )
-    if found.uniform_rows >= UNIFORM * several:
+    if found.uniform >= UNIFORM * found.several:
         yield Finding(
             "uniform rows",
             "note",
             "",
-            f"{found.uniform_rows:,} of {several:,} queries weigh all their keys alike, to a thousandth",
+            f"{found.uniform:,} {of} weigh all their keys alike, to a thousandth",
             "Usual before training; afterwards check that q and k are not all zero, and the scale.",
         )
+
+
+class Rows(NamedTuple):
+    """How many rows have several keys, of those how many give one nearly all, and how many all alike."""
+
+    several: int
+    saturated: int
+    uniform: int
+    variance: float | None  # of the scaled scores
+
+
+def _all_rows(att: Call, batch: int, head: int) -> Rows:
+    found = statistics(att, batch, head)
+    several = int((found.allowed > 1).sum())
+    return Rows(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
+
+
+def _some_rows(att: Call, batch: int, head: int) -> Rows:
+    """Of a long head, some rows over all their keys."""
+    several = saturated = uniform = 0
+    for queries in looked_at(att):
+        cells = Cells(batch, head, queries, range(att.shape.K))
+        p = weights_of(att, cells)
+        allowed = whole(allowed_cells(att, cells), queries, cells.keys, att.device).sum(1)
+        peak, total, more = p.amax(1), p.sum(1), allowed > 1
+        several += int(more.sum())
+        saturated += int((more & (peak >= SATURATED_PEAK)).sum())
+        uniform += int((more & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
+    return Rows(several, saturated, uniform, None)
 
 
 # Parity with torch.
 
 
-@dataclass(frozen=True)
-class Parity:
-    """How far the output is from that of torch's own attention.
-
-    difference: the largest |Δ|, over the queries compared. queries: how many those are.
-    equal: whether that is within rounding for the dtype.
-    """
-
-    difference: float
-    queries: int
-    equal: bool
-
-
-def parity(att: Call, batch: int, head: int) -> Parity | None:
-    """The output beside that of `F.scaled_dot_product_attention` on the tensors as they are; of at most 256 queries.
-
-    None where torch has nothing to compare with: no q, k or v, a softcap, a bias that is a function, or what is NaN.
-    """
-    if att.q is None or att.k is None or att.v is None or att.softcap is not None or att.rules.by_score:
-        return None
-    batch, head = att.find(batch, head)
-    with exact(att.device):
-        q, k, v = att.q[batch, head], att.k[batch, att.group(head)], att.v[batch, att.group(head)]
-        worst, size, count = 0.0, 0.0, 0
-        for rows in _sampled(att):
-            cells = Cells(batch, head, rows, range(att.shape.K))
-            allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
-            added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
-            for bias in att.rules.biases:
-                added = bias.apply(added.mT.contiguous(), cells).mT
-            added = added.masked_fill(~allowed, -inf).to(q.dtype)
-            with full(att.device):
-                theirs = F.scaled_dot_product_attention(
-                    q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
-                    scale=att.scale,
-                )[0, 0]  # fmt: skip
-            ours = _output(att, cells)
-            gap = (ours - theirs.to(ours.dtype)).abs()
-            gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
-            worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
-    if isnan(worst) or count == 0:
-        return None
-    return Parity(worst, count, worst <= PARITY.get(att.dtype, 1e-4) * max(size, 1e-30))
-
-
-def _output(att: Call, cells: Cells) -> Tensor:
-    """weights · v of some queries."""
-    return whole_rows(att, cells, "weights") @ values(att, cells.batch, cells.head, cells.keys)
-
-
-def _parity_finding(att: Call, batch: int, head: int) -> Iterator[Finding]:
-    found = parity(att, batch, head)
+def _parity_finding(found: Parity | None) -> Iterator[Finding]:
     if found is None or found.equal:
         return
     yield Finding(
@@ -435,11 +430,9 @@ def _parity_finding(att: Call, batch: int, head: int) -> Iterator[Finding]:
     )
 
 
-def _sampled(att: Call) -> list[range]:
-    """Queries to look at: all, or evenly spread ones up to the last; in runs whose rows are at most 4,194,304 cells."""
-    step = -(-att.shape.Q // ROWS)
-    rows = range((att.shape.Q - 1) % step, att.shape.Q, step)
-    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, (1 << 22) // max(att.shape.K, 1)))]
+def _at(what: str, rows: Tensor) -> dict[str, int]:
+    """The first of some places, as a finding has it."""
+    return {what: int(rows[0])}
 
 
 def _places(what: str, rows: Tensor) -> str:

@@ -18,7 +18,7 @@ from .stack import AttentionStack
 from .tensors import check_tokens, nearest, refuse_unknown
 from .traits import Choice, NotThere, Text, WrongType, WrongValue
 from .what_if import Layers, what_if
-from .widget import FROM_FRONT_END, SHOW, AttentionWidget, Derived, Desk
+from .widget import FOLLOWED, FROM_FRONT_END, SHOW, AttentionWidget, Derived, Desk
 
 Given = Attention | AttentionStack
 TOKENS = ("tokens", "key_tokens")
@@ -164,14 +164,16 @@ class ComparisonWidget(AttentionWidget):
 
     # What is compared.
 
-    def _derived(self, of: tuple[Any, ...]) -> list[Derived]:
+    def _derived(self) -> Derived:
+        of = tuple(getattr(self, name) for name in FOLLOWED)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
-        return [
-            *super()._derived(of),
-            ("comparison", (*of, self.against) if shown else (), self._make_comparison),
-            ("changes", (*of[:3], self.against, self.query, self.key) if shown and pinned else (), self._make_changes),
-        ]
+        changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
+        return {
+            "comparison": ((*of, self.against) if shown else (), self._make_comparison),
+            "changes": (changes, self._make_changes),
+            **super()._derived(),
+        }
 
     def _compare_anew(self) -> None:
         """Other tokens bring other places together."""

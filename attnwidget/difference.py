@@ -161,7 +161,8 @@ def _encoded(block: Block, signed: bool) -> dict[str, Any]:
     blocked = None if bool(block.allowed.all()) else ~block.allowed
     if block.values.numel() <= EXACT_CELLS:
         return wire.encode_picture(block.values, blocked, signed=signed)
-    return {**wire.encode_cells(block.values, blocked, signed=signed, budget=wire.BUDGET / SIDES), "blocked": None}
+    (cells,) = wire.encode_together([(block.values, blocked)], signed=signed, budget=wire.BUDGET / SIDES)
+    return {**cells, "blocked": None}
 
 
 def _pooled(both: Both, key: Key, queries: range, query_bin: int, key_bin: int) -> tuple[Block, Block, Block]:

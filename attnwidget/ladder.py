@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from . import picture, pyramid, wire
 from .attention import Attention
-from .check import parity
 from .explain import Explanation
 from .levels import Key
 from .metrics import top_keys
@@ -22,18 +20,14 @@ MASKED = ("masked", "weights")  # the stages in which a blocked cell has no numb
 ROW = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
 STRONGEST = 24
 OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
-PARITY_CELLS = 1 << 26  # beyond which torch's own result is not asked for unbidden
 
 
 def stages(att: Attention, batch: int, head: int) -> dict[str, Any]:
-    """All stages of a head, small, with their ranges; the output; and how far torch's own is."""
+    """All stages of a head, small, with their ranges, and the output."""
     there = [stage for stage in SHOWN if stage in att.stages]
-    compared = att.shape.Q * att.shape.K <= PARITY_CELLS
-    found = parity(att, batch, head) if compared else None
     return {
         "pictures": [_picture(att, batch, head, stage) for stage in there],
         "output": _output(att, batch, head),
-        "parity": None if found is None else asdict(found),
     }
 
 
@@ -55,10 +49,15 @@ def _output(att: Attention, batch: int, head: int) -> dict[str, Any] | None:
     if att.v is None or att.shape.Q * (att.shape.Dv or 0) > OUTPUT_CELLS:
         return None
     values = att.output(batch, head)
-    query_bin, value_bin = (-(-n // SIZE) for n in values.shape)
-    small = _largest(_largest(values, query_bin).mT, value_bin).mT
-    encoded = wire.encode_picture(small, None, signed=True)
+    seen, query_bin, value_bin = pooled(values)
+    encoded = wire.encode_picture(seen, None, signed=True)
     return {"query_bin": query_bin, "value_bin": value_bin, "rows": len(values), "columns": values.shape[1], **encoded}
+
+
+def pooled(x: Tensor) -> tuple[Tensor, int, int]:
+    """At most 128 × 128 of the numbers, of each bin that of largest size with its sign; rows and columns of a bin."""
+    down, across = (max(1, -(-n // SIZE)) for n in x.shape)
+    return _largest(_largest(x, down).mT, across).mT, down, across
 
 
 def _largest(x: Tensor, width: int) -> Tensor:
@@ -70,16 +69,29 @@ def _largest(x: Tensor, width: int) -> Tensor:
     return torch.where(high.abs() >= low.abs(), high, low)
 
 
-def pair(att: Attention, query: int, key: int, batch: int, head: int) -> dict[str, Any]:
-    """One pair's way from q · k to its share of the output, and its row of weights."""
+def pair(
+    att: Attention, query: int, key: int, batch: int, head: int, before: Attention | None = None
+) -> dict[str, Any]:
+    """One pair's way from q · k to its share of the output, and its row; beside `before`, if there is one."""
     found = att.explain(query, key, batch=batch, head=head)
+    keys, weights, blocked = _row(att, found, batch, head)
+    values, bits = wire.encode_numbers(weights, blocked)
     return {
         "query": found.query,
         "key": found.key,
         **numbers(found),
         **_vectors(found),
-        "row": _row(att, found, batch, head),
+        "row": {"keys": wire.encode(keys.cpu().numpy().astype("uint32")), "values": values, "blocked": bits},
+        "original": None if before is None else _original(before, found, keys, batch, head),
     }
+
+
+def _original(att: Attention, found: Explanation, keys: Tensor, batch: int, head: int) -> dict[str, Any]:
+    """The same pair and row under the rules that were given."""
+    was = att.explain(found.query, found.key, batch=batch, head=head)
+    row = att.block(batch=batch, head=head, queries=found.query)[0][keys]
+    value = None if was.value is None else wire.encode(wire.to_numpy(was.value))
+    return {**numbers(was), "value": value, "row": wire.encode(wire.to_numpy(row))}
 
 
 def numbers(found: Explanation) -> dict[str, Any]:
@@ -100,19 +112,16 @@ def _vectors(found: Explanation) -> dict[str, Any]:
     return {name: None if x is None else wire.encode(wire.to_numpy(x)) for name, x in vectors.items()}
 
 
-def _row(att: Attention, found: Explanation, batch: int, head: int) -> dict[str, Any]:
-    """The weights of the query: over all keys, or over the strongest and the key itself, in the order of the keys."""
+def _row(att: Attention, found: Explanation, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The query's keys, all or the strongest and the pair's own, in order; their weights, and which are blocked."""
     if att.shape.K <= ROW:
-        keys = torch.arange(att.shape.K)
         weights = att.block(batch=batch, head=head, queries=found.query)[0]
         blocked = ~att.block("allowed", batch=batch, head=head, queries=found.query)[0]
-    else:
-        keys, weights = top_keys(att, found.query, STRONGEST, batch, head)
-        if not bool((keys == found.key).any()):
-            keys = torch.cat([keys, torch.tensor([found.key], device=keys.device)])
-            weights = torch.cat([weights, weights.new_full((1,), found.weight)])
-        order = keys.argsort()
-        keys, weights = keys[order], weights[order]
-        blocked = (keys == found.key) & (not found.allowed)
-    values, bits = wire.encode_numbers(weights, blocked)
-    return {"keys": wire.encode(keys.cpu().numpy().astype("uint32")), "values": values, "blocked": bits}
+        return torch.arange(att.shape.K, device=att.device), weights, blocked
+    keys, weights = top_keys(att, found.query, STRONGEST, batch, head)
+    if not bool((keys == found.key).any()):
+        keys = torch.cat([keys, torch.tensor([found.key], device=keys.device)])
+        weights = torch.cat([weights, weights.new_full((1,), found.weight)])
+    order = keys.argsort()
+    keys, weights = keys[order], weights[order]
+    return keys, weights, (keys == found.key) & (not found.allowed)

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from . import cost, difference, ranking, wire
+from . import cost, difference, ranking, sections, wire
 from .attention import Attention
 from .difference import Both
 from .levels import Key, Levels
+from .permitted import cells_to_ask
 from .picture import MASKED
 from .pyramid import POOLS
 from .source import STAGES
@@ -64,6 +65,9 @@ class Desk(Protocol):
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         """Stop or resume the pass."""
+
+    def check(self, layer: int, batch: int, head: int) -> None:
+        """Look for what is likely wrong with a head, however long it is."""
 
     def retry(self) -> None:
         """Compute the picture again."""
@@ -283,6 +287,49 @@ def _pass(message: Message, request: Reply) -> Reply:
     return {}
 
 
+def _check(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    message.purse.spend(cells_to_ask(att, batch, head), "Attention.check does it in Python, however long it takes")
+    message.desk.check(request["layer"], batch, head)
+    return {}
+
+
+def _spread(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    message.purse.spend(att.shape.Q * att.shape.K, "Attention.statistics does it in Python, however long it takes")
+    return _detached(message, sections.spread(att, batch, head))
+
+
+def _sweep(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    own = request.get("own")
+    if type(own) is not bool:
+        raise ValueError(f"own is {short(own)}: give true or false")
+    return _detached(message, sections.sweep(att, batch, head, own))
+
+
+def _gradients(message: Message, request: Reply) -> Reply:
+    return _detached(message, sections.gradients(*_head(message, request)))
+
+
+def _jacobian(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    return _detached(message, sections.jacobian(att, _integer(request, "query", att.shape.Q), batch, head))
+
+
+def _cost(message: Message, request: Reply) -> Reply:
+    return sections.cost(_head(message, request)[0])
+
+
+def _detached(message: Message, made: Any) -> Any:
+    """With the bytes of all envelopes in the message's buffers."""
+    if isinstance(made, dict):
+        if "dtype" in made:
+            return wire.detach(made, message.buffers)
+        return {name: _detached(message, part) for name, part in made.items()}
+    return [_detached(message, part) for part in made] if isinstance(made, list) else made
+
+
 def _retry(message: Message, request: Reply) -> Reply:
     message.desk.retry()
     return {}
@@ -304,15 +351,24 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "find": _find,
     "change": _change,
     "pass": _pass,
+    "check": _check,
+    "spread": _spread,
+    "sweep": _sweep,
+    "gradients": _gradients,
+    "jacobian": _jacobian,
+    "cost": _cost,
     "retry": _retry,
     "ping": _ping,
 }
 
 
-def _attention(message: Message, request: Reply) -> Attention:
+def _head(message: Message, request: Reply) -> tuple[Attention, int, int]:
     att = message.desk.stack[_integer(request, "layer", len(message.desk.stack))]
-    _integer(request, "batch", att.shape.B)
-    _integer(request, "head", att.shape.H)
+    return att, _integer(request, "batch", att.shape.B), _integer(request, "head", att.shape.H)
+
+
+def _attention(message: Message, request: Reply) -> Attention:
+    att, _, _ = _head(message, request)
     if request.get("stage") not in STAGES:
         raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
     return att

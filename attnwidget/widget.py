@@ -9,18 +9,21 @@ import pathlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import anywidget
 import traitlets
 from torch import Tensor
 
-from . import cost, ladder, picture, pyramid, requests, wire
+from . import cost, ladder, picture, pyramid, requests, slices, wire
 from .attention import Attention
+from .check import examine
 from .difference import Both
 from .levels import Key, Levels, Shelf
 from .links import strongest
+from .parity import deviation
 from .places import as_index
 from .slices import Slices
 from .source import STAGES
@@ -68,9 +71,15 @@ LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if")  # a
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
-Derived = tuple[str, tuple[Any, ...], Callable[..., Any]]
+Derived = dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]
 CHECKED = 8  # lists of tokens that are known to be right
+UNBIDDEN = 1 << 22  # cells of a head, beyond which it is checked only when asked to: it takes a moment
+EXAMINED = 256  # heads of which the findings are kept
+PAUSE = 0.15  # seconds without another change, as while a scale is dragged, until what can wait is made
+AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
+
+Examined = tuple[list[dict[str, Any]], dict[str, Any]]  # the findings about a head, and how far others' results are
 
 
 class AttentionWidget(anywidget.AnyWidget):
@@ -153,6 +162,10 @@ class AttentionWidget(anywidget.AnyWidget):
     )
     links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
 
+    findings: Any = traitlets.List(None, allow_none=True, help="What is likely wrong with the head.").tag(sync=True)
+    deviation = traitlets.Dict(None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
+        sync=True
+    )
     stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
     pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
 
@@ -252,6 +265,7 @@ class AttentionWidget(anywidget.AnyWidget):
             self._hold(attention)
             self._version += 1
             self._made.clear()
+            self._examined.clear()
             self._refresh_soon()
 
     def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
@@ -347,6 +361,8 @@ class AttentionWidget(anywidget.AnyWidget):
         self._last_update = -LEAST_INTERVAL
         self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
         self._checked: dict[tuple[int, int, int], tuple[Any, list[list[str]] | None]] = {}  # tokens, by who they are
+        self._examined: dict[tuple[Any, ...], Examined] = {}
+        self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
         self._vocabularies: dict[str, Vocabulary] = {}
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
@@ -365,6 +381,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self.on_msg(self._receive)
         self.observe(lambda change: self._refresh(), [*FOLLOWED, *LINKED])
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
+        self.observe(lambda change: self._check_anew(), ["tokens", "key_tokens"])
         super().open()
 
     # The selection: checked against the tensors, whoever sets it.
@@ -418,9 +435,11 @@ class AttentionWidget(anywidget.AnyWidget):
     @traitlets.observe("what_if")
     def _see_anew(self, change: Any) -> None:
         """Under other rules all is another, as with other tensors."""
-        self._hold(self._attention)
-        self._version += 1
-        self._made.clear()
+        with self._guard:
+            self._cancel()
+            self._hold(self._attention)
+            self._version += 1
+            self._made.clear()
 
     @traitlets.validate("heads")
     def _heads_are_there(self, proposal: Any) -> list[int | None]:
@@ -495,23 +514,54 @@ class AttentionWidget(anywidget.AnyWidget):
         """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
         with self._guard, self.hold_sync():
             self._drop_what_is_gone()
-            of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
             self._send_tokens()
-            for name, part, make in self._derived(of):
-                if self._made.get(name) != part:
-                    setattr(self, name, make(*part))
-                    self._made[name] = part
+            later = self._what_can_wait()
+            for name in self._derived():
+                if name not in later:
+                    self._make(name)
+            if later and self._slices.start("afterwards", self._afterwards(), AFTERWARDS):
+                self._slices.hold_back(PAUSE if self._changing else slices.AFTER)
 
-    def _derived(self, of: tuple[Any, ...]) -> list[Derived]:
-        """The traits that follow from the selection: what each is now to be of, and what makes it."""
-        return [
-            ("facts", of[:1], self._make_facts),
-            ("thumbnails", of[:2], self._make_thumbnails),
-            ("picture", of, self._make_picture),
-            ("links", self._links_wanted(*of[:2]), self._make_links),
-            ("stages", of[:3] if self.view == "stages" else (), self._make_stages),
-            ("pair", self._pair_wanted(*of[:3]), self._make_pair),
-        ]
+    def _derived(self) -> Derived:
+        """The traits that follow from the others: of which selection each is, and what makes it."""
+        of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
+        return {
+            "facts": (of[:1], self._make_facts),
+            "stages": (of[:3] if self.view == "stages" else (), self._make_stages),
+            "pair": (self._pair_wanted(*of[:3]), self._make_pair),
+            "findings": (of[:3], self._make_findings),
+            "deviation": (of[:3], self._make_deviation),
+            "thumbnails": (of[:2], self._make_thumbnails),
+            "links": (self._links_wanted(*of[:2]), self._make_links),
+            "picture": (of, self._make_picture),  # the last: it ends what waits
+        }
+
+    def _make(self, name: str) -> bool:
+        """Bring one of them to the selection; False where it is there already."""
+        of, make = self._derived()[name]
+        if self._made.get(name) == of:
+            return False
+        setattr(self, name, make(*of))
+        self._made[name] = of
+        return True
+
+    def _what_can_wait(self) -> tuple[str, ...]:
+        """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
+        if not self._in_haste or self._slices.find_loop() is None:
+            return ()
+        checks = ("findings", "deviation")
+        if not self._changing:
+            return checks
+        return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
+
+    def _afterwards(self) -> Iterator[None]:
+        for name in self._derived():
+            with self.hold_sync():
+                made = self._make(name)
+                if name == "findings":
+                    self._make("deviation")
+            if made:
+                yield
 
     def _refresh_soon(self) -> None:
         """At once, or, where updates come faster than they can be drawn, a moment later for all of them together."""
@@ -589,6 +639,42 @@ class AttentionWidget(anywidget.AnyWidget):
             return None
         return {"layer": layer, "batch": batch, "values": values}
 
+    def _make_findings(self, layer: int, batch: int, head: int) -> list[dict[str, Any]] | None:
+        found = self._examine(layer, batch, head)
+        return None if found is None else found[0]
+
+    def _make_deviation(self, layer: int, batch: int, head: int) -> dict[str, Any] | None:
+        found = self._examine(layer, batch, head)
+        return None if found is None else {"layer": layer, "batch": batch, "head": head, **found[1]}
+
+    def _examine(self, layer: int, batch: int, head: int, asked: bool = False) -> Examined | None:
+        """What is likely wrong with a head, and how far others' results are; of a long one only when asked."""
+        att, before = self._layers[layer], self._stack[layer] if self.what_if else None
+        key = (layer, batch, head, repr(sorted(self.what_if.items())), att.versions())
+        if key in self._examined:
+            return self._examined[key]
+        if not asked and att.shape.Q * att.shape.K > UNBIDDEN:
+            return None
+        tokens = self._tokens_of("key", layer, batch)
+        try:
+            found, same = examine(att, tokens, batch, head)
+            beside = deviation(att, before, same, batch, head)
+        except Exception:
+            if self.comm is None or asked:
+                raise
+            return None
+        if len(self._examined) >= EXAMINED:
+            self._examined.clear()
+        self._examined[key] = [asdict(one) for one in found], beside
+        return self._examined[key]
+
+    def _check_anew(self) -> None:
+        """Tokens tell what is padding."""
+        self._examined.clear()
+        for name in ("findings", "deviation"):
+            self._made.pop(name, None)
+        self._refresh()
+
     def _links_wanted(self, layer: int, batch: int) -> tuple[Any, ...]:
         """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
         shape = self._stack[layer].shape
@@ -630,14 +716,13 @@ class AttentionWidget(anywidget.AnyWidget):
             return None
         layer, batch, head, query, key = of
         try:
-            found = ladder.pair(self._layers[layer], query, key, batch, head)
-            before = self._stack[layer].explain(query, key, batch=batch, head=head) if self.what_if else None
+            before = self._stack[layer] if self.what_if else None
+            found = ladder.pair(self._layers[layer], query, key, batch, head, before)
         except Exception:
             if self.comm is None:
                 raise
             return None
-        original = None if before is None else ladder.numbers(before)
-        return {"layer": layer, "batch": batch, "head": head, **found, "original": original}
+        return {"layer": layer, "batch": batch, "head": head, **found}
 
     def _make_picture(self, *of: Any) -> dict[str, Any]:
         self._cancel()
@@ -734,10 +819,13 @@ class AttentionWidget(anywidget.AnyWidget):
             try:
                 for name, value in wanted.items():
                     self.traits()[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
+                self._in_haste, self._changing = True, "what_if" in wanted
                 super().set_state(wanted)
             except traitlets.TraitError as error:
                 self.send({"refused": str(error)[:500]})
                 self.send_state(list(wanted))
+            finally:
+                self._in_haste = self._changing = False
             self._slices.hold_back()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
@@ -796,6 +884,13 @@ class Desk:
         with widget.hold_sync():
             widget.picture = widget._as_far_as_known(widget.picture)
             widget._tell(refinement.share, None, "stopped")
+
+    def check(self, layer: int, batch: int, head: int) -> None:
+        widget = self._widget
+        widget._examine(layer, batch, head, asked=True)
+        for name in ("findings", "deviation"):
+            widget._made.pop(name, None)
+        widget._refresh()
 
     def retry(self) -> None:
         self._widget._made.clear()

@@ -6,7 +6,7 @@ import json
 import threading
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -125,6 +125,7 @@ class Desk:
     stack: AttentionStack
     tokens: Sequence[str] | None = None
     retried: int = 0
+    checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._levels = [Levels(att) for att in self.stack]
@@ -142,6 +143,9 @@ class Desk:
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass
+
+    def check(self, layer: int, batch: int, head: int) -> None:
+        self.checked.append((layer, batch, head))
 
     def retry(self) -> None:
         self.retried += 1

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnwidget import Attention, load_sample, masks
-from attnwidget import check as checks
+from attnwidget import Attention, check, load_sample, masks, parity
 
 Q = 12
 
@@ -130,11 +129,11 @@ def test_saturated_and_uniform_rows() -> None:
 
 def test_parity_with_torch() -> None:
     for keywords in SOUND.values():
-        found = checks.parity(make(**keywords), 0, 0)
+        found = parity.parity(make(**keywords), 0, 0)
         assert found is None if "softcap" in keywords else found is not None and found.equal
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         q, k, v = torch.randn(3, Q, 16).to(dtype)
-        found = checks.parity(Attention(q, k, v, is_causal=True), 0, 0)
+        found = parity.parity(Attention(q, k, v, is_causal=True), 0, 0)
         assert found is not None
         assert found.equal
         assert found.queries == Q
@@ -142,7 +141,7 @@ def test_parity_with_torch() -> None:
 
 def test_parity_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(checks.F, "scaled_dot_product_attention", lambda *args, **how: wrong(*args, **how) + 0.01)
+    monkeypatch.setattr(parity.F, "scaled_dot_product_attention", lambda *args, **how: wrong(*args, **how) + 0.01)
     (finding,) = make().check()
     assert finding.kind == "not torch's result"
 
@@ -163,3 +162,50 @@ def test_it_does_not_cry_wolf_on_a_real_model() -> None:
 def test_a_real_model_without_its_mask_attends_to_padding() -> None:
     q, k, v, tokens, _ = load_sample("bank")
     assert kinds(Attention(q[0], k[0], v[0]), tokens=tokens[1], batch=1) == ["attention to padding"]
+
+
+def test_a_place_that_can_be_gone_to() -> None:
+    q, k, v = torch.randn(3, Q, 16)
+    q[4, 2] = torch.nan
+    (finding,) = Attention(q, k, v).check()
+    assert (finding.query, finding.key) == (4, None)
+    (finding,) = make(mask=LOWER | (torch.eye(Q).roll(3, 1).bool() & (torch.arange(Q) == 7))).check()
+    assert (finding.kind, finding.query, finding.key) == ("look-ahead", 4, 7)
+    (finding,) = make(mask=LOWER & (torch.arange(Q) != 0)).check()
+    assert (finding.query, finding.key) == (0, None)
+    (finding,) = make().check(["a"] * 9 + ["[PAD]"] * 3)
+    assert (finding.query, finding.key) == (None, 9)
+
+
+def test_of_a_long_head_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LONG", 100)
+    for name in ("ROWS", "FEWEST"):
+        monkeypatch.setattr(parity, name, 5)
+    q, k, v = torch.randn(3, 40, 64)
+    assert Attention(q, k, v, is_causal=True).check() == []
+    (finding,) = Attention(q * 30, k * 30, v).check()
+    assert (finding.kind, finding.message[:40]) == ("saturation", "5 of 5 queries that were looked at give ")
+    assert kinds(Attention(q * 1e-5, k, v)) == ["uniform rows"]
+    minus = torch.where(torch.arange(40) == 39, -1e9, 0.0)[:, None].expand(40, 40).clone()
+    assert kinds(Attention(q, k, v, mask=minus)) == ["masked row made uniform"]
+
+
+def test_why_there_is_nothing_to_compare_with() -> None:
+    q, k, v = torch.randn(3, Q, 16)
+    assert parity.why_not(Attention(q, k, v)) == ""
+    assert "softcap" in parity.why_not(Attention(q, k, v, softcap=2.0))
+    assert "no v" in parity.why_not(Attention(q, k))
+    assert "only scores" in parity.why_not(Attention.from_scores(q @ k.mT, v))
+    assert "function" in parity.why_not(Attention(q, k, v, bias=lambda score, b, h, q_idx, kv_idx: score))
+
+
+def test_what_a_number_type_changes() -> None:
+    att = make(is_causal=True)
+    for dtype, most in (("float16", 1e-3), ("bfloat16", 1e-2), ("int8", 3e-2)):
+        after = att.what_if({"dtype": dtype})
+        found = parity.change(att, after, 0, 0)
+        assert 0 < found.weights < most
+        assert found.weights == pytest.approx(float((att.block() - after.block()).abs().max()), rel=1e-3)
+        assert found.output == pytest.approx(float((att.output() - after.output()).abs().max()), rel=1e-3)
+        assert found.queries == Q
+    assert parity.change(att, att.what_if({}), 0, 0).weights == 0

@@ -223,8 +223,9 @@ def test_another_head_changes_the_picture_and_nothing_else(
     w.head = 3
     after = front_end.state(w)
     assert_close(drawn(after), by_the_book(q[0, 3], k[0, 3]))
-    assert {name for name in after if after[name] != before[name]} == {"head", "heads", "picture"}
-    assert {name for message in front_end.of(w)[sent:] for name in message.state} == {"head", "heads", "picture"}
+    changed = {"head", "heads", "picture", "deviation"}
+    assert {name for name in after if after[name] != before[name]} == changed
+    assert {name for message in front_end.of(w)[sent:] for name in message.state} == changed
     assert pictures == [(0, 0, "weights", "max"), (0, 3, "weights", "max")]
     w.head = 3
     assert len(pictures) == 2
@@ -311,7 +312,7 @@ def test_traits_set_together_arrive_together(front_end: FrontEnd) -> None:
     with w.hold_sync():
         w.layer, w.head, w.theme = 1, 1, "dark"
     (message,) = front_end.of(w)[sent:]
-    changed = {"layer", "head", "heads", "theme", "facts", "tokens", "key_tokens", "thumbnails", "picture"}
+    changed = {"layer", "head", "heads", "theme", "facts", "tokens", "key_tokens", "thumbnails", "picture", "deviation"}
     assert set(message.state) == changed
     assert message.state["picture"]["layer"] == 1
 

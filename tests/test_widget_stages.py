@@ -43,8 +43,8 @@ def test_the_pictures_are_the_stages() -> None:
 
 
 def test_parity_is_said_where_torch_has_it() -> None:
-    assert make().stages["parity"] is None  # torch has no softcap
-    assert make(softcap=None).stages["parity"]["equal"] is True
+    assert "no softcap" in make().deviation["torch"]["why"]
+    assert make(softcap=None).deviation["torch"]["equal"] is True
 
 
 def test_the_numbers_are_the_explanation() -> None:

@@ -6,11 +6,37 @@
  * a dead connection shows only in sending.
  */
 import { type ReadonlySignal, signal as state } from "@preact/signals-core";
-import type { Bytes, Envelope, Model, TileMessage } from "./model";
+import type { Bytes, Envelope, Figure, Model, TileMessage } from "./model";
 
 interface Values {
   values: Envelope;
   blocked: Envelope | null;
+}
+
+/** A matrix at most 128 × 128, of each bin the number of largest size; `low` and `high` are those of all numbers. */
+export interface SmallMatrix extends Values {
+  low: number | null;
+  high: number | null;
+  rows: number;
+  columns: number;
+  row_bin: number;
+  column_bin: number;
+}
+
+/** Attention at one head size, with the scale 1 / √d_k and without; the weights of the first 16 queries and keys. */
+export type SweepStep = {
+  [K in "head_size" | "theory" | "most"]: number;
+} & {
+  [K in "scores_variance" | "scaled_variance" | `${"" | "unscaled_"}${"entropy" | "peak" | "sensitivity"}`]: Figure;
+} & { weights: Envelope; unscaled_weights: Envelope };
+
+export interface CostStep {
+  length: number;
+  dense_seconds: number;
+  dense_bytes: number;
+  fused_seconds: number;
+  seen_seconds: number;
+  seen_bytes: number;
 }
 
 /** What each kind of request is answered with. */
@@ -45,6 +71,24 @@ export interface Answers {
     key: number;
   };
   pass: object;
+  check: object;
+  spread: {
+    [K in `${"q" | "k" | "v" | "scores" | "scaled"}_variance`]: Figure;
+  } & {
+    theory: number | null;
+    scale: number;
+    /** Rows to one number of `rows`. */
+    every: number;
+    rows: { entropy: Envelope; peak: Envelope; sensitivity: Envelope; allowed: Envelope };
+    means: { entropy: Figure; peak: Figure; sensitivity: Figure };
+    empty: number;
+    saturated: number;
+    uniform: number;
+  };
+  sweep: { own: boolean; steps: SweepStep[] };
+  gradients: { pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
+  jacobian: { query: number; picture: SmallMatrix };
+  cost: { head_size: number; device: string; steps: CostStep[] };
   retry: object;
   ping: object;
 }

@@ -182,8 +182,30 @@ export interface StagesMessage {
   head: number;
   pictures: (SmallMessage & { stage: Stage; key_bin: number; every: number })[];
   output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
-  /** The largest difference from torch's own output; null where it has none. */
-  parity: { difference: number; queries: number; equal: boolean } | null;
+}
+
+/** One thing that is likely wrong with the selected head, or worth knowing. */
+export interface Finding {
+  kind: string;
+  severity: "error" | "warning" | "note";
+  /** The places in words; "" for all of the head. */
+  where: string;
+  message: string;
+  advice: string;
+  /** The first of the places. */
+  query: number | null;
+  key: number | null;
+}
+
+/** How far other results are: torch's own, and under other rules that of the rules as they were given. */
+export interface Deviation {
+  layer: number;
+  batch: number;
+  head: number;
+  /** `why` there is no difference, where there is none. */
+  torch: { difference: number | null; queries: number; equal: boolean; why: string };
+  /** The largest |Δ| of a weight and of a number of the output; null where it is not finite, or there is no v. */
+  original: { weights: number | null; output: number | null; queries: number } | null;
 }
 
 /** JSON has no NaN and no infinity: those are text. */
@@ -226,8 +248,8 @@ export interface PairMessage extends PairNumbers {
   output: Envelope | null;
   /** The query's weights, of all keys or the strongest. */
   row: { keys: Envelope; values: Envelope; blocked: Envelope | null };
-  /** Without the other rules, where there are any. */
-  original: PairNumbers | null;
+  /** Without the other rules, where there are any; `row` are the weights of the same keys. */
+  original: (PairNumbers & { value: Envelope | null; row: Envelope }) | null;
 }
 
 /** One of the three pictures of a comparison. */
@@ -332,6 +354,9 @@ export interface Traits {
   against?: string;
   comparison?: ComparisonMessage | null;
   changes?: ChangesMessage | null;
+  /** null while they are not known: of a long head only once they were asked for. */
+  findings: Finding[] | null;
+  deviation: Deviation | null;
 }
 
 export type TraitName = keyof Traits;
@@ -370,6 +395,8 @@ const traitNames = {
   against: true,
   comparison: true,
   changes: true,
+  findings: true,
+  deviation: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

@@ -1,6 +1,6 @@
 /** The stages view's data: every stage as a small picture, and one pair's way through them, decoded. */
 
-import type { Effect, Figure, PairMessage, PairNumbers, Stage, StagesMessage } from "./model";
+import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, Stage, StagesMessage } from "./model";
 import { decode, decodeGrid, type Grid, type Picture } from "./wire";
 
 export interface Small {
@@ -19,7 +19,6 @@ export interface Stages {
   readonly pictures: readonly Small[];
   /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
   readonly output: (Small & { readonly rows: number; readonly columns: number }) | null;
-  readonly parity: StagesMessage["parity"];
 }
 
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
@@ -35,11 +34,12 @@ export interface Pair extends Numbers {
   readonly value: Float32Array | null;
   readonly output: Float32Array | null;
   readonly row: { readonly keys: Uint32Array; readonly grid: Grid };
-  readonly original: Numbers | null;
+  /** Under the rules as they were given; `row` are the weights of the same keys. */
+  readonly original: (Numbers & { readonly value: Float32Array | null; readonly row: Float32Array }) | null;
 }
 
 export async function decodeStages(message: StagesMessage): Promise<Stages> {
-  const { layer, batch, head, parity, output } = message;
+  const { layer, batch, head, output } = message;
   const small = async (one: StagesMessage["pictures"][number]): Promise<Small> => ({
     stage: one.stage,
     grid: await decodeGrid(one.values, one.blocked),
@@ -60,29 +60,35 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
             rows: output.rows,
             columns: output.columns,
           },
-    parity,
   };
 }
 
 export async function decodePair(message: PairMessage): Promise<Pair> {
-  const vector = async (name: "products" | "value" | "output") => {
-    const envelope = message[name];
-    const found = envelope === null ? null : await decode(envelope);
-    if (found !== null && !(found instanceof Float32Array)) throw new Error(`${name} must be float32`);
-    return found;
-  };
+  const { original } = message;
   const keys = await decode(message.row.keys);
   if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
   return {
     ...numbersOf(message),
     query: message.query,
     key: message.key,
-    products: await vector("products"),
-    value: await vector("value"),
-    output: await vector("output"),
+    products: await vector(message.products),
+    value: await vector(message.value),
+    output: await vector(message.output),
     row: { keys, grid: await decodeGrid(message.row.values, message.row.blocked) },
-    original: message.original === null ? null : numbersOf(message.original),
+    original: original && {
+      ...numbersOf(original),
+      value: await vector(original.value),
+      row: (await vector(original.row)) as Float32Array,
+    },
   };
+}
+
+/** An envelope of float32 numbers. */
+export async function vector(envelope: Envelope | null, buffers?: readonly Bytes[]): Promise<Float32Array | null> {
+  if (envelope === null) return null;
+  const found = await decode(envelope, buffers);
+  if (!(found instanceof Float32Array)) throw new Error("numbers must be float32");
+  return found;
 }
 
 const NAMES = [
@@ -105,7 +111,7 @@ function numbersOf(message: PairNumbers): Numbers {
   return { ...numbers, allowed: message.allowed, effects } as unknown as Numbers;
 }
 
-function numberOf(figure: Figure): number | null {
+export function numberOf(figure: Figure): number | null {
   return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
 }
 

@@ -73,6 +73,8 @@ const PLAIN = [
   "what_if",
   "sides",
   "against",
+  "findings",
+  "deviation",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 

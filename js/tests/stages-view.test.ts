@@ -47,7 +47,6 @@ function stagesOf(): StagesMessage {
     head: 0,
     pictures: [small("scores", SCORES), small("scaled", SCALED), small("masked", MASKED), small("weights", WEIGHTS)],
     output: { ...drawn([[1, 2], [3, 4], [5, -6]]), value_bin: 1, rows: 3, columns: 2 }, // biome-ignore format: one line
-    parity: { difference: 4.8e-7, queries: 3, equal: true },
   };
 }
 
@@ -112,11 +111,19 @@ describe("the pictures", () => {
   });
 
   test("say that a pair is to be pinned, and whether torch computes the same", async () => {
-    const { view } = await draw();
+    const torch = { difference: 4.8e-7, queries: 3, equal: true, why: "" };
+    const of = { layer: 0, batch: 0, head: 0, original: null };
+    const { view } = await draw({ deviation: { ...of, torch } });
     expect(view.text(".aw-steps")).toContain("Click a cell to see why its weight is what it is.");
     expect(view.text(".aw-parity")).toBe("✓ equals torch SDPA, largest difference 4.8e−7");
-    const differs = await draw({ stages: { ...stagesOf(), parity: { difference: 0.013, queries: 3, equal: false } } });
-    expect(differs.view.text(".aw-parity")).toBe("! differs from torch SDPA by 1.3e−2");
+    const other = { ...torch, difference: 0.013, equal: false };
+    const differs = await draw({ deviation: { ...of, torch: other } });
+    expect(differs.view.text(".aw-parity")).toBe("! differs from torch SDPA by 1.3e−2: see why");
+    const none = { difference: null, queries: 0, equal: false, why: "torch SDPA has no softcap to compare with" };
+    const capped = await draw({ deviation: { ...of, torch: none } });
+    expect(capped.view.text(".aw-parity")).toBe("torch SDPA has no softcap to compare with");
+    const stale = await draw({ deviation: { ...of, head: 1, torch } });
+    expect(stale.view.all(".aw-parity")).toHaveLength(0);
   });
 
   test("a click pins, the same again frees", async () => {
@@ -191,7 +198,8 @@ describe("the ladder", () => {
   });
 
   test("what is shifted is said, beside what it was before", async () => {
-    const before = pairOf(2, 1);
+    const row = floats(WEIGHTS[2]!.map((cell) => cell ?? 0));
+    const before = { ...pairOf(2, 1), value: floats([0.5, -0.125]), row };
     const pair = pairOf(2, 1, {
       scale: 1,
       scaled: 1,
@@ -202,9 +210,9 @@ describe("the ladder", () => {
     const { view } = await draw({ query: 2, key: 1, pair, what_if: { scale: 1 } });
     expect(view.text(".aw-step[aria-label^=Scale]")).toContain("score × 1");
     expect(view.text(".aw-step[aria-label^=Scale]")).toContain("○ 0.500 before");
-    expect(view.text(".aw-step[aria-label^=Mask]")).toMatch(/Shifted by bias ?: −0.250/);
+    expect(view.text(".aw-step[aria-label^=Mask]")).toMatch(/The bias takes 0.250\./);
     expect(view.text(".aw-step[aria-label^=Mask]")).toContain("scaled − 0.250");
-    expect(view.all(".aw-hollow")).toHaveLength(0); // the weight itself did not change
+    expect(view.all("rect.aw-hollow")).toHaveLength(1); // no weight changed, and of the value one number
   });
 
   test("dimensions in order or the largest first", async () => {

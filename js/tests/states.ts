@@ -266,6 +266,8 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     against: "",
     comparison: null,
     changes: null,
+    findings: [],
+    deviation: null,
     ...changes,
   };
 }

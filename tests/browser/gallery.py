@@ -98,7 +98,8 @@ DRAWN = """() => {
   return document.querySelectorAll(".aw-ghost").length === 0 && roots.every((root) => {
     const picture = root.querySelector("[data-aw=picture]");
     const status = root.querySelector("[data-aw=status]");
-    return picture?.style.width && picture.getAttribute("aria-label") && status.textContent;
+    const sized = picture?.style.width || picture?.matches(".aw-steps-row");
+    return sized && picture.getAttribute("aria-label") && status.textContent;
   });
 }"""
 
@@ -255,7 +256,7 @@ def show(
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(widget._Desk(shown), {"requests": [request]})
+        reply = requests.answer(shown._desk(), {"requests": [request]})
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

@@ -6,23 +6,41 @@ import { count, listNumber, percent } from "../format";
 import { type Numbers, type Pair, waterfall } from "../steps";
 import type { Ui } from "../ui";
 import { BLOCKED } from "../wire";
+import { Token } from "./dom";
 import { dragScale } from "./what-if";
 
-const WIDE = 500; // of every picture, in its own units
+const WIDEST = 500; // of a picture, in pixels
+const BESIDE = 190 + 112 + 2 * 16; // what stands beside it: name, result, gaps
+const MARGIN = 24; // right of a picture: for what reaches beyond it
 const LABELS = 9; // under the bars of the softmax, at most
+const APART = 54; // pixels between two of them
+const ROOMY = 440; // pixels in which three notes stand side by side
+
+interface StepProps {
+  readonly ui: Ui;
+  readonly pair: Pair;
+  /** Pixels of its picture. */
+  readonly wide: number;
+}
 
 export function Ladder({ ui, pair, largestFirst }: { ui: Ui; pair: Pair; largestFirst: Signal<boolean> }) {
+  const stacked = ui.mode.value === "narrow" || ui.mode.value === "under";
+  const room = ui.width.value / ui.unit.value - MARGIN - (stacked ? 0 : BESIDE);
+  const step: StepProps = { ui, pair, wide: Math.max(200, Math.floor(Math.min(WIDEST, room))) };
   return (
     <div class="aw-ladder" data-aw="ladder">
-      {pair.score !== null && <DotProduct pair={pair} largestFirst={largestFirst} />}
-      {pair.scaled !== null && <Scale ui={ui} pair={pair} />}
-      {pair.softcap !== null && <Softcap pair={pair} />}
-      {pair.masked !== null && <Mask pair={pair} />}
-      <Softmax ui={ui} pair={pair} />
-      {pair.value !== null && pair.output !== null && <Value ui={ui} pair={pair} />}
+      {pair.score !== null && <DotProduct {...step} largestFirst={largestFirst} />}
+      {pair.scaled !== null && <Scale {...step} />}
+      {pair.softcap !== null && <Softcap {...step} />}
+      {pair.masked !== null && <Mask {...step} />}
+      <Softmax {...step} />
+      {pair.value !== null && pair.output !== null && <Value {...step} />}
     </div>
   );
 }
+
+/** Whether the query may attend to no key at all. */
+export const isNothing = (pair: Pair) => pair.maximum === Number.NEGATIVE_INFINITY;
 
 interface RowProps {
   readonly name: string;
@@ -31,17 +49,22 @@ interface RowProps {
   readonly unit: string;
   /** The result without the other rules in force, where that differs. */
   readonly before?: string | undefined;
+  /** What the step is for. */
+  readonly about?: ComponentChildren;
   readonly children: ComponentChildren;
 }
 
-function Row({ name, formula, result, unit, before, children }: RowProps) {
+function Row({ name, formula, result, unit, before, about, children }: RowProps) {
   return (
     <section class="aw-step" aria-label={`${name}: ${unit} ${result}`}>
       <div class="aw-step-name">
         <h4>{name}</h4>
         <div>{formula}</div>
       </div>
-      <div class="aw-step-picture">{children}</div>
+      <div class="aw-step-picture">
+        {children}
+        {about && <p class="aw-about">{about}</p>}
+      </div>
       <div class="aw-step-result">
         <output>{result}</output>
         <div>{unit}</div>
@@ -53,11 +76,15 @@ function Row({ name, formula, result, unit, before, children }: RowProps) {
 
 const score = (value: number | null) => listNumber(value ?? Number.NaN, "scores");
 const weight = (value: number | null) => listNumber(value ?? Number.NaN, "weights");
+const frame = (wide: number, tall: number) => ({
+  viewBox: `-2 0 ${wide + MARGIN - 2} ${tall}`,
+  style: { width: `calc(${wide + MARGIN - 2} * var(--aw-u))` },
+});
 const beforeOf = (pair: Pair, name: keyof Numbers, say: (value: number | null) => string) =>
   pair.original === null ? undefined : say(pair.original[name] as number | null);
 
 /** The sum of q_d · k_d as it grows; its last edge is the score. */
-function DotProduct({ pair, largestFirst }: { pair: Pair; largestFirst: Signal<boolean> }) {
+function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Signal<boolean> }) {
   const { products } = pair;
   if (products === null) {
     return (
@@ -66,62 +93,78 @@ function DotProduct({ pair, largestFirst }: { pair: Pair; largestFirst: Signal<b
       </Row>
     );
   }
+  const formula = (
+    <>
+      q · k = Σ q<sub>d</sub> k<sub>d</sub>
+    </>
+  );
+  const broken = products.findIndex((product) => !Number.isFinite(product));
+  if (broken >= 0 || !Number.isFinite(pair.score ?? 0)) {
+    return (
+      <Row name="Dot product" formula={formula} result={score(pair.score)} unit="score">
+        <p>
+          {broken < 0
+            ? "Each product is finite, but their sum is beyond what the numbers can hold."
+            : `Dimension ${broken}: q times k is ${score(products[broken]!)}, so q or k holds NaN or ∞ there, and so does the sum.`}
+        </p>
+      </Row>
+    );
+  }
   const steps = waterfall(products, largestFirst.value);
-  const sums = [0, ...steps.map((step) => step.to)].filter(Number.isFinite);
+  const sums = [0, ...steps.map((step) => step.to)];
   const [low, high] = [Math.min(...sums), Math.max(...sums)];
   const tall = 84;
   const y = (value: number) => 6 + (tall * (high - value)) / (high - low || 1);
-  const pitch = WIDE / steps.length;
+  const pitch = wide / steps.length;
   const gap = pitch > 6 ? 1 : 0;
   const order = Array.from(products.keys()).sort((a, b) => products[b]! - products[a]!);
   const [most, least] = [order[0]!, order.at(-1)!];
   const last = steps.at(-1)!;
+  const note = (dimension: number) => (
+    <span>
+      dimension {dimension} {products[dimension]! < 0 ? "takes" : "adds"} {score(Math.abs(products[dimension]!))}
+    </span>
+  );
   return (
     <Row
       name="Dot product"
-      formula={
-        <>
-          q · k = Σ q<sub>d</sub> k<sub>d</sub>
-        </>
-      }
+      formula={formula}
       result={score(pair.score)}
       unit="score"
+      about="How well the key fits the query: a bar for each dimension, its product added to the sum so far."
     >
-      <svg class="aw-chart" viewBox={`-2 0 ${WIDE + 22} ${tall + 14}`} role="img" aria-label="Products, summed">
-        <path class="aw-axis" d={`M0 ${y(0)}H${WIDE}`} />
+      <svg class="aw-chart" {...frame(wide, tall + 14)} role="img" aria-label="Products, summed">
+        <path class="aw-axis" d={`M0 ${y(0)}H${wide}`} />
         {steps.map((step, place) => (
           <rect
             key={step.index}
             class={step.to < step.from ? "aw-below" : "aw-above"}
             x={place * pitch}
-            y={Math.min(y(step.from), y(step.to)) || 0}
+            y={Math.min(y(step.from), y(step.to))}
             width={Math.max(0.5, pitch - gap)}
-            height={Math.max(1, Math.abs(y(step.from) - y(step.to)) || 0)}
+            height={Math.max(1, Math.abs(y(step.from) - y(step.to)))}
             rx={pitch > 6 ? 1 : 0}
           >
             <title>{`dimension ${step.index}: ${score(products[step.index]!)}, sum ${score(step.to)}`}</title>
           </rect>
         ))}
-        <path class="aw-lead" d={`M${WIDE} ${y(last.to)}h12`} />
-        <circle class="aw-dot" cx={WIDE + 14} cy={y(last.to)} r="3.5" />
+        <path class="aw-lead" d={`M${wide} ${y(last.to)}h12`} />
+        <circle class="aw-dot" cx={wide + 14} cy={y(last.to)} r="3.5">
+          <title>{`sum: ${score(last.to)}`}</title>
+        </circle>
       </svg>
-      <div class="aw-notes">
-        <span>
-          dimension {most} {products[most]! < 0 ? "takes" : "adds"} {score(Math.abs(products[most]!))}
-        </span>
+      <div class="aw-notes" data-two-lines={wide < ROOMY || undefined}>
+        {note(most)}
         <button
           type="button"
           onClick={() => {
             largestFirst.value = !largestFirst.value;
           }}
         >
-          {count(products.length)} products, {largestFirst.value ? "largest first" : "in order"}
+          {count(products.length)} {products.length === 1 ? "product" : "products"},{" "}
+          {largestFirst.value ? "largest first" : "in order"}
         </button>
-        {products.length > 1 && (
-          <span>
-            dimension {least} {products[least]! < 0 ? "takes" : "adds"} {score(Math.abs(products[least]!))}
-          </span>
-        )}
+        {products.length > 1 && note(least)}
       </div>
     </Row>
   );
@@ -148,35 +191,47 @@ export function scaleWords(
 }
 
 /** From the score to the scaled score on one line; the solid dot can be moved: that is another scale. */
-function Scale({ ui, pair }: { ui: Ui; pair: Pair }) {
+function Scale({ ui, pair, wide }: StepProps) {
+  const { head_size } = ui.store.facts.value;
+  const words = scaleWords(pair.scale, head_size);
+  if (!Number.isFinite(pair.score ?? 0)) {
+    return (
+      <Row name="Scale" formula={words.formula} result={score(pair.scaled)} unit="scaled">
+        <p>A factor does not change {score(pair.score)}.</p>
+      </Row>
+    );
+  }
   const from = pair.score ?? 0;
   const to = pair.scaled ?? 0;
   const before = pair.original?.scaled ?? null;
   const shown = [0, from, to, ...(before === null ? [] : [before])].filter(Number.isFinite);
   const [low, high] = [Math.min(...shown), Math.max(...shown)];
-  const x = (value: number) => 8 + ((WIDE - 16) * (value - low)) / (high - low || 1);
+  const x = (value: number) => 8 + ((wide - 16) * (value - low)) / (high - low || 1);
   const apart = Math.abs(x(from) - x(to));
   const ahead = x(from) > x(to) ? 7 : -7;
   const drag = dragScale(
     ui,
     pair,
-    (px, width) => low + ((px / width) * (WIDE + 22) - 2 - 8) * ((high - low) / (WIDE - 16)),
+    (px, width) => low + ((px / width) * (wide + MARGIN - 2) - 2 - 8) * ((high - low) / (wide - 16)),
   );
   return (
     <Row
       name="Scale"
-      formula={
-        <>
-          {scaleWords(pair.scale, ui.store.facts.value.head_size).formula}
-          {from !== 0 && <div class="aw-step-tip">drag the filled dot to try another</div>}
-        </>
-      }
+      formula={words.formula}
       result={score(pair.scaled)}
       unit="scaled"
       before={beforeOf(pair, "scaled", score)}
+      about={
+        <>
+          {head_size === null
+            ? "One factor for all scores of the head."
+            : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them: ÷ √${head_size} takes that back, so that the softmax does not give one key everything.`}
+          {from !== 0 && " Drag the filled dot to try another scale."}
+        </>
+      }
     >
-      <svg class="aw-chart" viewBox={`-2 0 ${WIDE + 22} 34`} role="img" aria-label="From score to scaled score">
-        <path class="aw-track" d={`M0 10H${WIDE}`} />
+      <svg class="aw-chart" {...frame(wide, 34)} role="img" aria-label="From score to scaled score">
+        <path class="aw-track" d={`M0 10H${wide}`} />
         <path class="aw-tick" d={`M${x(0)} 6v8`} />
         {Math.abs(x(0) - x(to)) > 30 && Math.abs(x(0) - x(from)) > 30 && (
           <text x={x(0)} y="29">
@@ -190,7 +245,11 @@ function Scale({ ui, pair }: { ui: Ui; pair: Pair }) {
           />
         )}
         <circle class="aw-dot" data-hollow cx={x(from)} cy="10" r="4" />
-        {before !== null && <circle class="aw-dot" data-before cx={x(before)} cy="10" r="4.5" />}
+        {before !== null && (
+          <circle class="aw-dot" data-before cx={x(before)} cy="10" r="4.5">
+            <title>{`before: ${score(before)}`}</title>
+          </circle>
+        )}
         <circle class="aw-dot aw-grip" cx={x(to)} cy="10" r="4.5" {...drag} />
         <text x={x(to)} y="29">
           scaled
@@ -205,11 +264,11 @@ function Scale({ ui, pair }: { ui: Ui; pair: Pair }) {
   );
 }
 
-function Softcap({ pair }: { pair: Pair }) {
+function Softcap({ pair, wide }: StepProps) {
   const cap = Number((pair.softcap ?? 0).toPrecision(4));
   const tall = 40;
   const most = Math.max(3 * (pair.softcap ?? 1), Math.abs(pair.scaled ?? 0));
-  const x = (value: number) => WIDE / 2 + ((value / most) * WIDE) / 2;
+  const x = (value: number) => wide / 2 + ((value / most) * wide) / 2;
   const y = (value: number) => tall / 2 - ((value / (pair.softcap ?? 1)) * (tall - 8)) / 2;
   const curve = Array.from({ length: 61 }, (_, i) => {
     const value = most * (i / 30 - 1);
@@ -222,18 +281,23 @@ function Softcap({ pair }: { pair: Pair }) {
       result={score(pair.capped)}
       unit="capped"
       before={beforeOf(pair, "capped", score)}
+      about={`The curve bends scores so that none goes beyond ±${cap}; small ones stay nearly as they are.`}
     >
-      <svg class="aw-chart" viewBox={`-2 0 ${WIDE + 22} ${tall}`} role="img" aria-label="Softcap">
-        <path class="aw-axis" d={`M0 ${tall / 2}H${WIDE}`} />
+      <svg class="aw-chart" {...frame(wide, tall)} role="img" aria-label="Softcap">
+        <path class="aw-axis" d={`M0 ${tall / 2}H${wide}`} />
         <path class="aw-curve" d={curve.join("")} />
-        <circle class="aw-dot" cx={x(pair.scaled ?? 0)} cy={y(pair.capped ?? 0)} r="3.5" />
+        {Number.isFinite(pair.scaled) && (
+          <circle class="aw-dot" cx={x(pair.scaled ?? 0)} cy={y(pair.capped ?? 0)} r="3.5">
+            <title>{`scaled ${score(pair.scaled)}, capped ${score(pair.capped)}`}</title>
+          </circle>
+        )}
       </svg>
     </Row>
   );
 }
 
 /** Which rule blocks the pair, or what is added; one sentence for each. */
-function Mask({ pair }: { pair: Pair }) {
+function Mask({ pair }: StepProps) {
   const { effects, allowed } = pair;
   const added = effects.filter((effect) => effect.adds !== null && effect.adds !== 0 && !effect.blocks);
   const start = pair.softcap === null ? "scaled" : "capped";
@@ -250,15 +314,37 @@ function Mask({ pair }: { pair: Pair }) {
         {effects.length === 0 && <RuleLine allowed>Allowed. No rule blocks or shifts this pair.</RuleLine>}
         {effects.map((effect) => (
           <RuleLine key={effect.name} allowed={!effect.blocks}>
-            {effect.blocks ? "Blocked by " : effect.adds === null ? "Allowed by " : "Shifted by "}
-            <b>{effect.name}</b>
-            {effect.adds !== null &&
-              !effect.blocks &&
-              `: ${effect.adds < 0 ? "−" : "+"}${score(Math.abs(effect.adds))}`}
+            <EffectWords effect={effect} />
           </RuleLine>
         ))}
       </div>
     </Row>
+  );
+}
+
+/** "Blocked by causal: key ≤ query", "The mask allows this pair.", "The bias takes 0.250." */
+function EffectWords({ effect: { name, blocks, adds } }: { effect: Numbers["effects"][number] }) {
+  if (!/^(mask|bias)\b/.test(name)) {
+    return (
+      <>
+        {blocks ? "Blocked by " : "Allowed by "}
+        <b>{name}</b>
+      </>
+    );
+  }
+  const [what, ...how] = name.split(": ");
+  return (
+    <>
+      The <b>{what}</b>
+      {how.length > 0 && ` (${how.join(": ")})`}{" "}
+      {blocks
+        ? "blocks this pair: its score becomes −∞."
+        : adds === null
+          ? "allows this pair."
+          : adds === 0
+            ? "adds 0."
+            : `${adds < 0 ? "takes" : "adds"} ${score(Math.abs(adds))}.`}
+    </>
   );
 }
 
@@ -275,13 +361,13 @@ function RuleLine({ allowed, children }: { allowed: boolean; children: Component
 }
 
 /** The query's weights; that of the pair in ink. */
-function Softmax({ ui, pair }: { ui: Ui; pair: Pair }) {
+function Softmax({ ui, pair, wide }: StepProps) {
   const { keys, grid } = pair.row;
   const values = Array.from(grid.values, (value) => (Number.isFinite(value) ? value : 0));
-  const before = pair.original?.weight ?? null;
-  const most = Math.max(...values, before ?? 0, 1e-30);
+  const before = pair.original?.row ?? null;
+  const most = Math.max(...values, ...(before ?? []).filter(Number.isFinite), 1e-30);
   const tall = 48;
-  const pitch = WIDE / keys.length;
+  const pitch = wide / keys.length;
   const bar = Math.max(1, Math.min(pitch - (pitch > 4 ? 2 : 0), 26));
   const labels = ui.store.keyLabels.value;
   const own = keys.indexOf(pair.key);
@@ -289,7 +375,7 @@ function Softmax({ ui, pair }: { ui: Ui; pair: Pair }) {
     values
       .map((_, index) => index)
       .sort((a, b) => (b === own ? 1 : a === own ? -1 : values[b]! - values[a]!))
-      .slice(0, Math.min(LABELS, Math.floor(WIDE / 54)))
+      .slice(0, Math.min(LABELS, Math.floor(wide / APART)))
       .filter((index) => index === own || values[index]! > 0.04 * most),
   );
   const shown = keepApart([...named], own, pitch, 46);
@@ -301,8 +387,9 @@ function Softmax({ ui, pair }: { ui: Ui; pair: Pair }) {
       result={pair.allowed ? weight(pair.weight) : "0"}
       unit={pair.log_normalizer === null ? "weight" : pair.allowed ? exponent : "blocked: no weight"}
       before={beforeOf(pair, "weight", weight)}
+      about={<AboutSoftmax ui={ui} pair={pair} />}
     >
-      <svg class="aw-chart" viewBox={`-2 0 ${WIDE + 22} ${tall + 20}`} role="img" aria-label="The query's weights">
+      <svg class="aw-chart" {...frame(wide, tall + 20)} role="img" aria-label="The query's weights">
         {values.map((value, index) => {
           const center = (index + 0.5) * pitch;
           const height = (tall * value) / most;
@@ -323,15 +410,17 @@ function Softmax({ ui, pair }: { ui: Ui; pair: Pair }) {
                   <title>{`${labels.at(key).text} ${count(key)}: ${weight(value)}`}</title>
                 </rect>
               )}
-              {index === own && before !== null && before !== pair.weight && (
+              {before !== null && before[index] !== value && before[index]! > 0 && (
                 <rect
                   class="aw-hollow"
                   x={center - bar / 2}
-                  y={tall - (tall * before) / most}
+                  y={tall - (tall * before[index]!) / most}
                   width={bar}
-                  height={(tall * before) / most}
+                  height={(tall * before[index]!) / most}
                   rx={bar > 6 ? 1.5 : 0}
-                />
+                >
+                  <title>{`before: ${weight(before[index]!)}`}</title>
+                </rect>
               )}
               {shown.has(index) && (
                 <text x={center} y={tall + 14} data-own={index === own || undefined}>
@@ -353,6 +442,27 @@ function Softmax({ ui, pair }: { ui: Ui; pair: Pair }) {
   );
 }
 
+/** Which row it runs over, and what the log-normalizer is. */
+function AboutSoftmax({ ui, pair }: { ui: Ui; pair: Pair }) {
+  const query = (
+    <b>
+      <Token labels={ui.store.queryLabels.value} index={pair.query} subscript />
+    </b>
+  );
+  if (isNothing(pair))
+    return <>Nothing allowed: every key is blocked for {query}, so its weights and its output are 0.</>;
+  if (Number.isNaN(pair.log_normalizer)) {
+    return <>A NaN among the scores of {query}: then all weights of its row are NaN.</>;
+  }
+  if (pair.log_normalizer === null) return <>The row of {query}, as it was given.</>;
+  return (
+    <>
+      Over the row of {query}, all keys that it may attend to: exp of each masked score ÷ the sum of these exp, so that
+      the row sums to 1. The log-normalizer {score(pair.log_normalizer)} is the logarithm of that sum.
+    </>
+  );
+}
+
 const clipped = (text: string) => (text.length > 9 ? `${text.slice(0, 8)}…` : text);
 
 /** Of labels that would stand closer than `least`, the earlier ones, which matter more, and the pair's own. */
@@ -365,17 +475,33 @@ function keepApart(order: number[], own: number, pitch: number, least: number): 
 }
 
 /** What the key adds to the query's output, number by number, over the whole output. */
-function Value({ ui, pair }: { ui: Ui; pair: Pair }) {
+function Value({ ui, pair, wide }: StepProps) {
   const value = pair.value!;
   const output = pair.output!;
-  const most = Math.max(...Array.from(output, Math.abs).filter(Number.isFinite), ...Array.from(value, Math.abs), 1e-30);
+  const was = pair.original?.value ?? null;
+  const all = [...output, ...value, ...(was ?? [])];
+  const most = Math.max(...all.map(Math.abs).filter(Number.isFinite), 1e-30);
   const half = 26;
-  const pitch = WIDE / output.length;
+  const pitch = wide / output.length;
   const bar = Math.max(0.75, Math.min(pitch - (pitch > 4 ? 2 : 0), 16));
-  const rect = (x: number, number: number, name: string, width: number) => {
+  const rect = (index: number, number: number, name: string, width: number) => {
     const height = Math.max(0.5, (half * Math.abs(number)) / most || 0);
-    return <rect class={name} x={x - width / 2} y={number < 0 ? half : half - height} width={width} height={height} />;
+    return (
+      <rect
+        class={name}
+        x={(index + 0.5) * pitch - width / 2}
+        y={number < 0 ? half : half - height}
+        width={width}
+        height={height}
+      >
+        <title>
+          {`number ${index}: ${score(value[index]!)} of ${score(output[index]!)}`}
+          {was !== null && `, before ${score(was[index]!)}`}
+        </title>
+      </rect>
+    );
   };
+  const thin = Math.max(0.75, bar * 0.75);
   const keyName = ui.store.keyLabels.value.at(pair.key).text;
   const queryName = ui.store.queryLabels.value.at(pair.query).text;
   return (
@@ -383,15 +509,15 @@ function Value({ ui, pair }: { ui: Ui; pair: Pair }) {
       name="Value"
       formula="weight × v"
       result={pair.share === null ? "0" : percent(pair.share, 1)}
-      unit="of all contributions ‖weight · v‖"
+      unit={pair.share === null ? "nothing is attended to" : "of all contributions ‖weight · v‖"}
       before={beforeOf(pair, "share", (share) => (share === null ? "0" : percent(share, 1)))}
     >
-      <svg class="aw-chart" viewBox={`-2 0 ${WIDE + 22} ${2 * half + 2}`} role="img" aria-label="Weight times value">
-        {Array.from(output, (number, index) => rect((index + 0.5) * pitch, number, "aw-whole", bar))}
-        {Array.from(value, (number, index) =>
-          rect((index + 0.5) * pitch, number, number < 0 ? "aw-below" : "aw-above", Math.max(0.75, bar * 0.75)),
-        )}
-        <path class="aw-axis" d={`M0 ${half}H${WIDE}`} />
+      <svg class="aw-chart" {...frame(wide, 2 * half + 2)} role="img" aria-label="Weight times value">
+        {Array.from(output, (number, index) => rect(index, number, "aw-whole", bar))}
+        {Array.from(value, (number, index) => rect(index, number, number < 0 ? "aw-below" : "aw-above", thin))}
+        {was !== null &&
+          Array.from(was, (number, index) => number !== value[index] && rect(index, number, "aw-hollow", bar))}
+        <path class="aw-axis" d={`M0 ${half}H${wide}`} />
       </svg>
       <div class="aw-notes">
         <span>
@@ -399,8 +525,14 @@ function Value({ ui, pair }: { ui: Ui; pair: Pair }) {
           <i class="aw-below" /> from <bdi>{keyName}</bdi>
         </span>
         <span>
-          <i class="aw-whole" /> the whole output of <bdi>{queryName}</bdi>, {count(output.length)} dimensions
+          <i class="aw-whole" /> the whole output of <bdi>{queryName}</bdi>, {count(output.length)}{" "}
+          {output.length === 1 ? "number" : "numbers"}
         </span>
+        {was !== null && (
+          <span>
+            <i class="aw-hollow" /> before
+          </span>
+        )}
       </div>
     </Row>
   );

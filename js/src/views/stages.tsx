@@ -1,31 +1,43 @@
 /** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
 
 import { type Signal, signal } from "@preact/signals-core";
-import { Component, createRef } from "preact";
-import { type Brush, makeBrush, type Paints } from "../brush";
-import { drawRaster } from "../canvas";
-import { count, legendTicks, listNumber, statusNumber } from "../format";
+import type { Paints } from "../brush";
+import { count, listNumber } from "../format";
 import type { Stage } from "../model";
 import type { Bin } from "../source";
-import { isSigned, legendOf } from "../stages";
-import { asPicture, type Pair, type Small, type Stages } from "../steps";
+import { legendOf } from "../stages";
+import type { Pair, Small, Stages } from "../steps";
 import type { Ui } from "../ui";
 import { mount, part, px, Token, type View } from "./dom";
+import { deviationOf, Findings, lookAtFindings } from "./findings";
+import { Gradients } from "./gradients";
 import { stepHead, stepLayer } from "./keyboard";
-import { Ladder, scaleWords } from "./ladder";
+import { isNothing, Ladder, scaleWords } from "./ladder";
+import { Unfold } from "./sections";
+import { Raster, SmallRamp, sizeOf } from "./small";
+import { Cost, Scaling } from "./spread";
+import { whatIfName } from "./what-if";
 
 const SIDE = 112; // pixels of a small picture's longer side, at most
 const LEAST_SIDE = 76; // at least, to stand in one row
-const LEAST = 14; // of the shorter side
 const ARROW = 58; // between two pictures
 const STACKED_BELOW = 104; // then name and number do not stand on one line
 
-export function stages(ui: Ui): View {
-  const largestFirst = signal(true);
-  return mount(part("aw-steps"), () => <StagesView ui={ui} largestFirst={largestFirst} />);
+/** What a reader has chosen in this view. */
+interface Chosen {
+  readonly largestFirst: Signal<boolean>;
+  /** The sections that are open. */
+  readonly open: Signal<ReadonlySet<string>>;
+  /** Whether one's own q and k are swept. */
+  readonly own: Signal<boolean>;
 }
 
-function StagesView({ ui, largestFirst }: { ui: Ui; largestFirst: Signal<boolean> }) {
+export function stages(ui: Ui): View {
+  const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
+  return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
+}
+
+function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const found = store.stages.value;
   const paints = ui.paints.value;
@@ -37,17 +49,22 @@ function StagesView({ ui, largestFirst }: { ui: Ui; largestFirst: Signal<boolean
   const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
   return (
     <>
-      <Headline ui={ui} pair={pair} parity={found.parity} />
+      <Headline ui={ui} pair={pair} />
+      <Changed ui={ui} />
       <div class="aw-steps-row" data-aw="picture" role="group" aria-label="Stages of the computation">
         {found.pictures.map((small, index) => (
           <>
-            {index > 0 && <Operation text={operation(small.stage, ui, pair)} side={side} />}
+            {index > 0 && <Operation {...operation(small.stage, ui, pair)} side={side} />}
             <SmallPicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
           </>
         ))}
         {found.output !== null && (
           <>
-            <Operation text="· V" side={side} />
+            <Operation
+              text="· V"
+              about="Each row of the output is the mean of all values v, by the weights of the row"
+              side={side}
+            />
             <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} />
           </>
         )}
@@ -58,22 +75,32 @@ function StagesView({ ui, largestFirst }: { ui: Ui; largestFirst: Signal<boolean
         </p>
       )}
       {pair === null ? (
-        <p class="aw-prompt">Click a cell to see why its weight is what it is.</p>
+        <p class="aw-prompt">Rows are queries, columns are keys. Click a cell to see why its weight is what it is.</p>
       ) : (
-        <Ladder ui={ui} pair={pair} largestFirst={largestFirst} />
+        <Ladder ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
       )}
+      <div class="aw-sections">
+        <Findings ui={ui} />
+        {found.pictures.length > 1 && (
+          <Unfold name="Scaling" note="what ÷ √d_k does to scores and weights" open={chosen.open}>
+            {() => <Scaling ui={ui} own={chosen.own} />}
+          </Unfold>
+        )}
+        {found.output !== null && (
+          <Unfold name="Gradients" note="how the output answers to v, weights, scores, q and k" open={chosen.open}>
+            {() => <Gradients ui={ui} />}
+          </Unfold>
+        )}
+        <Unfold name="Cost" note="time and memory as the text grows, measured" open={chosen.open}>
+          {() => <Cost ui={ui} />}
+        </Unfold>
+      </div>
     </>
   );
 }
 
-interface HeadlineProps {
-  readonly ui: Ui;
-  readonly pair: Pair | null;
-  readonly parity: Stages["parity"];
-}
-
 /** "bank → lent  why the weight is .2283", and whether torch computes the same. */
-function Headline({ ui, pair, parity }: HeadlineProps) {
+function Headline({ ui, pair }: { ui: Ui; pair: Pair | null }) {
   const { store } = ui;
   return (
     <div class="aw-steps-head">
@@ -86,38 +113,97 @@ function Headline({ ui, pair, parity }: HeadlineProps) {
           <span class="aw-pill">
             <Token labels={store.keyLabels.value} index={pair.key} subscript />
           </span>
-          <span class="aw-steps-why">
-            {pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight"}
-          </span>
+          <span class="aw-steps-why">{why(pair)}</span>
         </span>
       )}
-      {parity !== null && (
-        <span class="aw-parity" data-equal={parity.equal || undefined}>
-          {parity.equal ? "✓" : "!"}{" "}
-          <span>
-            {parity.equal
-              ? `equals torch SDPA, largest difference ${small(parity.difference)}`
-              : `differs from torch SDPA by ${small(parity.difference)}`}
+      <Parity ui={ui} />
+    </div>
+  );
+}
+
+function why(pair: Pair): string {
+  if (isNothing(pair)) return "nothing allowed: weights and output are 0";
+  return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
+}
+
+/** Whether torch's own attention comes to the same output; or why there is nothing to compare with. */
+function Parity({ ui }: { ui: Ui }) {
+  const torch = deviationOf(ui)?.torch;
+  if (torch === undefined) return null;
+  if (torch.difference === null) {
+    return (
+      <span class="aw-parity" data-none>
+        <span>{torch.why}</span>
+      </span>
+    );
+  }
+  const over = `Of ${count(torch.queries)} ${torch.queries === 1 ? "query" : "queries"}, the largest difference of a number of the output`;
+  return (
+    <span class="aw-parity" data-equal={torch.equal || undefined} title={over}>
+      {torch.equal ? "✓" : "!"}{" "}
+      <span>
+        {torch.equal ? (
+          `equals torch SDPA, largest difference ${small(torch.difference)}`
+        ) : (
+          <>
+            differs from torch SDPA by {small(torch.difference)}:{" "}
+            <button type="button" class="aw-link" onClick={() => lookAtFindings(ui)}>
+              see why
+            </button>
+          </>
+        )}
+      </span>
+    </span>
+  );
+}
+
+/** Other rules are in force: what they change, and the way back. */
+function Changed({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changes = store.what_if.value;
+  const name = whatIfName(changes);
+  if (name === "none") return null;
+  const original = deviationOf(ui)?.original;
+  const of = original && original.queries < store.facts.value.queries ? `, in ${count(original.queries)} queries` : "";
+  return (
+    <div class="aw-changed">
+      <span>
+        What if: <b>{name}</b>
+        {original && original.weights !== null && (
+          <span class="aw-muted">
+            {" "}
+            · largest change of a weight {listNumber(original.weights, "weights")}
+            {original.output === null ? "" : `, of a number of the output ${listNumber(original.output, "scores")}`}
+            {of}
           </span>
-        </span>
-      )}
+        )}
+      </span>
+      <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
+        As it was
+      </button>
     </div>
   );
 }
 
 const small = (value: number) => (value === 0 ? "0" : value.toExponential(1).replace("-", "−"));
 
-/** What leads from one stage to the next. */
-function operation(to: Stage, ui: Ui, pair: Pair | null): string {
-  if (to === "scaled") return scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size).sign;
-  if (to === "capped") return "softcap";
-  if (to === "masked") return "+ mask";
-  return "softmax";
+/** What leads from one stage to the next, and what that is for. */
+function operation(to: Stage, ui: Ui, pair: Pair | null): { text: string; about: string } {
+  if (to === "scaled") {
+    const { sign } = scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size);
+    return { text: sign, about: "The same factor for all scores, so that they do not grow with the head size" };
+  }
+  if (to === "capped") return { text: "softcap", about: "cap · tanh(scaled ÷ cap): no score beyond ± the cap" };
+  if (to === "masked") return { text: "+ mask", about: "What a rule blocks becomes −∞; a bias is added to the others" };
+  return {
+    text: "softmax",
+    about: "Over each row: exp of a score ÷ the sum of exp of all scores in its row, so that each row sums to 1",
+  };
 }
 
-function Operation({ text, side }: { text: string; side: number }) {
+function Operation({ text, about, side }: { text: string; about: string; side: number }) {
   return (
-    <div class="aw-operation" style={{ height: px(side) }}>
+    <div class="aw-operation" style={{ height: px(side) }} title={about}>
       <span>{text}</span>
       <svg viewBox="0 0 30 8" aria-hidden="true">
         <path d="M0 4h28M24 1l4 3-4 3" />
@@ -266,95 +352,6 @@ function Output({
   );
 }
 
-/** As large as fits, cells square where that leaves no hairline. */
-function sizeOf({ grid }: Small, side: number): { width: number; height: number } {
-  const most = Math.max(grid.rows, grid.columns);
-  return {
-    width: Math.max(LEAST, Math.round((side * grid.columns) / most)),
-    height: Math.max(LEAST, Math.round((side * grid.rows) / most)),
-  };
-}
-
-function brushOf(small: Small, of: Stages["of"]): Brush {
-  return makeBrush(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
-}
-
-interface RasterProps extends Omit<SmallProps, "ui" | "pair" | "side"> {
-  /** Of one that can be focused and moved in. */
-  readonly label?: string;
-}
-
-class Raster extends Component<RasterProps> {
-  private canvas = createRef<HTMLCanvasElement>();
-
-  override shouldComponentUpdate(next: RasterProps) {
-    return next.small !== this.props.small || next.paints !== this.props.paints;
-  }
-
-  override componentDidMount() {
-    const canvas = this.canvas.current;
-    if (canvas !== null && this.props.label !== undefined) {
-      canvas.tabIndex = 0;
-      canvas.setAttribute("role", "application");
-      canvas.setAttribute("aria-roledescription", "heatmap");
-      canvas.setAttribute("aria-label", this.props.label);
-    }
-    this.draw();
-  }
-
-  override componentDidUpdate() {
-    this.draw();
-  }
-
-  private draw() {
-    const { small, of, paints } = this.props;
-    const brush = brushOf(small, of);
-    if (this.canvas.current !== null) {
-      drawRaster(this.canvas.current, small.grid, brush, brush.signed ? paints.diverging : paints.sequential);
-    }
-  }
-
-  override render() {
-    return <canvas ref={this.canvas} />;
-  }
-}
-
-/** Four pixels of the ramp with its ends. */
-class SmallRamp extends Component<Omit<SmallProps, "ui" | "pair" | "side"> & { width: number }> {
-  private canvas = createRef<HTMLCanvasElement>();
-
-  override componentDidMount() {
-    this.draw();
-  }
-
-  override componentDidUpdate() {
-    this.draw();
-  }
-
-  private draw() {
-    const { small, of, paints } = this.props;
-    const context = this.canvas.current?.getContext("2d");
-    if (!context) return;
-    const image = context.createImageData(256, 1);
-    const packed = (brushOf(small, of).signed ? paints.diverging : paints.sequential).packed;
-    new Uint32Array(image.data.buffer).set(packed);
-    context.putImageData(image, 0, 0);
-  }
-
-  override render({ small, of, width }: Omit<SmallProps, "ui" | "pair" | "side"> & { width: number }) {
-    const domain = brushOf(small, of).domain;
-    const ends = domain === null ? [] : legendTicks(domain.low, domain.high, "linear", small.stage);
-    const [first, last] = [ends[0], ends.at(-1)];
-    return (
-      <div class="aw-small-ramp" style={{ width: px(Math.max(64, width)) }}>
-        <canvas ref={this.canvas} width={256} height={1} />
-        <span>{first?.text}</span>
-        <span>{last !== first ? last?.text : ""}</span>
-      </div>
-    );
-  }
-}
-
 /** The same keys as on the heatmap, as far as they mean something here. */
 function press(ui: Ui, event: KeyboardEvent): void {
   const { store } = ui;
@@ -393,6 +390,3 @@ const span = (index: number, bin: number, total: number) => ({
   start: index * bin,
   stop: Math.min((index + 1) * bin, total),
 });
-
-/** For the status line: the pinned pair's weight with all its digits. */
-export const exactWeight = (pair: Pair) => statusNumber(pair.weight ?? Number.NaN);

@@ -3,6 +3,7 @@
 import { count, statusNumber } from "../format";
 import type { Reading } from "../source";
 import { wordOf } from "../stages";
+import type { Pair } from "../steps";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import { BLOCKED, NUMBER, type Picture } from "../wire";
@@ -46,7 +47,8 @@ function Status({ ui }: { ui: Ui }) {
   const picture = store.picture.value;
   if (picture === null) return null;
   const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
-  const reading = hovering ? ui.hovered.value : ui.pinned.value;
+  const pair = store.view.value === "stages" && !hovering ? store.pair.value : null;
+  const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
   return (
     <>
       <span>
@@ -55,7 +57,10 @@ function Status({ ui }: { ui: Ui }) {
         ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
         ) : reading === null ? (
-          <Pinned ui={ui} />
+          <>
+            <Pinned ui={ui} />
+            {pair !== null && <PairWeight pair={pair} />}
+          </>
         ) : (
           <Exact reading={reading} picture={picture} ui={ui} />
         )}
@@ -144,6 +149,17 @@ function Pinned({ ui }: { ui: Ui }) {
       {query !== null && <Place labels={store.queryLabels.value} index={query} side="query" always />}
       {query !== null && key !== null && " → "}
       {key !== null && <Place labels={store.keyLabels.value} index={key} side="key" always />}
+    </>
+  );
+}
+
+/** Of the stages view: the number that its steps lead to. */
+function PairWeight({ pair }: { pair: Pair }) {
+  return (
+    <>
+      <i class="aw-gap" />
+      {pair.allowed ? "weight " : ""}
+      <b class="aw-exact">{pair.allowed ? statusNumber(pair.weight ?? Number.NaN) : "masked"}</b>
     </>
   );
 }

@@ -6,6 +6,7 @@ import type { ColorRange, Side, ViewName } from "../model";
 import { isSigned } from "../stages";
 import type { Ui } from "../ui";
 import { mount, part, rove, type View } from "./dom";
+import { FindingsBadge } from "./findings";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
@@ -70,6 +71,7 @@ function Toolbar({ ui }: { ui: Ui }) {
         </div>
       )}
       <div class="aw-controls">
+        <FindingsBadge ui={ui} />
         {mode === "narrow" && (
           <>
             <LayerStepper ui={ui} />

@@ -1,6 +1,7 @@
 /** Other rules for the same tensors: a menu of them, and a scale that can be dragged. */
 
 import { effect } from "@preact/signals-core";
+import { Component, createRef } from "preact";
 import type { WhatIf } from "../model";
 import type { Pair } from "../steps";
 import type { Store } from "../store";
@@ -9,10 +10,11 @@ import { Menu, type Section } from "./menu";
 
 /** What is changed, in a few words; "none". */
 export function whatIfName(changes: WhatIf): string {
-  const { scale, temperature, mask, causal, window, drop_keys, dtype } = changes;
+  const { scale, temperature, softcap, mask, causal, window, drop_keys, dtype } = changes;
   const words = [
     scale === undefined ? "" : `scale ${short(scale)}`,
     temperature === undefined ? "" : `temperature ${short(temperature)}`,
+    softcap === undefined ? "" : softcap === null ? "no softcap" : `softcap ${short(softcap)}`,
     mask === false ? "no mask" : "",
     causal === undefined ? "" : causal === false ? "not causal" : causal === true ? "causal" : "causal, lower right",
     window === undefined ? "" : window === null ? "no window" : `window ${window}`,
@@ -39,6 +41,8 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
   const changes = store.what_if.value;
   return (
     <Menu name="What if" label="What if" value={whatIfName(changes)} sections={sections(ui)}>
+      <h4>Numbers</h4>
+      <Numbers ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
           As it was
@@ -47,6 +51,78 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
     </Menu>
   );
 }
+
+/** Controls that take any number; an empty one is as it was. */
+const FIELDS = [
+  { name: "scale", label: "Scale", note: "times each score", whole: false, least: Number.NEGATIVE_INFINITY },
+  { name: "temperature", label: "Temperature", note: "divides the scale", whole: false, least: 0 },
+  { name: "softcap", label: "Softcap", note: "or “none”", whole: false, least: 0 },
+  { name: "window", label: "Window", note: "keys, or “none”", whole: true, least: 1 },
+] as const;
+type Field = (typeof FIELDS)[number];
+
+/** What was typed: undefined is as it was, null none; a text says what is wrong. */
+function typed({ label, name, whole, least }: Field, text: string): number | null | undefined | string {
+  const word = text.trim().toLowerCase();
+  if (word === "") return undefined;
+  if (word === "none" && (name === "softcap" || name === "window")) return null;
+  const value = Number(word.replace("−", "-"));
+  if (!Number.isFinite(value)) return `${label} is a number`;
+  if (whole && (!Number.isInteger(value) || value < least)) return `${label}: a whole number of keys, 1 or more`;
+  return least === 0 && value <= 0 ? `${label} is above 0` : value;
+}
+
+class Numbers extends Component<{ ui: Ui }, { error: string }> {
+  override state = { error: "" };
+  private form = createRef<HTMLFormElement>();
+
+  private submit = (event: Event) => {
+    event.preventDefault();
+    const { store } = this.props.ui;
+    const wanted: { [name: string]: number | null | undefined } = {};
+    for (const field of FIELDS) {
+      const input = this.form.current?.elements.namedItem(field.name) as HTMLInputElement;
+      if (input.value === textOf(store.what_if.value[field.name])) continue; // as shown: perhaps of more digits
+      const value = typed(field, input.value);
+      if (typeof value === "string") return this.setState({ error: value });
+      wanted[field.name] = value;
+    }
+    this.setState({ error: "" });
+    if (Object.keys(wanted).length > 0) change(store, wanted as WhatIf);
+  };
+
+  override render({ ui }: { ui: Ui }, { error }: { error: string }) {
+    const changes = ui.store.what_if.value;
+    return (
+      <>
+        <form class="aw-fields" ref={this.form} onSubmit={this.submit}>
+          {FIELDS.map(({ name, label, note }) => (
+            <label key={name}>
+              <span>{label}</span>
+              <input
+                key={textOf(changes[name])}
+                name={name}
+                inputMode="decimal"
+                placeholder="as it was"
+                defaultValue={textOf(changes[name])}
+              />
+              <span class="aw-muted">{note}</span>
+            </label>
+          ))}
+          <button type="submit" class="aw-set">
+            Set
+          </button>
+        </form>
+        <div class="aw-form-error" role="alert">
+          {error}
+        </div>
+      </>
+    );
+  }
+}
+
+const textOf = (value: number | null | undefined) =>
+  value === undefined ? "" : value === null ? "none" : String(Number(value.toPrecision(6)));
 
 function sections({ store }: Ui): Section[] {
   const changes = store.what_if.value;
@@ -62,7 +138,7 @@ function sections({ store }: Ui): Section[] {
         ...(head_size === null ? [] : [{ value: String(head_size ** -0.5), name: `1 ÷ √${head_size}` }]),
         { value: "1", name: "1", note: "no scaling" },
       ],
-      choose: (value) => change(store, { scale: value === "own" ? undefined : Number(value) }),
+      choose: (value) => change(store, { scale: value === "own" ? undefined : Number(value), temperature: undefined }),
     },
     {
       title: "Mask",
@@ -87,7 +163,7 @@ function sections({ store }: Ui): Section[] {
         }),
     },
     {
-      title: "Numbers",
+      title: "Number type",
       value: changes.dtype ?? "own",
       choices: [
         { value: "own", name: "as they are" },
@@ -131,7 +207,7 @@ export function newestOnly(store: Store): (scale: number) => void {
     sentAt = store.facts.peek().version;
     clearTimeout(timer);
     timer = setTimeout(arrived, PATIENCE);
-    change(store, { scale });
+    change(store, { scale, temperature: undefined }); // what is dragged is the scale that comes out
   };
   const arrived = () => {
     clearTimeout(timer);
