@@ -47,8 +47,9 @@ def load_sample(name: str = "bank") -> Sample:
     1. She sat on the bank of the river and counted the money the bank had lent her.
     2. The bank will not lend money to build on the river bank.
 
-    `"cat"`: the same encoder on one short text whose last word may mean an earlier one: I have a cat and i love her. L =
-    6 layers, B = 1 text, H = 12 heads, Q = K = 10 tokens, D = 32.
+    `"cat"`: the same for one short text whose last word means an earlier one. B = 1 text, Q = K = 10 tokens.
+
+    1. I have a cat and i love her
 
     Returns a `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors
     are fresh at each call: writing into one changes no other.
@@ -70,8 +71,8 @@ def load_sample(name: str = "bank") -> Sample:
     """
     if name not in _NAMES:
         nearest = get_close_matches(str(name), _NAMES, n=1, cutoff=0)[0]
-        there_are = " and ".join(map(repr, _NAMES))
-        raise ValueError(f"no sample is called {name!r}: there are {there_are}; try load_sample({nearest!r})")
+        known = " and ".join(map(repr, _NAMES))
+        raise ValueError(f"no sample is called {name!r}: there are {known}; try load_sample({nearest!r})")
     with files(__name__).joinpath(f"{name}.npz").open("rb") as file:
         return _read(file)
 
