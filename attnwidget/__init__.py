@@ -9,6 +9,7 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 
 from . import masks
 from .attention import Attention
+from .compare import compare
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
 from .samples import load_sample
 from .stack import AttentionStack
@@ -19,6 +20,7 @@ __all__ = [
     "AttentionStack",
     "AttentionWidget",
     "ScaledDotProductAttention",
+    "compare",
     "load_sample",
     "masks",
     "scaled_dot_product_attention",

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from . import cost, ranking, wire
+from . import cost, difference, ranking, wire
 from .attention import Attention
+from .difference import Both
 from .levels import Key, Levels
 from .picture import MASKED
 from .pyramid import POOLS
@@ -66,6 +67,9 @@ class Desk(Protocol):
 
     def retry(self) -> None:
         """Compute the picture again."""
+
+    def both(self, layer: int, batch: int, against: str) -> Both:
+        """The two attentions that are compared."""
 
 
 @dataclass
@@ -255,6 +259,21 @@ def _find(message: Message, request: Reply) -> Reply:
     return {"positions": positions, "total": total}
 
 
+def _change(message: Message, request: Reply) -> Reply:
+    _attention(message, request)
+    both = message.desk.both(request["layer"], request["batch"], str(request.get("against")))
+    queries, keys = (
+        _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
+    )
+    if len(queries) * len(keys) > MAX_BIN:
+        raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
+    for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
+        inside = ((places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys)))
+        message.afford(att, request, *(range(*ends) for ends in inside))
+    key = Key(request["batch"], request["head"], request["stage"], "max")
+    return difference.peak(both, key, queries, keys)
+
+
 def _pass(message: Message, request: Reply) -> Reply:
     _attention(message, request)
     action = request.get("action")
@@ -283,6 +302,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "strongest": _strongest,
     "tokens": _tokens,
     "find": _find,
+    "change": _change,
     "pass": _pass,
     "retry": _retry,
     "ping": _ping,

@@ -9,7 +9,7 @@ import pathlib
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from . import cost, ladder, picture, pyramid, requests, wire
 from .attention import Attention
+from .difference import Both
 from .levels import Key, Levels, Shelf
 from .links import strongest
 from .places import as_index
@@ -67,6 +68,7 @@ LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if")  # a
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+Derived = tuple[str, tuple[Any, ...], Callable[..., Any]]
 CHECKED = 8  # lists of tokens that are known to be right
 LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
 
@@ -107,6 +109,7 @@ class AttentionWidget(anywidget.AnyWidget):
     # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
+    _from_front_end: tuple[str, ...] = FROM_FRONT_END
 
     uid = traitlets.Unicode().tag(sync=True)
     title = Text(help="A line above the picture.").tag(sync=True)
@@ -492,17 +495,21 @@ class AttentionWidget(anywidget.AnyWidget):
             self._drop_what_is_gone()
             of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
             self._send_tokens()
-            for name, part, make in (
-                ("facts", of[:1], self._make_facts),
-                ("thumbnails", of[:2], self._make_thumbnails),
-                ("picture", of, self._make_picture),
-                ("links", self._links_wanted(*of[:2]), self._make_links),
-                ("stages", of[:3] if self.view == "stages" else (), self._make_stages),
-                ("pair", self._pair_wanted(*of[:3]), self._make_pair),
-            ):
+            for name, part, make in self._derived(of):
                 if self._made.get(name) != part:
                     setattr(self, name, make(*part))
                     self._made[name] = part
+
+    def _derived(self, of: tuple[Any, ...]) -> list[Derived]:
+        """The traits that follow from the selection: what each is now to be of, and what makes it."""
+        return [
+            ("facts", of[:1], self._make_facts),
+            ("thumbnails", of[:2], self._make_thumbnails),
+            ("picture", of, self._make_picture),
+            ("links", self._links_wanted(*of[:2]), self._make_links),
+            ("stages", of[:3] if self.view == "stages" else (), self._make_stages),
+            ("pair", self._pair_wanted(*of[:3]), self._make_pair),
+        ]
 
     def _refresh_soon(self) -> None:
         """At once, or, where updates come faster than they can be drawn, a moment later for all of them together."""
@@ -712,7 +719,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
         given = sync_data if isinstance(sync_data, dict) else {}
-        wanted = {name: given[name] for name in FROM_FRONT_END if name in given}
+        wanted = {name: given[name] for name in self._from_front_end if name in given}
         with self._guard:
             try:
                 for name, value in wanted.items():
@@ -724,13 +731,16 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
-            reply = requests.answer(_Desk(self), content)
+            reply = requests.answer(self._desk(), content)
             self._slices.hold_back()
         if reply is not None:
             self.send(*reply)
 
+    def _desk(self) -> Desk:
+        return Desk(self)
 
-class _Desk:
+
+class Desk:
     """What a widget knows for the answers to its front-end's questions."""
 
     def __init__(self, widget: AttentionWidget) -> None:
@@ -778,6 +788,9 @@ class _Desk:
     def retry(self) -> None:
         self._widget._made.clear()
         self._widget._refresh()
+
+    def both(self, layer: int, batch: int, against: str) -> Both:
+        raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
 
 def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:

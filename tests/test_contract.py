@@ -20,6 +20,7 @@ import torch
 from front_end import Array, Desk, decode_cells, decode_tokens
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, requests, wire
+from attnwidget.compare import ComparisonWidget
 
 CONTRACT = Path(__file__).parent / "contract"
 NAN, INF = float("nan"), float("inf")
@@ -89,7 +90,7 @@ def as_read(values: Array, kinds: Array) -> dict[str, Any]:
 
 def test_trait_names() -> None:
     theirs = anywidget.AnyWidget.class_traits(sync=True)
-    check("traits.json", sorted(name for name in AttentionWidget.class_traits(sync=True) if name not in theirs
+    check("traits.json", sorted(name for name in ComparisonWidget.class_traits(sync=True) if name not in theirs
                                 and not name.startswith("_")))  # fmt: skip
 
 

@@ -298,8 +298,9 @@ export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows
   }
 }
 
-/** A grid of fewer cells where the screen has fewer pixels: the greatest of each `down × across`, NaN wherever one is. */
-export function foldGrid(grid: Grid, down: number, across = down): Grid {
+/** A grid of fewer cells where the screen has fewer pixels: the greatest of each `down × across`, NaN wherever one is. What
+ *  is the greatest goes by `size`. */
+export function foldGrid(grid: Grid, down: number, across = down, size = (value: number) => value): Grid {
   if (down === 1 && across === 1) return grid;
   const rows = Math.ceil(grid.rows / down);
   const columns = Math.ceil(grid.columns / across);
@@ -314,7 +315,7 @@ export function foldGrid(grid: Grid, down: number, across = down): Grid {
       const value = grid.values[at]!;
       const now = kinds[to]!;
       if (now === NAN) continue;
-      if (kind === NAN || now === BLOCKED || value > values[to]!) {
+      if (kind === NAN || now === BLOCKED || size(value) > size(values[to]!)) {
         values[to] = value;
         kinds[to] = kind;
       }

@@ -36,6 +36,14 @@ export interface Answers {
   strongest: { pairs: [query: number, key: number, weight: number][] };
   tokens: { text: number; ends: Envelope };
   find: { positions: number[]; total: number };
+  /** The largest change among some places of a comparison; a number that is blocked is null. */
+  change: {
+    value: number | string | null;
+    a: number | string | null;
+    b: number | string | null;
+    query: number;
+    key: number;
+  };
   pass: object;
   retry: object;
   ping: object;

@@ -82,9 +82,20 @@ export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice
   const level = (wanted: number, axis: AxisReach) => Math.min(wanted, Math.floor(Math.log2(axis.own)));
   const levels = own ? null : { row: level(y, reach.y), column: level(x, reach.x) };
   return {
-    rows: axisOf(reach.y, view.k, view.y, levels?.row ?? null),
-    columns: axisOf(reach.x, view.k, view.x, levels?.column ?? null),
+    rows: axisOf(reach.y, view.k, view.y, levels ? 2 ** levels.row : reach.y.own),
+    columns: axisOf(reach.x, view.k, view.x, levels ? 2 ** levels.column : reach.x.own),
     levels: whole ? null : levels,
+  };
+}
+
+/** A picture that has nothing finer: its own bins at any zoom, as many of them together as the screen has fewer pixels. */
+export function ownLattice(reach: Reach, view: Viewport, size: Size): Lattice {
+  const axis = (axis: AxisReach, offset: number, bin: number) =>
+    axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)));
+  return {
+    rows: axis(reach.y, view.y, size.queryBin),
+    columns: axis(reach.x, view.x, size.keyBin),
+    levels: null,
   };
 }
 
@@ -95,9 +106,8 @@ function wantedLevel(reach: AxisReach, k: number): number {
   return Math.max(0, Math.ceil(Math.log2(Math.max(inView / MOST_BINS, 1 / pitch)) - 1e-9));
 }
 
-function axisOf(reach: AxisReach, k: number, offset: number, level: number | null): Axis {
+function axisOf(reach: AxisReach, k: number, offset: number, bin: number): Axis {
   const { total, own, size } = reach;
-  const bin = level === null ? own : 2 ** level;
   const cell = reach.cell * scaleOf(k, reach) * (bin / own);
   return { total, bin, count: Math.ceil(total / bin), pitch: cell / bin, cell, offset, size };
 }

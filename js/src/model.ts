@@ -12,7 +12,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "heatmap" | "graph" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "stages";
 /** A pinned place; null where only one side is. */
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
@@ -230,6 +230,64 @@ export interface PairMessage extends PairNumbers {
   original: PairNumbers | null;
 }
 
+/** One of the three pictures of a comparison. */
+interface SideMessage {
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+  blocked: Envelope | null;
+}
+
+/** Which positions of A and B belong together, and how many of each belong to none. */
+export interface PlacesMessage {
+  a: Envelope;
+  b: Envelope;
+  only: [a: number, b: number];
+}
+
+/** A, B and B − A, of places that both have. */
+export interface ComparisonMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  stage: Stage;
+  pool: Pool;
+  /** The name of B. */
+  against: string;
+  queries: number;
+  keys: number;
+  query_bin: number;
+  key_bin: number;
+  sampled: Sampled | null;
+  a: SideMessage;
+  b: SideMessage;
+  change: SideMessage;
+  /** null where every place is the same position of both. */
+  query_places: PlacesMessage | null;
+  key_places: PlacesMessage | null;
+  /** Python's sentence, and then nothing of the above but what it is of. */
+  error: string | null;
+}
+
+/** What changes for a query over its keys, or for a key over its queries: exact weights, the larger of both first. */
+export interface ChangesMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  against: string;
+  query: number | null;
+  key: number | null;
+  side: Side;
+  places: Envelope;
+  a: { values: Envelope; blocked: Envelope | null };
+  b: { values: Envelope; blocked: Envelope | null };
+  change: { values: Envelope; blocked: Envelope | null };
+  rest: { count: number; a: Figure; b: Figure };
+  masked: number;
+  /** Keys of each side that the other has not, and the weight that they hold. */
+  only: { a: { count: number; sum: Figure }; b: { count: number; sum: Figure } } | null;
+}
+
 export interface TokensMessage {
   /** All tokens as UTF-8, one after the other. */
   text: Bytes;
@@ -269,6 +327,11 @@ export interface Traits {
   what_if: WhatIf;
   stages: StagesMessage | null;
   pair: PairMessage | null;
+  /** Of a comparison only: the names of its sides, and that of B. */
+  sides?: string[];
+  against?: string;
+  comparison?: ComparisonMessage | null;
+  changes?: ChangesMessage | null;
 }
 
 export type TraitName = keyof Traits;
@@ -303,6 +366,10 @@ const traitNames = {
   what_if: true,
   stages: true,
   pair: true,
+  sides: true,
+  against: true,
+  comparison: true,
+  changes: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

@@ -13,6 +13,7 @@ import {
   cellUnder,
   type Lattice,
   latticeOf,
+  ownLattice,
   placesInView,
   placesOf,
   type Reach,
@@ -66,7 +67,8 @@ export interface Plot {
   box(query: number, key: number): Box | null;
 }
 
-export function createPlot(ui: Ui): Plot {
+/** `layout` places the picture; one that is not `tiled` has nothing finer than its own cells. */
+export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const { store } = ui;
   const viewport = signal<Viewport>(WHOLE);
   const flying = signal(false);
@@ -84,7 +86,7 @@ export function createPlot(ui: Ui): Plot {
   );
   const figure = computed<Figure | null>(() => {
     if (size.value === null || room.value === null || ui.width.value === 0) return null;
-    return layoutFigure({
+    return layout({
       width: ui.width.value,
       mode: ui.mode.value,
       rows: size.value.rows,
@@ -99,6 +101,7 @@ export function createPlot(ui: Ui): Plot {
   );
   const lattice = computed(() => {
     if (size.value === null || reach.value === null) return null;
+    if (!tiled) return ownLattice(reach.value, viewport.value, size.value);
     return latticeOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
   });
   const scale = steady<Scale>(() => {

@@ -103,7 +103,7 @@ function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
  * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
  * answer stays until the next one comes: a single number only on the picture that it is of.
  */
-function asked<Q extends { picture: Picture }, A>(
+export function asked<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
   known: (question: Q) => A | null,
   ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
@@ -236,7 +236,7 @@ async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
 }
 
 /** A number as JSON carries it: NaN and infinities by name, or null. */
-const numberIn = (value: number | string | null) =>
+export const numberIn = (value: number | string | null) =>
   value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
 
 /** A row or column of one head. */

@@ -1,6 +1,7 @@
 /** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { type Changes, type Comparison, decodeChanges, decodeComparison } from "./compare";
 import type { Kernel } from "./kernel";
 import type {
   BandMessage,
@@ -45,6 +46,7 @@ export type Looks = Pick<
   | "threshold"
   | "direction"
   | "what_if"
+  | "against"
 >;
 
 const PLAIN = [
@@ -69,11 +71,22 @@ const PLAIN = [
   "facts",
   "progress",
   "what_if",
+  "sides",
+  "against",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 
 /** The traits that take time to decode. */
-type Encoded = "picture" | "thumbnails" | "links" | "tokens" | "key_tokens" | "stages" | "pair";
+type Encoded =
+  | "picture"
+  | "thumbnails"
+  | "links"
+  | "tokens"
+  | "key_tokens"
+  | "stages"
+  | "pair"
+  | "comparison"
+  | "changes";
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */
@@ -87,6 +100,9 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   /** All stages of the selected head, and the pinned pair's way through them; null in other views. */
   readonly stages: ReadonlySignal<Stages | null>;
   readonly pair: ReadonlySignal<Pair | null>;
+  /** A, B and their difference, and what changes for what is pinned; null in other views. */
+  readonly comparison: ReadonlySignal<Comparison | null>;
+  readonly changes: ReadonlySignal<Changes | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
   /** Why Python put back what was last set here. */
@@ -184,6 +200,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const links = decoded("links", decodeLinks);
   const stages = decoded("stages", decodeStages);
   const pair = decoded("pair", decodePair);
+  const comparison = decoded("comparison", decodeComparison);
+  const changes = decoded("changes", decodeChanges);
   const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
@@ -328,6 +346,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     links,
     stages,
     pair,
+    comparison,
+    changes,
     refused,
     queryLabels: labelsOf("query"),
     keyLabels: labelsOf("key"),

@@ -3,6 +3,7 @@
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
 import { contrast, cssOf } from "./color";
+import type { Changed } from "./compare";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
 import {
@@ -62,6 +63,8 @@ export interface Ui {
   readonly hover: Signal<Hover | null>;
   /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
   readonly window: Signal<Window | null>;
+  /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
+  readonly change: Signal<Changed | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
   readonly travel: Signal<Travel | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
@@ -137,6 +140,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     extent,
     hover,
     window: signal<Window | null>(null),
+    change: signal<Changed | null>(null),
     travel: signal<Travel | null>(null),
     target,
     ranked: rankedSource(store, kernel, listed, stop),

@@ -262,6 +262,10 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     what_if: {},
     stages: null,
     pair: null,
+    sides: [],
+    against: "",
+    comparison: null,
+    changes: null,
     ...changes,
   };
 }

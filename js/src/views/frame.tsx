@@ -3,6 +3,7 @@
 import { effect } from "@preact/signals-core";
 import type { ViewName } from "../model";
 import type { Ui } from "../ui";
+import { compare } from "./compare";
 import { mount, part, px, type View } from "./dom";
 import { graph } from "./graph";
 import { matrix } from "./matrix";
@@ -12,7 +13,7 @@ import { stages } from "./stages";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { heatmap: matrix, graph, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;

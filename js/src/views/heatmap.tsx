@@ -181,9 +181,9 @@ function isAnother(last: Drawn, now: Drawn): boolean {
 
 const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-function pictureCanvas(): HTMLCanvasElement {
+export function pictureCanvas(name = "picture"): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
-  canvas.dataset.aw = "picture";
+  canvas.dataset.aw = name;
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-roledescription", "heatmap");
@@ -203,7 +203,7 @@ function spoken({ store, pinned }: Ui): string {
 }
 
 /** Colours of a new head, stage or palette cross-fade from the last picture. */
-function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
+export function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
   if (!canvas.animate || canvas.width === 0 || isStill()) return;
   const ghost = document.createElement("canvas");
   ghost.width = canvas.width;

@@ -91,7 +91,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
 }
 
 /** An end of the legend as its tick says it. */
-function endOf(value: number, stage: Stage): string {
+export function endOf(value: number, stage: Stage): string {
   return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
@@ -105,7 +105,7 @@ function binRow(picture: Picture, query: number): number {
   return Math.floor(query / picture.queryBin);
 }
 
-function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
+export function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
   if (brush.domain === null) {
     const ends = brush.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
     return ends.map((text, i) => ({ at: i / (ends.length - 1), text, end: i === ends.length - 1 }));
@@ -125,7 +125,7 @@ interface RampProps {
   readonly mark: number | null;
 }
 
-class Ramp extends Component<RampProps> {
+export class Ramp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
   override componentDidMount() {
@@ -170,7 +170,7 @@ class Ramp extends Component<RampProps> {
   }
 }
 
-interface Kinds {
+export interface Kinds {
   blocked: number;
   nan: number;
   plus: number;
@@ -201,7 +201,7 @@ export function countKinds(grid: Grid, brush: Brush): Kinds {
   return kinds;
 }
 
-function Swatch({ kind }: { kind: number }) {
+export function Swatch({ kind }: { kind: number }) {
   return (
     <svg viewBox="0 0 14 14" aria-hidden="true">
       {kind === BLOCKED && (
@@ -224,7 +224,7 @@ function Swatch({ kind }: { kind: number }) {
   );
 }
 
-function Clipped({ color }: { color: string }) {
+export function Clipped({ color }: { color: string }) {
   return (
     <svg viewBox="0 0 14 14" aria-hidden="true">
       <path d="M2.5 0H10l4 4v7.5a2.5 2.5 0 0 1-2.5 2.5h-9A2.5 2.5 0 0 1 0 11.5v-9A2.5 2.5 0 0 1 2.5 0z" fill={color} />

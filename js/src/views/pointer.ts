@@ -6,6 +6,7 @@ import { isWithin, type Plot } from "../plot";
 import { type Bin, peak } from "../source";
 import type { Ui } from "../ui";
 import { reveal, type Viewport, WHOLE } from "../viewport";
+import type { Picture } from "../wire";
 import { type Point, pointIn, watchGestures } from "./gestures";
 
 /** What else moves the picture and the pin: the keyboard does, by the same means. */
@@ -27,8 +28,22 @@ const SAME_JOURNEY_MS = 250;
 /** Pixels to a cell when a place is looked at closely: its numbers can be read. */
 const CLOSE = 26;
 
-export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointing {
-  const { store, kernel, stop } = ui;
+/** Where in a bin the number is that it shows. */
+type PeakIn = (picture: Picture, bin: Bin) => Promise<{ readonly query: number; readonly key: number }>;
+
+const greatest =
+  ({ kernel, stop }: Ui): PeakIn =>
+  (picture, bin) =>
+    peak(kernel, picture, bin, stop);
+
+/** Of several pictures that show the same places only the `first` moves them by itself. */
+export function pointing(
+  ui: Ui,
+  plot: Plot,
+  canvas: HTMLCanvasElement,
+  { first = true, peakIn = greatest(ui) }: { first?: boolean; peakIn?: PeakIn } = {},
+): Pointing {
+  const { store, stop } = ui;
   const hint = signal(false);
 
   const hover = (at: Point) => {
@@ -76,15 +91,15 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   }
 
   async function placeIn(bin: Bin): Promise<{ query: number; key: number }> {
-    const first = { query: bin.queries.start, key: bin.keys.start };
+    const corner = { query: bin.queries.start, key: bin.keys.start };
     const single = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
     const picture = store.picture.value;
-    if (single || picture === null) return first;
+    if (single || picture === null) return corner;
     const known = ui.hovered.value;
     const reading =
       known !== null && isWithin(known.query, bin.queries) && isWithin(known.key, bin.keys)
         ? known
-        : await peak(kernel, picture, bin, stop).catch(() => first);
+        : await peakIn(picture, bin).catch(() => corner);
     return { query: reading.query, key: reading.key };
   }
 
@@ -178,6 +193,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
 
   const ends = [
     effect(() => {
+      if (!first) return;
       const travel = ui.travel.value;
       const reach = plot.reach.value;
       if (travel === null || reach === null) return;
@@ -193,7 +209,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
   ends.push(
     effect(() => {
       const reach = plot.reach.value;
-      if (reach === null) return;
+      if (reach === null || !first) return;
       const { x, y } = reach;
       const size = `${x.total} ${y.total}`;
       const last = before;

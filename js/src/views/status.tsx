@@ -50,7 +50,9 @@ function Status({ ui }: { ui: Ui }) {
   return (
     <>
       <span>
-        {store.view.value === "graph" ? (
+        {store.view.value === "compare" ? (
+          <ChangeLine ui={ui} />
+        ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
         ) : reading === null ? (
           <Pinned ui={ui} />
@@ -95,6 +97,40 @@ function GraphLine({ ui }: { ui: Ui }) {
         </>
       )}
       band width = weight{heads.length > 1 && byQuery && ui.mode.value !== "narrow" ? ", each head sums to 1" : ""}
+    </>
+  );
+}
+
+/** Both numbers of the pair under the pointer, or at the pin, and the change; of several cells of the largest change. */
+function ChangeLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changed = ui.change.value;
+  if (changed === null) return <Pinned ui={ui} />;
+  const { bin, query, key, value, of } = changed;
+  const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
+  const number = (side: number | null) => <b class="aw-exact">{side === null ? "masked" : statusNumber(side)}</b>;
+  const [there, also] = [of.queries.b(query), of.keys.b(key)];
+  const elsewhere = there !== of.queries.a(query) || also !== of.keys.a(key);
+  return (
+    <>
+      {one ? "" : "largest of "}
+      {one ? "" : `${count((bin.queries.stop - bin.queries.start) * (bin.keys.stop - bin.keys.start))} cells: `}
+      <Place labels={store.queryLabels.value} index={of.queries.a(query)} side="query" /> →{" "}
+      <Place labels={store.keyLabels.value} index={of.keys.a(key)} side="key" />
+      {elsewhere && ` (in B ${count(there)} → ${count(also)})`}
+      {bin.standsFor !== undefined && ` (1 of ${count(bin.standsFor)} rows)`}
+      <i class="aw-gap" />A {number(changed.a)}
+      <i class="aw-gap" />B {number(changed.b)}
+      {value !== null && (
+        <>
+          <i class="aw-gap" />
+          change{" "}
+          <b class="aw-exact">
+            {value > 0 ? "+" : ""}
+            {statusNumber(value)}
+          </b>
+        </>
+      )}
     </>
   );
 }
@@ -174,7 +210,10 @@ function facts(ui: Ui, picture: Picture): string {
   const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
+  const sides = store.sides.value ?? [];
+  const compares = store.view.value === "compare";
   return [
+    sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
     heads > 1 && (store.view.value !== "graph" || store.shownHeads.value.length === 1) ? `head ${head}` : "",

@@ -12,6 +12,7 @@ import { HeadStepper, LayerStepper } from "./picker";
 import { WhatIfMenu } from "./what-if";
 import { showsCells } from "./words";
 
+const COMPARE = { value: "compare", name: "Compare" } as const;
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
   { value: "graph", name: "Graph" },
@@ -27,9 +28,12 @@ function Toolbar({ ui }: { ui: Ui }) {
   const mode = ui.mode.value;
   const picture = store.picture.value;
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
+  const sides = store.sides.value ?? [];
+  const views = sides.length > 0 ? [COMPARE, ...VIEWS] : VIEWS;
   const roomy = mode === "beside" || mode === "wide";
   const isGraph = store.view.value === "graph";
   const isStages = store.view.value === "stages";
+  const isCompare = store.view.value === "compare";
   const changed = Object.keys(store.what_if.value).length > 0;
   const show = showSection(ui);
   const colour = colourSections(ui);
@@ -40,15 +44,15 @@ function Toolbar({ ui }: { ui: Ui }) {
       {mode === "narrow" ? (
         <Menu
           name="View"
-          value={VIEWS.find((view) => view.value === store.view.value)?.name ?? ""}
+          value={views.find((view) => view.value === store.view.value)?.name ?? ""}
           side="left"
           sections={[
-            { value: store.view.value, choices: VIEWS, choose: (view) => store.show({ view: view as ViewName }) },
+            { value: store.view.value, choices: views, choose: (view) => store.show({ view: view as ViewName }) },
           ]}
         />
       ) : (
         <div class="aw-tabs" role="tablist" aria-label="View">
-          {VIEWS.map((view, index) => (
+          {views.map((view, index) => (
             <button
               type="button"
               role="tab"
@@ -56,7 +60,7 @@ function Toolbar({ ui }: { ui: Ui }) {
               aria-selected={store.view.value === view.value}
               tabIndex={store.view.value === view.value ? 0 : -1}
               onKeyDown={(event) =>
-                rove(event, index, VIEWS.length, (at) => store.show({ view: VIEWS[at]?.value ?? "heatmap" }))
+                rove(event, index, views.length, (at) => store.show({ view: views[at]?.value ?? "heatmap" }))
               }
               onClick={() => store.show({ view: view.value })}
             >
@@ -71,6 +75,9 @@ function Toolbar({ ui }: { ui: Ui }) {
             <LayerStepper ui={ui} />
             <HeadStepper ui={ui} />
           </>
+        )}
+        {isCompare && sides.length > 2 && (
+          <Menu name="Against" label="Against" value={store.against.value ?? ""} sections={[againstSection(ui)]} />
         )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
         {(isStages || changed) && store.facts.value.stages.length > 2 && <WhatIfMenu ui={ui} />}
@@ -122,6 +129,14 @@ function GraphMenus({ ui, roomy }: { ui: Ui; roomy: boolean }) {
       <Menu name="Keep" label="Keep" value={keepName(ui)} sections={[keepSection(ui)]} />
     </>
   );
+}
+
+function againstSection({ store }: Ui): Section {
+  return {
+    value: store.against.value ?? "",
+    choices: (store.sides.value ?? []).slice(1).map((name) => ({ value: name, name })),
+    choose: (against) => store.show({ against }),
+  };
 }
 
 const THRESHOLDS = [0, 0.01, 0.02, 0.05, 0.1];
