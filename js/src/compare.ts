@@ -227,7 +227,8 @@ export function spanOf(a: Picture, b: Picture): { low: number | null; high: numb
 // --- layout -----------------------------------------------------------------------------------------------------------------
 
 export const GAP = 21; // between two pictures
-export const HEAD = 72; // above them: name, letter, pinned key
+const HEAD = 72; // above them: name, letter, pinned key
+const SWITCH = 8; // more where one stands for all: the choice of it
 const MOST_LABEL = 110;
 const TICKS = 52;
 const LEAST_BESIDE = 720; // below, one picture stands in the place of three
@@ -258,7 +259,7 @@ export function layoutCompare(input: {
     mode,
     ...cells,
     left,
-    top: HEAD * unit,
+    top: (HEAD + (isBeside(mode) ? 0 : SWITCH)) * unit,
     width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
     height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
     overhang: 0,

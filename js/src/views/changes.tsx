@@ -65,8 +65,9 @@ function List({ ui, found, comparison, pinned, most }: ListProps) {
     : [store.keyLabels.value, store.queryLabels.value];
   const own = byQuery ? comparison.queries.of(found.query ?? -1) : comparison.keys.of(found.key ?? -1);
   const chosen = byQuery ? store.key.value : store.query.value;
-  const last = found.rows.at(-1);
-  const rows = found.rows.length <= most ? found.rows : [...found.rows.slice(0, most - 1), ...(last ? [last] : [])];
+  const first = found.rows.slice(0, most);
+  const kept = found.rows.find(({ place }, at) => place === chosen && at >= most);
+  const rows = kept === undefined ? first : [...first.slice(0, -1), kept];
   const left = found.rows.filter((row) => !rows.includes(row));
   const sums = {
     a: found.rest.a + sum(left, "a"),

@@ -12,13 +12,13 @@ import type { Bin } from "../source";
 import { isSigned, legendOf } from "../stages";
 import type { Store } from "../store";
 import type { Ui } from "../ui";
-import { BLOCKED, type Grid, MINUS_INF, NAN, type Picture, PLUS_INF } from "../wire";
+import type { Grid, Picture } from "../wire";
 import { ChangeList } from "./changes";
 import { mount, part, px, rove, Token, type View } from "./dom";
 import { fade, pictureCanvas } from "./heatmap";
 import { keyboard } from "./keyboard";
 import { QueryLabels } from "./labels";
-import { Clipped, countKinds, endOf, type Kinds, Ramp, Swatch, ticksOf } from "./legend";
+import { countKinds, KindList, type Kinds, Ramp, ticksOf } from "./legend";
 import { Message } from "./message";
 import { pointing } from "./pointer";
 import { Rings, ZoomHint } from "./rings";
@@ -68,8 +68,15 @@ export function compare(outer: Ui): View {
     ),
   ];
   figure.append(...pictures.map(({ frame }) => frame), ...parts.map((view) => view.node), live);
-  const legend = mount(part("aw-legend aw-compare-legend", "legend"), () => (
-    <Legend ui={ui} plot={plot} comparison={comparison.value} grids={grids.value} brushes={brushes.value} />
+  const legend = mount(part("aw-legend aw-compare-legends", "legend"), () => (
+    <Legend
+      ui={ui}
+      plot={plot}
+      only={isBeside(ui.mode.value) ? null : single.value}
+      comparison={comparison.value}
+      grids={grids.value}
+      brushes={brushes.value}
+    />
   ));
   const list = mount(part("aw-panel aw-changes", "panel"), () => <ChangeList ui={ui} comparison={comparison.value} />);
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
@@ -273,7 +280,7 @@ function Heads({
           <div
             class="aw-compare-head"
             key={name}
-            style={{ left: px(left), width: px(at.width), top: px(beside ? 0 : 24 * unit) }}
+            style={{ left: px(left), width: px(at.width), top: px(beside ? 0 : 32 * unit) }}
           >
             <b title={names[name]}>
               <bdi>{names[name]}</bdi>
@@ -315,13 +322,14 @@ function KeyPins({ ui, plot, left }: { ui: Ui; plot: Plot; left: number }) {
     if (box === null || box.x + box.width < 0 || box.x > at.width) return null;
     const named = isNamed(labels, index);
     const { text, subscript } = labels.at(index);
-    const half = ((Math.min(18, text.length) + subscript.length) * PILL * unit) / 2 + 8 * unit;
+    const letters = Math.min(18, text.length + (named ? 0 : 4)) + subscript.length;
+    const half = (letters * PILL * unit) / 2 + 8 * unit;
     const middle = Math.max(Math.min(half, at.width / 2), Math.min(box.x + box.width / 2, at.width - half));
-    const style = { left: px(left + middle), top: px(at.top - 26 * unit), maxWidth: px(at.width) };
+    const style = { left: px(left + middle), top: px(at.top - 23 * unit), maxWidth: px(at.width) };
     return (
       <button
         type="button"
-        class={pill ? "aw-key-pin aw-pill" : "aw-key-pin"}
+        class={pill ? "aw-label aw-key-pin aw-pill" : "aw-label aw-key-pin"}
         key={`${pill} ${index}`}
         style={style}
         title={text}
@@ -348,22 +356,26 @@ function KeyPins({ ui, plot, left }: { ui: Ui; plot: Plot; left: number }) {
 
 interface LegendProps {
   readonly ui: Ui;
+  /** The one picture that is shown, if it is one. */
+  readonly only: Part | null;
   readonly plot: Plot;
   readonly comparison: Shown | null;
   readonly grids: Grids | null;
   readonly brushes: Brushes | null;
 }
 
-function Legend({ ui, plot, comparison, grids, brushes }: LegendProps) {
+function Legend({ ui, plot, only, comparison, grids, brushes }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;
   const both = ui.paints.value;
   if (at === null || comparison === null || grids === null || brushes === null || both === null) return null;
   const { stage, pool } = comparison.of;
   const beside = isBeside(ui.mode.value);
-  const step = at.width + GAP * ui.unit.value;
-  const column = (index: number) =>
-    beside ? { left: px(at.left + index * step), width: px(at.width), position: "absolute" as const } : {};
+  const columns = {
+    paddingLeft: px(at.left),
+    gridTemplateColumns: `repeat(3, ${px(at.width)})`,
+    columnGap: px(GAP * ui.unit.value),
+  };
   const scale = plot.scale.value;
   const pooled = scale !== null && scale.queries * scale.keys > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
@@ -372,47 +384,23 @@ function Legend({ ui, plot, comparison, grids, brushes }: LegendProps) {
   const every = comparison.pictures.a.sampled?.every ?? 1;
   const bins = pooled && `${count(every > 1 ? 1 : scale.queries)} × ${count(scale.keys)} cells`;
   const range = store.color_range.value;
-  const only = onlyText(comparison, store);
+  const changes = comparison.pictures.change.low !== 0 || comparison.pictures.change.high !== 0;
+  const left = onlyText(comparison, store);
   return (
-    <>
-      <div class="aw-compare-key" style={column(0)}>
-        <div class="aw-ramp">
-          <span>
-            {legendOf(stage)}
-            {brushes.a.log ? ", log" : ""}
-          </span>
-          <Ramp paints={sides} ticks={ticksOf(brushes.a, stage)} mark={null} />
+    <div class="aw-compare-legend" data-beside={beside || undefined} style={beside ? columns : {}}>
+      {only !== "change" && (
+        <div class="aw-compare-key">
+          <div class="aw-ramp">
+            <span>
+              {legendOf(stage)}
+              {brushes.a.log ? ", log" : ""}
+            </span>
+            <Ramp paints={sides} ticks={ticksOf(brushes.a, stage)} mark={null} />
+          </div>
         </div>
-      </div>
-      <div class="aw-compare-key aw-kinds" style={column(1)}>
-        {kinds.blocked > 0 && (
-          <span>
-            <Swatch kind={BLOCKED} />
-            masked
-          </span>
-        )}
-        {(["nan", "plus", "minus"] as const).map(
-          (name) =>
-            kinds[name] > 0 && (
-              <span key={name}>
-                <Swatch kind={{ nan: NAN, plus: PLUS_INF, minus: MINUS_INF }[name]} />
-                {{ nan: "NaN", plus: "+∞", minus: "−∞" }[name]}, {cells(kinds[name])}
-              </span>
-            ),
-        )}
-        {kinds.clipped > 0 && brushes.a.domain !== null && (
-          <span>
-            <Clipped color={sides.css[255]!} />
-            {brushes.a.signed ? "beyond ±" : "above "}
-            {endOf(brushes.a.domain.high, stage)}: {cells(kinds.clipped)}
-          </span>
-        )}
-        {kinds.below > 0 && brushes.a.domain !== null && (
-          <span>
-            <Clipped color={sides.css[0]!} />
-            below {endOf(brushes.a.domain.low, stage)}: {cells(kinds.below)}
-          </span>
-        )}
+      )}
+      <div class="aw-compare-key aw-kinds">
+        <KindList {...{ kinds, stage, cells }} brush={brushes.a} paints={sides} />
         {range === "row" && <span>each row on its own range, the same in A and B</span>}
         {pooled && (
           <span>
@@ -420,16 +408,22 @@ function Legend({ ui, plot, comparison, grids, brushes }: LegendProps) {
           </span>
         )}
         {every > 1 && <span>1 of {count(every)} rows</span>}
-        {only !== null && <span>{only}</span>}
+        {left !== null && <span>{left}</span>}
       </div>
-      <div class="aw-compare-key" style={column(2)}>
-        <div class="aw-ramp">
-          <span>Change</span>
-          <Ramp paints={both.diverging} ticks={ticksOf(brushes.change, stage)} mark={null} />
+      {(only === null || only === "change") && (
+        <div class="aw-compare-key">
+          <div class="aw-ramp">
+            <span>Change</span>
+            {changes ? (
+              <Ramp paints={both.diverging} ticks={ticksOf(brushes.change, stage)} mark={null} />
+            ) : (
+              <span>none</span>
+            )}
+          </div>
+          {pooled && <div>the largest of {bins}</div>}
         </div>
-        {pooled && <div>the largest of {bins}</div>}
-      </div>
-    </>
+      )}
+    </div>
   );
 }
 
@@ -440,13 +434,17 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
 
 /** What is not compared: "left out: 2 queries of A, 3 of B". */
 function onlyText({ queries, keys }: Shown, { facts }: Store): string | null {
-  const text = (what: string, { only: [a, b] }: Places) =>
-    [a > 0 ? `${count(a)} ${what} of A` : "", b > 0 ? `${count(b)} ${what} of B` : ""].filter(Boolean).join(", ");
+  const some = (n: number, [one, many]: readonly [string, string], side: string) =>
+    n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];
+  const text = (what: readonly [string, string], { only: [a, b] }: Places) => [
+    ...some(a, what, "A"),
+    ...some(b, what, "B"),
+  ];
   const same = facts.value.queries === facts.value.keys && `${queries.only}` === `${keys.only}`;
   const said = same
-    ? [text("tokens", queries)].filter(Boolean)
-    : [text("queries", queries), text("keys", keys)].filter(Boolean);
-  return said.length === 0 ? null : `left out, for want of a partner: ${said.join(", ")}`;
+    ? text(["token", "tokens"], queries)
+    : [...text(["query", "queries"], queries), ...text(["key", "keys"], keys)];
+  return said.length === 0 ? null : `without a partner, left out: ${said.join(", ")}`;
 }
 
 /** These two could not be compared: Python's own sentence. */

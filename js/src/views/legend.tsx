@@ -40,43 +40,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
         <Ramp paints={paints} ticks={ticksOf(brush, stage)} mark={mark} />
       </div>
       <div class="aw-kinds">
-        {kinds.blocked > 0 && (
-          <span>
-            <Swatch kind={BLOCKED} />
-            masked
-          </span>
-        )}
-        {kinds.nan > 0 && (
-          <span>
-            <Swatch kind={NAN} />
-            NaN, {cells(kinds.nan)}
-          </span>
-        )}
-        {kinds.plus > 0 && (
-          <span>
-            <Swatch kind={PLUS_INF} />
-            +∞, {cells(kinds.plus)}
-          </span>
-        )}
-        {kinds.minus > 0 && (
-          <span>
-            <Swatch kind={MINUS_INF} />
-            −∞, {cells(kinds.minus)}
-          </span>
-        )}
-        {kinds.clipped > 0 && brush.domain !== null && (
-          <span>
-            <Clipped color={paints.css[255]!} />
-            {brush.signed ? "beyond ±" : "above "}
-            {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
-          </span>
-        )}
-        {kinds.below > 0 && brush.domain !== null && (
-          <span>
-            <Clipped color={paints.css[0]!} />
-            below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
-          </span>
-        )}
+        <KindList {...{ kinds, brush, paints, stage, cells }} />
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
         {scale !== null && scale.queries * scale.keys > 1 && (
           <span>
@@ -90,8 +54,62 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
+interface KindListProps {
+  readonly kinds: Kinds;
+  readonly brush: Brush;
+  readonly paints: Paints;
+  readonly stage: Stage;
+  /** "3 cells" */
+  cells(n: number): string;
+}
+
+/** Every kind of cell that is there and no tile of the ramp. */
+export function KindList({ kinds, brush, paints, stage, cells }: KindListProps) {
+  return (
+    <>
+      {kinds.blocked > 0 && (
+        <span>
+          <Swatch kind={BLOCKED} />
+          masked
+        </span>
+      )}
+      {kinds.nan > 0 && (
+        <span>
+          <Swatch kind={NAN} />
+          NaN, {cells(kinds.nan)}
+        </span>
+      )}
+      {kinds.plus > 0 && (
+        <span>
+          <Swatch kind={PLUS_INF} />
+          +∞, {cells(kinds.plus)}
+        </span>
+      )}
+      {kinds.minus > 0 && (
+        <span>
+          <Swatch kind={MINUS_INF} />
+          −∞, {cells(kinds.minus)}
+        </span>
+      )}
+      {kinds.clipped > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[255]!} />
+          {brush.signed ? "beyond ±" : "above "}
+          {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
+        </span>
+      )}
+      {kinds.below > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[0]!} />
+          below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
+        </span>
+      )}
+    </>
+  );
+}
+
 /** An end of the legend as its tick says it. */
-export function endOf(value: number, stage: Stage): string {
+function endOf(value: number, stage: Stage): string {
   return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
@@ -201,7 +219,7 @@ export function countKinds(grid: Grid, brush: Brush): Kinds {
   return kinds;
 }
 
-export function Swatch({ kind }: { kind: number }) {
+function Swatch({ kind }: { kind: number }) {
   return (
     <svg viewBox="0 0 14 14" aria-hidden="true">
       {kind === BLOCKED && (
@@ -224,7 +242,7 @@ export function Swatch({ kind }: { kind: number }) {
   );
 }
 
-export function Clipped({ color }: { color: string }) {
+function Clipped({ color }: { color: string }) {
   return (
     <svg viewBox="0 0 14 14" aria-hidden="true">
       <path d="M2.5 0H10l4 4v7.5a2.5 2.5 0 0 1-2.5 2.5h-9A2.5 2.5 0 0 1 0 11.5v-9A2.5 2.5 0 0 1 2.5 0z" fill={color} />

@@ -118,9 +118,8 @@ function ChangeLine({ ui }: { ui: Ui }) {
       <Place labels={store.queryLabels.value} index={of.queries.a(query)} side="query" /> →{" "}
       <Place labels={store.keyLabels.value} index={of.keys.a(key)} side="key" />
       {elsewhere && ` (in B ${count(there)} → ${count(also)})`}
-      {bin.standsFor !== undefined && ` (1 of ${count(bin.standsFor)} rows)`}
-      <i class="aw-gap" />A {number(changed.a)}
-      <i class="aw-gap" />B {number(changed.b)}
+      {bin.standsFor !== undefined && ` (1 of ${count(bin.standsFor)} rows)`} <i class="aw-gap" />A {number(changed.a)}{" "}
+      <i class="aw-gap" />B {number(changed.b)}{" "}
       {value !== null && (
         <>
           <i class="aw-gap" />
