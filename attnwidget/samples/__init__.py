@@ -20,7 +20,7 @@ from torch import Tensor
 
 __all__ = ["Sample", "load_sample"]
 
-_NAMES = ("bank",)
+_NAMES = ("bank", "cat")
 
 
 class Sample(NamedTuple):
@@ -47,6 +47,10 @@ def load_sample(name: str = "bank") -> Sample:
     1. She sat on the bank of the river and counted the money the bank had lent her.
     2. The bank will not lend money to build on the river bank.
 
+    `"cat"`: the same for one short text whose last word means an earlier one. B = 1 text, Q = K = 10 tokens.
+
+    1. I have a cat and i love her
+
     Returns a `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors
     are fresh at each call: writing into one changes no other.
 
@@ -67,8 +71,8 @@ def load_sample(name: str = "bank") -> Sample:
     """
     if name not in _NAMES:
         nearest = get_close_matches(str(name), _NAMES, n=1, cutoff=0)[0]
-        there_are = ", ".join(map(repr, _NAMES))
-        raise ValueError(f"no sample is called {name!r}: there is {there_are}; try load_sample({nearest!r})")
+        known = " and ".join(map(repr, _NAMES))
+        raise ValueError(f"no sample is called {name!r}: there are {known}; try load_sample({nearest!r})")
     with files(__name__).joinpath(f"{name}.npz").open("rb") as file:
         return _read(file)
 

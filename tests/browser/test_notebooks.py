@@ -9,12 +9,16 @@ from pathlib import Path
 import nbformat
 import pytest
 from lab import SCREENSHOTS, Lab
+from playwright.sync_api import Locator
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
-COUNT_COLOURS = """canvas => {
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  return new Set(new Uint32Array(data.buffer)).size;
-}"""
+# Of the part that is marked as the picture, and of all pictures in it: how many colours each has.
+COUNT_COLOURS = """part => [part, ...part.querySelectorAll("canvas")]
+  .filter(element => element instanceof HTMLCanvasElement && element.width * element.height > 0)
+  .map(canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  })"""
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -31,17 +35,27 @@ def test_the_widgets_of_a_notebook_are_drawn(lab: Lab, path: Path) -> None:
         if cell.cell_type == "code" and any(WIDGET in output.get("data", {}) for output in notebook.outputs_json(index))
     ]
     assert shown, "the notebook shows no widget"
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for index in shown:
-        widgets = page.locator(".jp-Cell").nth(index).locator(".attnwidget")
-        page.locator(".jp-Cell").nth(index).scroll_into_view_if_needed()
-        widgets.first.locator("[data-aw=picture]").wait_for()
+        cell = page.locator(".jp-Cell").nth(index)
+        cell.scroll_into_view_if_needed()
+        widgets = cell.locator(".attnwidget")
+        widgets.first.wait_for()
         for place in range(widgets.count()):
-            picture = widgets.nth(place).locator("[data-aw=picture]")
-            picture.wait_for()
-            colours = picture.evaluate(COUNT_COLOURS)
-            assert colours > 2, f"the picture of cell {index} is blank"
-            assert widgets.nth(place).locator(".aw-message").count() == 0
-            SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-            widgets.nth(place).screenshot(path=SCREENSHOTS / f"example-{path.stem}-{index:02d}-{place}.png")
+            widget = widgets.nth(place)
+            check_drawn(widget, f"{path.stem}, cell {cells[index].id}")
+            widget.screenshot(path=SCREENSHOTS / f"example-{path.stem}-{index:02d}-{cells[index].id}-{place}.png")
     assert notebook.problems == []
     assert notebook.blocked == []
+
+
+def check_drawn(widget: Locator, where: str) -> None:
+    """A widget has at least one picture, none of them is blank, and none says that it could not be made."""
+    pictures = widget.locator("[data-aw=picture]")
+    pictures.first.wait_for()
+    for picture in pictures.all():
+        colours = picture.evaluate(COUNT_COLOURS)
+        assert colours, f"{where}: nothing is drawn"
+        assert min(colours) >= 2, f"{where}: a picture is blank"
+        assert max(colours) > 2, f"{where}: every picture is of two colours"
+    assert widget.locator(".aw-message").count() == 0, f"{where}: {widget.locator('.aw-message').all_inner_texts()}"
