@@ -14,57 +14,57 @@ interface Tick {
 }
 
 interface ChartProps {
-  readonly label: string;
+  readonly name: string;
+  /** What the numbers are. */
+  readonly about: ComponentChildren;
   readonly wide: number;
   readonly tall: number;
   readonly lines: readonly Line[];
   readonly x: readonly [low: number, high: number];
   readonly y: readonly [low: number, high: number];
-  readonly xTicks?: readonly Tick[];
-  readonly yTicks?: readonly Tick[];
+  readonly xTicks: readonly Tick[];
+  readonly yTicks: readonly Tick[];
   /** A place along x to be marked on the first line. */
   readonly mark?: number | undefined;
-  readonly children?: ComponentChildren;
 }
 
 const LEFT = 34; // for the numbers of the y axis
 const BELOW = 16;
 const EDGE = 5;
 
-export function LineChart({ label, wide, tall, lines, x, y, xTicks = [], yTicks = [], mark }: ChartProps) {
+export function LineChart({ name, about, wide, tall, lines, x, y, xTicks, yTicks, mark }: ChartProps) {
   const across = (value: number) => LEFT + ((wide - LEFT - EDGE) * (value - x[0])) / (x[1] - x[0] || 1);
   const down = (value: number) => EDGE + ((tall - BELOW - EDGE) * (y[1] - value)) / (y[1] - y[0] || 1);
   const marked = mark === undefined ? undefined : lines[0]?.points.find(([at]) => at === mark);
   return (
-    <svg
-      class="aw-chart aw-lines"
-      viewBox={`0 0 ${wide} ${tall}`}
-      style={{ width: `calc(${wide} * var(--aw-u))` }}
-      role="img"
-      aria-label={label}
-    >
-      {yTicks.map(({ at, text }) => (
-        <g key={text}>
-          <path class="aw-grid" d={`M${LEFT} ${down(at)}H${wide - EDGE}`} />
-          <text data-end x={LEFT - 5} y={down(at) + 3.5}>
+    <figure style={{ width: `calc(${wide} * var(--aw-u))` }}>
+      <figcaption>
+        <b>{name}</b> <span class="aw-muted">{about}</span>
+      </figcaption>
+      <svg class="aw-chart" viewBox={`0 0 ${wide} ${tall}`} role="img" aria-label={name}>
+        {yTicks.map(({ at, text }) => (
+          <g key={text}>
+            <path class="aw-grid" d={`M${LEFT} ${down(at)}H${wide - EDGE}`} />
+            <text data-end x={LEFT - 5} y={down(at) + 3.5}>
+              {text}
+            </text>
+          </g>
+        ))}
+        {xTicks.map(({ at, text }) => (
+          <text key={text} x={across(at)} y={tall - 3}>
             {text}
           </text>
-        </g>
-      ))}
-      {xTicks.map(({ at, text }) => (
-        <text key={text} x={across(at)} y={tall - 3}>
-          {text}
-        </text>
-      ))}
-      {lines.map(({ name, points, look }) => (
-        <path key={name} class="aw-line" data-look={look} d={path(points, across, down)}>
-          <title>{name}</title>
-        </path>
-      ))}
-      {marked !== undefined && Number.isFinite(marked[1]) && (
-        <circle class="aw-dot" cx={across(marked[0])} cy={down(marked[1])} r="3" />
-      )}
-    </svg>
+        ))}
+        {lines.map(({ name, points, look }) => (
+          <path key={name} class="aw-line" data-look={look} d={path(points, across, down)}>
+            <title>{name}</title>
+          </path>
+        ))}
+        {marked !== undefined && Number.isFinite(marked[1]) && (
+          <circle class="aw-dot" cx={across(marked[0])} cy={down(marked[1])} r="3" />
+        )}
+      </svg>
+    </figure>
   );
 }
 

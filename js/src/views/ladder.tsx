@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { count, listNumber, percent } from "../format";
 import { type Numbers, type Pair, waterfall } from "../steps";
 import type { Ui } from "../ui";
-import { BLOCKED } from "../wire";
+import { BLOCKED, NAN } from "../wire";
 import { Token } from "./dom";
 import { dragScale } from "./what-if";
 
@@ -225,7 +225,7 @@ function Scale({ ui, pair, wide }: StepProps) {
         <>
           {head_size === null
             ? "One factor for all scores of the head."
-            : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them: ÷ √${head_size} takes that back, so that the softmax does not give one key everything.`}
+            : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them. ÷ √${head_size}, or × ${Number((head_size ** -0.5).toPrecision(3))}, takes that back, so that the softmax does not give one key everything.`}
           {from !== 0 && " Drag the filled dot to try another scale."}
         </>
       }
@@ -376,7 +376,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
       .map((_, index) => index)
       .sort((a, b) => (b === own ? 1 : a === own ? -1 : values[b]! - values[a]!))
       .slice(0, Math.min(LABELS, Math.floor(wide / APART)))
-      .filter((index) => index === own || values[index]! > 0.04 * most),
+      .filter((index) => index === own || keys.length <= LABELS || values[index]! > 0.04 * most),
   );
   const shown = keepApart([...named], own, pitch, 46);
   const exponent = `exp(${score(pair.masked)} − ${score(pair.log_normalizer)})`;
@@ -396,8 +396,13 @@ function Softmax({ ui, pair, wide }: StepProps) {
           const key = keys[index]!;
           return (
             <g key={key}>
-              {grid.kinds[index] === BLOCKED ? (
-                <path class="aw-slash" d={`M${center - 3} ${tall}l6 -6`} />
+              {grid.kinds[index] === BLOCKED || grid.kinds[index] === NAN ? (
+                <path
+                  class={grid.kinds[index] === NAN ? "aw-nan" : "aw-slash"}
+                  d={`M${center - 3} ${tall}l6 -6${grid.kinds[index] === NAN ? "m-6 0l6 6" : ""}`}
+                >
+                  <title>{`${labels.at(key).text} ${count(key)}: ${grid.kinds[index] === NAN ? "NaN" : "masked"}`}</title>
+                </path>
               ) : (
                 <rect
                   class={index === own ? "aw-own" : "aw-data"}
@@ -474,6 +479,9 @@ function keepApart(order: number[], own: number, pitch: number, least: number): 
   return new Set(kept);
 }
 
+const shareOf = ({ share, contribution }: Numbers) =>
+  share ? percent(share, 1) : share === 0 || contribution === 0 ? "0" : "NaN";
+
 /** What the key adds to the query's output, number by number, over the whole output. */
 function Value({ ui, pair, wide }: StepProps) {
   const value = pair.value!;
@@ -508,9 +516,11 @@ function Value({ ui, pair, wide }: StepProps) {
     <Row
       name="Value"
       formula="weight × v"
-      result={pair.share === null ? "0" : percent(pair.share, 1)}
-      unit={pair.share === null ? "nothing is attended to" : "of all contributions ‖weight · v‖"}
-      before={beforeOf(pair, "share", (share) => (share === null ? "0" : percent(share, 1)))}
+      result={shareOf(pair)}
+      unit={
+        pair.contribution === 0 && pair.share === null ? "nothing is attended to" : "of all contributions ‖weight · v‖"
+      }
+      before={pair.original === null ? undefined : shareOf(pair.original)}
     >
       <svg class="aw-chart" {...frame(wide, 2 * half + 2)} role="img" aria-label="Weight times value">
         {Array.from(output, (number, index) => rect(index, number, "aw-whole", bar))}

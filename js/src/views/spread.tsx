@@ -17,11 +17,8 @@ const CORNER = 44; // of a small multiple
 
 const shown = (figure: Figure) => {
   const value = numberOf(figure) ?? Number.NaN;
-  return Number.isNaN(value)
-    ? "–"
-    : Math.abs(value) >= 0.01 && Math.abs(value) < 1e4
-      ? plain(value)
-      : listNumber(value, "scores");
+  const size = Math.abs(value);
+  return Number.isNaN(value) ? "–" : size >= 0.01 && size < 1e3 ? value.toPrecision(3) : listNumber(value, "scores");
 };
 const plain = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
 
@@ -70,25 +67,21 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
   const last = Math.max(1, ui.store.facts.value.queries - 1);
   const ends = [{ at: 0, text: "query 0" }, ...(last > 1 ? [{ at: last * 0.94, text: count(last) }] : [])];
   const chart = (name: string, lines: Line[], high: number, mean: Figure, about: string) => (
-    <figure>
-      <figcaption>
-        <b>{name}</b> mean {shown(mean)} <span class="aw-muted">{about}</span>
-      </figcaption>
-      <LineChart
-        label={`${name} of each query, mean ${shown(mean)}`}
-        wide={wide}
-        tall={96}
-        lines={lines}
-        x={[0, last]}
-        y={[0, high]}
-        xTicks={ends}
-        yTicks={[
-          { at: 0, text: "0" },
-          { at: high, text: plain(high) },
-        ]}
-        mark={mark}
-      />
-    </figure>
+    <LineChart
+      name={name}
+      about={`mean ${shown(mean)} ${about}`}
+      wide={wide}
+      tall={96}
+      lines={lines}
+      x={[0, last]}
+      y={[0, high]}
+      xTicks={ends}
+      yTicks={[
+        { at: 0, text: "0" },
+        { at: high, text: plain(high) },
+      ]}
+      mark={mark}
+    />
   );
   const bits = Math.max(1e-9, ...most);
   return (
@@ -111,14 +104,22 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
             <th scope="row">scores, q · k</th>
             <td>{shown(found.scores_variance)}</td>
             <td class="aw-muted">
-              {theory === null ? "–" : `d_k = ${theory}: a sum of ${theory} products, each of variance 1`}
+              {theory !== null && (
+                <>
+                  d<sub>k</sub> = {theory}: a sum of {theory} products, each of variance 1
+                </>
+              )}
             </td>
           </tr>
           <tr>
             <th scope="row">scaled scores</th>
             <td>{shown(found.scaled_variance)}</td>
             <td class="aw-muted">
-              {theory === null ? "–" : `${plain(theory * scale * scale)} = d_k × scale², with scale ${plain(scale)}`}
+              {theory !== null && (
+                <>
+                  {plain(theory * scale * scale)} = d<sub>k</sub> × scale², with scale {plain(scale)}
+                </>
+              )}
             </td>
           </tr>
         </tbody>
@@ -236,24 +237,24 @@ function Multiples({ ui, steps }: { ui: Ui; steps: readonly Swept[] }) {
   });
   const most = steps[0]!.most;
   const chart = (name: string, high: number, highText: string, lines: Line[]) => (
-    <figure>
-      <figcaption>
-        <b>{name}</b> <span class="aw-muted">over d_k</span>
-      </figcaption>
-      <LineChart
-        label={`${name} over the head size`}
-        wide={wide}
-        tall={120}
-        lines={lines}
-        x={[0, last]}
-        y={[0, high]}
-        xTicks={ticks}
-        yTicks={[
-          { at: 0, text: "0" },
-          { at: high, text: highText },
-        ]}
-      />
-    </figure>
+    <LineChart
+      name={name}
+      about={
+        <>
+          over d<sub>k</sub>
+        </>
+      }
+      wide={wide}
+      tall={120}
+      lines={lines}
+      x={[0, last]}
+      y={[0, high]}
+      xTicks={ticks}
+      yTicks={[
+        { at: 0, text: "0" },
+        { at: high, text: highText },
+      ]}
+    />
   );
   return (
     <>
@@ -266,8 +267,8 @@ function Multiples({ ui, steps }: { ui: Ui; steps: readonly Swept[] }) {
                 key={at === 0 ? "scaled" : "raw"}
                 role="img"
                 style={{ width: `calc(${CORNER} * var(--aw-u))`, height: `calc(${CORNER} * var(--aw-u))` }}
-                title={`d_k = ${step.head_size}, ${at === 0 ? "scaled by 1 ÷ √d_k" : "not scaled"}: the first 16 queries and keys; darkest ${listNumber(small.high ?? 0, "weights")}`}
-                aria-label={`Weights at d_k ${step.head_size}, ${at === 0 ? "scaled" : "not scaled"}`}
+                title={`Weights at head size ${step.head_size}, ${at === 0 ? "scaled" : "not scaled"}: at most ${listNumber(small.high ?? 0, "weights")}`}
+                aria-label={`Weights at head size ${step.head_size}, ${at === 0 ? "scaled" : "not scaled"}`}
               >
                 <Raster small={small} of={of} paints={paints} />
               </div>
@@ -362,24 +363,20 @@ function Curves({ ui, found }: { ui: Ui; found: Reply<"cost"> }) {
     const all = lines.flatMap(({ points }) => points.map(([, y]) => y));
     const [low, high] = [Math.min(...all), Math.max(...all)];
     return (
-      <figure>
-        <figcaption>
-          <b>{name}</b> <span class="aw-muted">over n, both logarithmic</span>
-        </figcaption>
-        <LineChart
-          label={`${name} over the number of tokens`}
-          wide={wide}
-          tall={140}
-          lines={lines}
-          x={[x(first), x(steps.at(-1)!)]}
-          y={[low, high]}
-          xTicks={steps.map((step, at) => ({
-            at: x(step) + (at === 0 ? 0.1 : at === steps.length - 1 ? -0.1 : 0),
-            text: count(step.length),
-          }))}
-          yTicks={[low, high].map((at) => ({ at, text: say(10 ** at) }))}
-        />
-      </figure>
+      <LineChart
+        name={name}
+        about="over n, both logarithmic"
+        wide={wide}
+        tall={140}
+        lines={lines}
+        x={[x(first), x(steps.at(-1)!)]}
+        y={[low, high]}
+        xTicks={steps.map((step, at) => ({
+          at: x(step) + (at === 0 ? 0.1 : at === steps.length - 1 ? -0.1 : 0),
+          text: count(step.length),
+        }))}
+        yTicks={[low, high].map((at) => ({ at, text: say(10 ** at) }))}
+      />
     );
   };
   return (

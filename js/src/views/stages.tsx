@@ -82,7 +82,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
       <div class="aw-sections">
         <Findings ui={ui} />
         {found.pictures.length > 1 && (
-          <Unfold name="Scaling" note="what ÷ √d_k does to scores and weights" open={chosen.open}>
+          <Unfold name="Scaling" note="what dividing by √d does to scores and weights" open={chosen.open}>
             {() => <Scaling ui={ui} own={chosen.own} />}
           </Unfold>
         )}

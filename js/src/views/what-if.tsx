@@ -39,9 +39,12 @@ export function change(store: Store, part: { [K in keyof WhatIf]?: WhatIf[K] | u
 export function WhatIfMenu({ ui }: { ui: Ui }) {
   const { store } = ui;
   const changes = store.what_if.value;
+  const name = whatIfName(changes);
+  const words =
+    ui.mode.value === "narrow" ? { value: name === "none" ? "What if" : name } : { label: "What if", value: name };
   return (
-    <Menu name="What if" label="What if" value={whatIfName(changes)} sections={sections(ui)}>
-      <h4>Numbers</h4>
+    <Menu name="What if" {...words} sections={sections(ui)}>
+      <h4>Numbers, empty: its own</h4>
       <Numbers ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
@@ -103,7 +106,8 @@ class Numbers extends Component<{ ui: Ui }, { error: string }> {
                 key={textOf(changes[name])}
                 name={name}
                 inputMode="decimal"
-                placeholder="as it was"
+                placeholder="own"
+                aria-label={label}
                 defaultValue={textOf(changes[name])}
               />
               <span class="aw-muted">{note}</span>
