@@ -262,12 +262,18 @@ def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
         (only,) = body["replies"]
         if not only["ok"]:
             raise RuntimeError(only["error"])
-        for name, value in only.items():
-            if isinstance(value, dict) and isinstance(value.get("data"), int):
-                only[name] = {**value, "data": buffers[value["data"]]}
-        return portable(only)
+        return portable(_attached(only, buffers))
 
     return answer
+
+
+def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
+    """With bytes in the place of the numbers of buffers, as the page takes them."""
+    if isinstance(part, dict):
+        if isinstance(part.get("data"), int):
+            return {**part, "data": buffers[part["data"]]}
+        return {name: _attached(inner, buffers) for name, inner in part.items()}
+    return [_attached(inner, buffers) for inner in part] if isinstance(part, list) else part
 
 
 def _taker(widgets: Sequence[AttentionWidget]) -> Any:
