@@ -33,7 +33,7 @@ def longest(x: Tensor) -> float:
     wide = torch.promote_types(x.dtype, torch.float32)
     if len(x) == 0:
         return 0.0
-    parts = [torch.linalg.vector_norm(part, dim=1, dtype=wide).amax() for part in x.split(1 << 13)]  # no more is cast
+    parts = [torch.linalg.vector_norm(part.to(wide), dim=1).amax() for part in x.split(1 << 13)]  # no more is cast
     return float(torch.stack(parts).amax())
 
 

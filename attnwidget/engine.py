@@ -17,7 +17,7 @@ from .call import Call, longest
 from .memory import Pair
 from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, exp_
-from .stages import KEYS, QUERIES, blocks, by_value, exponents, masked, new, norms, plain, streamed, values
+from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
 
 T = TypeVar("T")
 
@@ -83,10 +83,10 @@ def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call,
     return Direct if is_small(att, batch, head, queries) else Softmax
 
 
-def is_small(att: Call, batch: int, head: int, queries: Places) -> bool:
+def is_small(att: Call, batch: int, head: int, queries: Places, limit: float = SMALL) -> bool:
     """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
     it."""
-    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < SMALL  # NaN is not
+    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
 
 
 def is_finite(att: Call, batch: int, head: int, queries: Places) -> bool:
@@ -123,7 +123,7 @@ def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[
 
 def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
     total = Sum(att, len(queries))
-    for _, e, _ in exponents(att, batch, head, queries):
+    for _, e, _ in exponentials(att, batch, head, queries):
         total.l += e.sum(0)
         yield e.numel()
         del e
@@ -201,7 +201,7 @@ def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tenso
         else:
             S, _ = masked(att, part, att.rules.allowed(part))
         if pair is not None:
-            S = exp_(pair.log_weights(S))
+            S = exp_(pair.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
             S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out

@@ -58,12 +58,16 @@ class Strip(NamedTuple):
         return Strip(low, *(min(pair, default=None) for pair in ends))
 
     def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
-        """0 where a block (keys, queries) of neighbours is blocked: no mask is made."""
+        """0 where a block (keys, queries) of neighbours is blocked: no mask is made, and only edges are touched."""
         apart = queries.start - keys.start
         if self.high is not None:
-            x.triu_(-self.high - apart)
+            row = max(0, apart + self.high + 1)  # keys from here on are blocked for the first query
+            if row < len(keys):
+                x[row:].triu_(row - self.high - apart)
         if self.low is not None:
-            x.tril_(-self.low - apart)
+            row = min(len(keys), apart + len(queries) + self.low - 1)  # keys before this are blocked for the last query
+            if row > 0:
+                x[:row].tril_(-self.low - apart)
         if self.stop is not None and self.stop < keys.stop:
             x[max(0, self.stop - keys.start) :] = 0
         return x

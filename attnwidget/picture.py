@@ -171,9 +171,14 @@ class Refinement:
         """Of the cells to compute, what is finished."""
         return self.visit.share
 
+    @property
+    def ready(self) -> int:
+        """How many rows of the picture are exact."""
+        return self.visit.rows // self.frame.down
+
     def picture(self) -> Picture:
         """The picture as far as it is known: exact rows, and below one exact query in the place of each bin."""
-        rows, kept, seen = self._ready(), self.visit.kept, self._sampled
+        rows, kept, seen = self.ready, self.visit.kept, self._sampled
         if rows and kept is not None:
             with exact(self.levels.att.device):
                 top = self._fold(kept, 0, rows)
@@ -211,10 +216,6 @@ class Refinement:
             raise RuntimeError("the exact picture was forgotten before it could be drawn: try again")
         self._done((yield from _folding(self.levels, self.key, kept)))
 
-    def _ready(self) -> int:
-        """How many rows of the picture are exact."""
-        return self.visit.rows // self.frame.down
-
     def _fold(self, kept: Kept, start: int, stop: int) -> Overview:
         """Rows of the picture from rows of the level."""
         down, across = self.frame.down, self.frame.across
@@ -222,7 +223,7 @@ class Refinement:
 
     def _send_rows(self) -> None:
         """Send what has become exact since the last time."""
-        kept, ready = self.visit.kept, self._ready()
+        kept, ready = self.visit.kept, self.ready
         if kept is None or ready <= self._sent:
             return
         with exact(self.levels.att.device):

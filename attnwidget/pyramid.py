@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
-from .engine import Softmax, Sum, is_finite, is_small, normalizing
+from .dense import filled, rows_at_once, serves
+from .engine import SMALL, Softmax, Sum, is_finite, is_small, normalizing
 from .masks import Strip
 from .memory import Pair
 from .places import Cells, as_index, cuts
@@ -28,7 +29,7 @@ from .stages import (
     allowed_cells,
     blocks,
     by_value,
-    exponents,
+    exponentials,
     log_by_value,
     new,
     norms,
@@ -37,6 +38,7 @@ from .stages import (
 from .tensors import as_choice, as_size
 
 POOLS = ("max", "mean")
+APART = 128  # queries of a sample, in whose blocks a mask cuts deep
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,14 +385,19 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     grid = new(att, region.shape[1], min(len(queries), QUERIES))
     strip, averaged = att.rules.strip(batch), pool == "mean" and stage == "masked"  # over the allowed cells only
     seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
-    tells = seen is not None and stage == "weights" and is_finite(att, batch, head, queries)
-    pieces = list(cuts(range(len(queries)), region.query_bin, QUERIES))
+    dense = whole_row and serves(att, batch, head, queries, stage)
+    limit = rows_at_once(att, region.query_bin) if dense else QUERIES
+    if queries.step > 1 and strip is not None and strip != Strip():
+        limit = min(limit, APART)  # fewer of them have more keys in common
+    tells = dense or (seen is not None and stage == "weights" and is_finite(att, batch, head, queries))
+    pieces = list(cuts(range(len(queries)), region.query_bin, limit))
     rules = att.rules if base == "masked" else Rules()
     work = Work(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
-    versions, small = att.versions(), None
+    versions = att.versions()
+    kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
         rows, settled = queries[piece.start : piece.stop], None
-        if normalized and (pool == "max" or not whole_row):  # a mean of whole rows has no use for them
+        if normalized and not dense and (not whole_row or (pool == "max" and region.key_bin > 1)):  # else of no use
             settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:
             steps = normalizing(att, batch, head, rows)
@@ -399,11 +406,11 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
                     yield piece.start, work.share(next(steps))
                 except StopIteration as end:
                     settled = end.value
-        if normalized and settled is None and small is None:
-            small = is_small(att, batch, head, queries)
+        if settled is None and kind is None:
+            kind = DenseStripe if dense else stripe_of(pool, is_small(att, batch, head, queries))
         columns = region.columns(rules.span(Cells(batch, head, rows, region.keys)))  # the others stay as they are
         about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
-        stripe = KnownStripe(settled, *about) if settled else stripe_of(normalized, pool, bool(small))(*about)
+        stripe = KnownStripe(settled, *about) if settled is not None else (kind or Stripe)(*about)
         for keys, S, allowed in stripe.blocks():
             if seen is not None and not (tells and stripe.nothing is not None):
                 seen.add(piece, keys, allowed)
@@ -411,19 +418,16 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
             del S  # the next one comes to lie where it was
             yield piece.start, work.share(len(piece) * len(keys))
         if seen is not None and tells and stripe.nothing is not None:
-            seen.note(piece, columns, pool_last(stripe.seen, region.query_bin, pool).mT.ne(stripe.nothing))
+            seen.note(piece, columns, stripe.opened())
         pair = stripe.finish()
         if pair is not None and settled is None:
             att.remember_rows(batch, head, rows, pair, versions)
         found = values[bins(piece, region.query_bin), columns]  # (rows, columns)
-        by_row = pool_last(stripe.seen, region.query_bin, pool).mT
-        if stripe.logarithmic:
-            exp_(by_row)
         if pool == "max":
-            torch.maximum(found, by_row, out=found)
+            torch.maximum(found, stripe.pooled(), out=found)
         else:
-            found += by_row
-        yield piece.stop, work.share(0)
+            found += stripe.pooled()
+        yield piece.stop, work.share(len(piece) * len(region.keys) if dense else 0)
     if seen is None and strip is None:
         seen = yield from counting(att, region)
     cells = None
@@ -465,6 +469,7 @@ class Stripe:
     def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
+        self.columns = columns
         self.grid = grid  # (columns, queries)
         self.seen = grid[columns].fill_(self.start)  # the part of it that is used
 
@@ -503,9 +508,21 @@ class Stripe:
     def norms(self, keys: range) -> Tensor:
         return norms(self.att, self.region.batch, self.region.head, keys)
 
+    def opened(self) -> Tensor:
+        """Which bins have an allowed cell, (rows, columns), as far as the numbers tell; before `finish`."""
+        return self.by_bin().ne(self.nothing)  # type: ignore[arg-type]
+
     def finish(self) -> Pair | None:
         """Bring the grid to its final numbers. Returns the log-normalizers, if there are any."""
         return None
+
+    def by_bin(self) -> Tensor:
+        """The grid, pooled over the queries: (rows, columns)."""
+        return pool_last(self.seen, self.region.query_bin, self.reduce).mT
+
+    def pooled(self) -> Tensor:
+        """What it comes to, (rows, columns)."""
+        return exp_(self.by_bin()) if self.logarithmic else self.by_bin()
 
 
 class KnownStripe(Stripe):
@@ -525,6 +542,8 @@ class KnownStripe(Stripe):
     def finish(self) -> Pair:
         if self.logarithmic:
             self.seen.sub_(self.pair.m).sub_(self.pair.log_l)
+            if self.stage == "weights":
+                self.seen.clamp_(max=0)  # above 1 by rounding alone
         return self.pair
 
 
@@ -543,7 +562,7 @@ class SmallStripe(Stripe):
 
     def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
         region = self.region
-        return exponents(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
+        return exponentials(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         if self.pool == "mean" and self.stage == "weights":
@@ -597,11 +616,49 @@ class OnlineSum(OnlineStripe):
         return self.softmax.pair()
 
 
-def stripe_of(normalized: bool, pool: str, small: bool) -> type[Stripe]:
-    """The quickest way to pool some queries whose log-normalizers are not known."""
-    if not normalized:
-        return Stripe
+def stripe_of(pool: str, small: bool) -> type[Stripe]:
+    """The quickest way to pool weights whose log-normalizers are not known."""
     return SmallStripe if small else OnlineMaximum if pool == "max" else OnlineSum
+
+
+class DenseStripe(Stripe):
+    """Weights of a few queries over all keys at once, pooled over the queries first: where a mask or bias is there cell
+    by cell, whatever the scores."""
+
+    nothing = 0.0
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        small = is_small(self.att, self.region.batch, self.region.head, self.rows, SMALL / 2)
+        x = filled(self.att, self.region.batch, self.region.head, self.rows, small=small)  # (queries, keys)
+        if small:  # so that no weight is below the normal range
+            total = Sum(self.att, len(self.rows))
+            total.l += x.sum(1)
+            self.l, self.pair = total.l, total.pair()
+        else:
+            self.open = self.by_key(pool_first(x, self.region.query_bin, torch.amax), torch.amax) != -inf
+            softmax = Softmax(self.att, len(self.rows))
+            softmax.add(x.mT, x.amax(1))
+            self.l, self.pair = softmax.l, softmax.pair()
+        x /= self.l.masked_fill(self.l == 0, 1)[:, None]
+        self.weights = pool_first(x, self.region.query_bin, self.reduce)  # (rows, keys)
+        if small:
+            self.open = self.by_key(self.weights, self.reduce) != 0
+
+    def by_key(self, x: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        return pool_last(x, self.region.key_bin, reduce)[:, self.columns]
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        return iter(())
+
+    def opened(self) -> Tensor:
+        return self.open
+
+    def finish(self) -> Pair:
+        return self.pair
+
+    def pooled(self) -> Tensor:
+        return self.by_key(self.valued(self.region.keys, self.weights.mT).mT, self.reduce)
 
 
 class Seen:
@@ -699,8 +756,8 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
     return out
 
 
-def pool_last(x: Tensor, width: int, pool: str) -> Tensor:
+def pool_last(x: Tensor, width: int, reduce: Callable[..., Tensor]) -> Tensor:
     """Pool the last axis of a matrix: (n, m) -> (n, ⌈m / width⌉), the last bin ragged."""
-    if pool == "max" and 1 < width < 32 and len(x) and x.device.type == "cpu":  # several times faster for so few
+    if reduce is torch.amax and 1 < width < 32 and x.shape[0] and x.device.type == "cpu":  # several times faster
         return F.max_pool1d(x, width, ceil_mode=True)
-    return pool_first(x.mT, width, torch.amax if pool == "max" else torch.sum).mT
+    return pool_first(x.mT, width, reduce).mT

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .call import Call
-from .places import Cells, Places, take
+from .places import Cells, Places, cuts, take
 from .precision import LOG2_E, Room
 from .rules import Allowed, Rules, both, settled
 from .source import Rows
@@ -91,28 +91,33 @@ def blocks(
     """
     rows = rows_of(att, batch, head, queries, "capped" if stage == "masked" else stage)
     room = Room(len(queries) * KEYS, att.result_dtype, att.device)
-    for keys, cells in _pieces(att, batch, head, queries, stage, width, within):
+    rules = att.rules if stage == "masked" else Rules()
+    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    for keys in rules.pieces(row, width, KEYS):
+        cells = row._replace(keys=keys)
         if stage != "masked":
             yield keys, plain(att, cells, stage, room, rows), True
             continue
-        allowed = att.rules.allowed(cells)
+        allowed = rules.allowed(cells)
         if allowed is not False:
             yield keys, *masked(att, cells, allowed, room, rows)
 
 
-def exponents(
+def exponentials(
     att: Call, batch: int, head: int, queries: Places, width: int = 1, *, within: range | None = None
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
     """As `blocks` of the stage masked, but exp of it, 0 where a cell is blocked: for scores to which a mask alone is
     done, and which are so small that exp needs no maximum taken off."""
     rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
     room = Room(len(queries) * KEYS, att.result_dtype, att.device)
-    strip = att.rules.strip(batch) if isinstance(queries, range) and queries.step == 1 else None
-    for keys, cells in _pieces(att, batch, head, queries, "masked", width, within):
-        if strip is not None and isinstance(queries, range):
+    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    strip = att.rules.strip(batch)
+    if strip is not None and isinstance(queries, range) and queries.step == 1:
+        for keys in cuts(att.rules.span(row), width, KEYS):
             yield keys, strip.zero_(rows.block(keys, room).exp2_(), queries, keys), True
-            continue
-        allowed = att.rules.allowed(cells)
+        return
+    for keys in att.rules.pieces(row, width, KEYS):
+        allowed = att.rules.allowed(row._replace(keys=keys))
         if allowed is False:
             continue
         e = rows.block(keys, room).exp2_()
@@ -120,16 +125,6 @@ def exponents(
             e.masked_fill_(allowed.logical_not().mT, 0)
         yield keys, e, allowed
         del e
-
-
-def _pieces(
-    att: Call, batch: int, head: int, queries: Places, stage: str, width: int, within: range | None
-) -> Iterator[tuple[range, Cells]]:
-    """The keys and cells of each block; for the stage masked, without those that the rules exclude unasked."""
-    rules = att.rules if stage == "masked" else Rules()
-    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
-    for keys in rules.pieces(row, width, KEYS):
-        yield keys, row._replace(keys=keys)
 
 
 # Values.

@@ -117,7 +117,9 @@ class AttentionWidget(anywidget.AnyWidget):
     )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
-    picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(sync=True)
+    picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
+        sync=True, to_json=lambda value, widget: widget._as_far_as_known(value)
+    )
     thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
     progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
         sync=True
@@ -556,6 +558,7 @@ class AttentionWidget(anywidget.AnyWidget):
         try:
             return self._picture_of(of, self._look_at(layer, key))
         except Exception as error:
+            self._cancel()
             if self.comm is None:
                 raise
             return self._picture_of(of, picture.NOTHING | {"error": str(error) or type(error).__name__})
@@ -604,6 +607,13 @@ class AttentionWidget(anywidget.AnyWidget):
         self._views.arrived(refinement.visit)
         self.progress = {**of, "share": share, "seconds_left": seconds_left, "state": state}
 
+    def _as_far_as_known(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
+        refinement = self._refinement
+        if refinement is None or refinement.ready == 0 or value.get("sampled") is None:
+            return value
+        return value | refinement.picture()
+
     def _send_band(self, of: tuple[Any, ...], band: dict[str, Any]) -> None:
         buffers: list[bytes] = []
         values = wire.detach(band["values"], buffers)
@@ -641,6 +651,7 @@ class AttentionWidget(anywidget.AnyWidget):
             except traitlets.TraitError as error:
                 self.send({"refused": str(error)[:500]})
                 self.send_state(list(wanted))
+            self._slices.hold_back()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
@@ -693,7 +704,7 @@ class _Desk:
         widget._slices.drop(PASS)
         widget._views.left_alone(refinement.visit)
         with widget.hold_sync():
-            widget.picture = widget._picture_of((layer, *refinement.key), refinement.picture())
+            widget.picture = widget._as_far_as_known(widget.picture)
             widget._tell(refinement.share, None, "stopped")
 
     def retry(self) -> None:

@@ -215,6 +215,23 @@ def test_a_tensor_says_so_where_all_or_no_cells_are_allowed(mask: torch.Tensor) 
     assert torch.equal(rules.allowed(Cells(0, 0, range(6), range(6))), torch.ones(6, 6).tril().bool())
 
 
+@given(st.data())
+@settings(max_examples=100)
+def test_a_strip_zeroes_what_it_blocks(data: st.DataObject) -> None:
+    limit, start, few = st.none() | st.integers(-14, 14), st.integers(0, 12), st.integers(1, 12)
+    strip = masks.Strip(data.draw(limit), data.draw(limit), data.draw(st.none() | st.integers(0, 20)))
+    queries, keys = (range(first, first + data.draw(few)) for first in (data.draw(start), data.draw(start)))
+    x = torch.full((len(keys), len(queries)), torch.nan)
+    apart = torch.tensor(keys)[:, None] - torch.tensor(queries)
+    inside = torch.ones_like(apart, dtype=torch.bool)
+    inside &= apart >= (-99 if strip.low is None else strip.low)
+    inside &= apart <= (99 if strip.high is None else strip.high)
+    inside &= torch.tensor(keys)[:, None] < (99 if strip.stop is None else strip.stop)
+    found = strip.zero_(x, queries, keys)
+    assert found.isnan().equal(inside)
+    assert (found[~inside] == 0).all()
+
+
 # Masks as functions.
 
 

@@ -170,6 +170,18 @@ def test_log_normalizers_that_are_known_are_not_computed_again() -> None:
     assert_close(again.values, first.values)
 
 
+def test_a_querys_only_key_has_weight_1_and_none_has_more() -> None:
+    q, k = torch.randn(2, 1, 3, 300, 8).unbind(0)
+    att = Attention(q * 3, k, is_causal=True)
+    for head in range(3):
+        att.overview(head=head, size=32)  # now the log-normalizers are known
+        assert att.overview(head=head).values[0, 0] == 1
+        assert att.block(head=head, queries=0)[0, 0] == 1
+        for seen in (pyramid.tile(att, 0, head, level=0, row=0, column=0).values, att.block(head=head, keys=[0, 1])):
+            assert seen.max() <= 1
+            assert_close(seen[0, 0], torch.tensor(1.0), rtol=1e-5, atol=0)
+
+
 def test_scores_know_no_mask() -> None:
     q, k = torch.randn(2, 30, 4)
     for stage in ("scores", "scaled"):

@@ -338,6 +338,26 @@ def test_it_is_stopped_and_resumed_where_it_stopped(front_end: FrontEnd) -> None
     run(main)
 
 
+@pytest.mark.usefixtures("short_slices")
+def test_a_page_that_is_loaded_again_has_what_is_exact_by_then(front_end: FrontEnd) -> None:
+    q, k = tensors(9000, 600)
+
+    async def main() -> None:
+        w = AttentionWidget(q, k)
+        await until(lambda: w.progress["share"] > 0.5)
+        sent = len(front_end.of(w))
+        w.send_state()
+        (message,) = front_end.of(w)[sent:]
+        made = message.state["picture"]
+        assert made["sampled"]["exact"] >= max(band["stop"] for band in front_end.bands(w)) > 0
+        rows = made["sampled"]["exact"]
+        values, kinds = drawn(made)
+        assert_close(values[:rows], pooled(w.attention, "weights", "max", *bins(w))[:rows], kinds[:rows])
+        w.close()
+
+    run(main)
+
+
 def test_what_stayed_sampled_for_want_of_a_loop_is_resumed_with_one(front_end: FrontEnd) -> None:
     q, k = tensors(2100, 600)
     w = AttentionWidget(q, k)

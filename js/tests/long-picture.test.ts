@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { HostOptions } from "../src/host";
 import type { TileAddress, Traits } from "../src/model";
 import { HIGH, longHead, weightAt } from "./long-head.ts";
-import { pressOn, type Shown, settle, show } from "./page.ts";
+import { pressOn, real, type Shown, settle, show } from "./page.ts";
 import { media } from "./setup.ts";
 import { asked } from "./states.ts";
 
@@ -26,9 +26,11 @@ async function long(changes: Partial<Traits> = {}, options: HostOptions = {}, wi
 /** Magnify around a share of the picture, as far as `steps` of the wheel lead. */
 async function zoom({ view }: Shown, steps: number, x = 0.5, y = 0.5): Promise<void> {
   const { width, height } = view.canvas.getBoundingClientRect();
+  const place = { clientX: x * width, clientY: y * height, view: real };
   for (let step = 0; step < steps; step++) {
-    await view.wheel(-60, { ctrlKey: true }, { x: x * width, y: y * height });
+    view.canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -60, ctrlKey: true, cancelable: true, ...place }));
   }
+  await settle(200);
 }
 const ticks = ({ view }: Shown) => view.all("span.aw-label[data-tick]").map((tick) => tick.textContent ?? "");
 const facts = ({ view }: Shown) => view.text(".aw-minimap-facts");
@@ -38,7 +40,7 @@ describe("zooming into a long head", () => {
   test("asks for tiles of ever finer levels, down to single cells with their numbers", async () => {
     const shown = await long();
     expect(asked(shown.host.sent, "tiles")).toHaveLength(0);
-    await zoom(shown, 20);
+    for (let step = 0; step < 7; step++) await zoom(shown, 3);
     const levels = asked(shown.host.sent, "tiles").map(({ tiles }) => (tiles as TileAddress[])[0]!.slice(0, 2).join());
     expect([...new Set(levels)]).toEqual(["2,2", "1,1", "0,0"]);
     const views = new Set(asked(shown.host.sent, "tiles").map(({ view }) => view));
@@ -380,6 +382,16 @@ describe("going to a place", () => {
     const { width, height } = shown.view.canvas.getBoundingClientRect();
     shown.view.point({ x: width / 2, y: height / 2 });
     await settle();
+    expect(shown.view.status).toMatch(/a0 3,000 → a0 1,000/);
+  });
+
+  test("what is under a resting pointer is said anew where one arrives", async () => {
+    const shown = await long();
+    const { width, height } = shown.view.canvas.getBoundingClientRect();
+    shown.view.point({ x: width / 2, y: height / 2 });
+    await settle();
+    expect(shown.view.status).toContain("queries 2,048–2,055");
+    await goTo(shown, "3000, 1000");
     expect(shown.view.status).toMatch(/a0 3,000 → a0 1,000/);
   });
 

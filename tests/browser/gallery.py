@@ -255,7 +255,7 @@ def show(
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(shown._stack, {"requests": [request]}, shown._retry)
+        reply = requests.answer(widget._Desk(shown), {"requests": [request]})
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

@@ -97,6 +97,7 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
     if (view.k === k && view.x === x && view.y === y) return;
     hint.value = false;
     plot.viewport.value = view;
+    if (pointed !== null && !plot.flying.peek()) hover(pointed); // another cell is under it now
   }
 
   /** What a hand does ends a flight. */
@@ -112,7 +113,6 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       pan: (by) => take((reach, { k, x, y }) => within(reach, { k, x: x + by.x, y: y + by.y })),
       zoom(factor, at) {
         take((reach, view) => zoomedAt(reach, view, view.k * factor, at));
-        if (ui.hover.peek() !== null) hover(at); // other cells are under the pointer now
       },
       click(event) {
         const at = pointIn(canvas, event);
@@ -172,8 +172,8 @@ export function pointing(ui: Ui, plot: Plot, canvas: HTMLCanvasElement): Pointin
       const reach = plot.reach.peek();
       const share = Math.min(1, (performance.now() - start) / FLIGHT_MS);
       if (reach === null || share === 1) {
-        show(to);
         land();
+        show(to);
         return;
       }
       show(between(reach, from, to, 1 - (1 - share) ** 3));
