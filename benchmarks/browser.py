@@ -11,13 +11,14 @@ README.md beside this file says what each line means. It needs Chromium and the 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -58,7 +59,7 @@ import gc, os, resource, time
 import torch
 from attnwidget import AttentionWidget
 torch.set_num_threads({threads})
-AttentionWidget(*torch.randn(2, 64, 64)).close()
+warm = AttentionWidget(*torch.randn(2, 64, 64))
 n, dtype = {length}, torch.{dtype}
 source = torch.Generator().manual_seed(0)
 q, k = torch.empty(2, n, 64, dtype=dtype)
@@ -193,13 +194,13 @@ class Session:
         for _ in range(runs):
             self.notebook.evaluate("w is not None and w.close()")
             self.page.evaluate("() => { window.seen.length = 0; }")
-            taken = self.page.evaluate(FIRST_PICTURE, [1, PATIENCE])
+            taken = self.page.evaluate(FIRST_PICTURE, [0, PATIENCE])
             if taken is None:
                 raise RuntimeError(f"no picture within {PATIENCE} s")
             pixels.append(taken / 1e3)
             self.notebook.wait_idle()
             self.page.wait_for_function("() => true")
-            seconds, self.model = self.notebook.output(1).split()[:2]
+            seconds, self.model = self.notebook.output(0).split()[:2]
             kernel.append(float(seconds))
         self.found["kernel, first picture, s"] = median(kernel)
         self.found["cell to pixels, s"] = median(pixels)
@@ -265,18 +266,15 @@ class Session:
 
     # Steps of a reader.
 
-    @contextlib.contextmanager
-    def over_the_picture(self) -> Iterator[tuple[float, float, float, float]]:
-        box = self._picture().bounding_box()
-        assert box is not None
-        yield box["x"], box["y"], box["width"], box["height"]
-        self.page.keyboard.press("Escape")
-
-    def whole(self) -> None:
-        """The whole picture again."""
+    def whole(self) -> tuple[float, float, float, float]:
+        """The whole picture again; where on the page it is."""
         self._picture().focus()
         self.page.keyboard.press("0")
         self.settle()
+        box = self._picture().bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < self.page.viewport_size["height"], "the picture is not in view"
+        return box["x"], box["y"], box["width"], box["height"]
 
     def wheel(self, times: int, by: float = -120) -> None:
         self.page.keyboard.down("Control")
@@ -298,17 +296,16 @@ class Session:
     def steps(self, runs: int) -> None:
         """Bytes of each step of zooming and panning, without what the pass sends of its own."""
         taken: dict[str, list[float]] = {"zoom": [], "pan": []}
-        with self.over_the_picture() as (x, y, width, height):
-            for _ in range(runs):
-                self.whole()
+        for _ in range(runs):
+            x, y, width, height = self.whole()
+            for _ in range(8):
                 self.page.mouse.move(x + width * self.chance.random(), y + height * self.chance.random())
-                for _ in range(8):
-                    self._clear()
-                    self.wheel(2)
-                    taken["zoom"].append(self._step())
-                    self._clear()
-                    self._drag(x + width / 2, y + height / 2, -width / 2, -height / 3, 6)
-                    taken["pan"].append(self._step())
+                self._clear()
+                self.wheel(4)
+                taken["zoom"].append(self._step())
+                self._clear()
+                self._drag(x + width * 0.9, y + height * 0.9, -width * 0.7, -height * 0.7, 6)
+                taken["pan"].append(self._step())
         for name, sizes in taken.items():
             self.found[f"{name}, most of a step, KiB"] = max(sizes) / KIB
             self.found[f"{name}, median of a step, KiB"] = median(sizes) / KIB
@@ -317,18 +314,16 @@ class Session:
         """Script of each frame, as the browser's own trace has it, while a hand drags and turns the wheel."""
         pan: list[float] = []
         zoom: list[float] = []
-        with self.over_the_picture() as (x, y, width, height):
-            middle = x + width / 2, y + height / 2
-            for depth in (8, 20, 60):
-                self.whole()
-                self.page.mouse.move(*middle)
-                self.wheel(depth)
-                self.settle()
-                pan += traced(browser, lambda: self._pan_for(seconds, *middle, width, height))
-            for _ in range(2):
-                self.whole()
-                self.page.mouse.move(*middle)
-                zoom += traced(browser, lambda: self._zoom_for(seconds))
+        for depth in (8, 20, 60):
+            box = self.whole()
+            self.page.mouse.move(box[0] + box[2] / 2, box[1] + box[3] / 2)
+            self.wheel(depth)
+            self.settle()
+            pan += traced(browser, partial(self._pan_for, seconds, *box))
+        for _ in range(2):
+            x, y, width, height = self.whole()
+            self.page.mouse.move(x + width / 2, y + height / 2)
+            zoom += traced(browser, lambda: self._zoom_for(seconds))
         for name, times in (("pan", pan), ("zoom", zoom)):
             self.found[f"frames, {name}"] = len(times)
             self.found[f"script of a frame, {name}, p50, ms"] = median(times)
@@ -365,7 +360,7 @@ class Session:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             by = self.chance.uniform(-0.4, 0.4) * width, self.chance.uniform(-0.4, 0.4) * height
-            self._drag(x, y, *by, 24)
+            self._drag(x + width / 2, y + height / 2, *by, 24)
 
     def _zoom_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -415,7 +410,7 @@ FRAME = ("AnimationFrame", "b")  # from what a frame waits for to its end
 
 
 def traced(browser: Browser, act: Callable[[], None]) -> list[float]:
-    """Milliseconds of script on the page's main thread from each frame to the next."""
+    """Milliseconds of script from each frame to the next, by the clock of the page's main thread."""
     chromium_ = browser._chromium
     chromium_.start_tracing(
         categories=["devtools.timeline", "disabled-by-default-devtools.timeline", "devtools.timeline.frame", "v8"]
@@ -423,21 +418,18 @@ def traced(browser: Browser, act: Callable[[], None]) -> list[float]:
     act()
     events = json.loads(chromium_.stop_tracing())["traceEvents"]
     scripts = [event for event in events if event.get("ph") == "X" and event["name"] in SCRIPT]
-    threads = [(event["pid"], event["tid"]) for event in scripts if event["name"] == "FireAnimationFrame"]
+    mains = {(e["pid"], e["tid"]) for e in events if e.get("args", {}).get("name") == "CrRendererMain"}
+    threads = [thread for event in scripts if (thread := (event["pid"], event["tid"])) in mains]
     page = max(set(threads), key=threads.count)
-    spans = sorted(
-        (event["ts"], event["ts"] + event.get("dur", 0)) for event in scripts if (event["pid"], event["tid"]) == page
-    )
     begins = sorted(e["ts"] for e in events if (e["name"], e.get("ph")) == FRAME and (e["pid"], e["tid"]) == page)
     times = [0.0] * (len(begins) - 1)
     reached = 0.0
-    frame = 0
-    for start, end in spans:  # one inside another counts once
-        start, reached = max(start, reached), max(end, reached)
-        while frame + 1 < len(begins) and begins[frame + 1] <= start:
-            frame += 1
-        if start < end and frame < len(times) and start >= begins[0]:
-            times[frame] += (end - start) / 1e3
+    for event in sorted((e for e in scripts if (e["pid"], e["tid"]) == page), key=lambda e: e["ts"]):
+        start, end = event["tts"], event["tts"] + event.get("tdur", 0)
+        frame = bisect(begins, event["ts"]) - 1
+        if 0 <= frame < len(times):
+            times[frame] += max(0.0, end - max(start, reached)) / 1e3  # one inside another counts once
+        reached = max(reached, end)
     return times
 
 
@@ -446,11 +438,11 @@ def measure(browser: Browser, length: int, chosen: argparse.Namespace) -> dict[s
     with LabServer() as server:
         lab = Lab(browser, server)
         keywords = ", is_causal=True" if chosen.causal else ""
-        cells = [SETUP.format(threads=chosen.threads, length=length, dtype=dtype), OPEN.format(keywords=keywords)]
-        notebook = lab.open(cells, width=1250, height=1000, device_scale_factor=1)
+        notebook = lab.open([OPEN.format(keywords=keywords)], width=1250, height=1100, device_scale_factor=1)
         session = Session(notebook, length)
         try:
-            notebook.run_cell(0)
+            if said := notebook.evaluate(SETUP.format(threads=chosen.threads, length=length, dtype=dtype)):
+                raise RuntimeError(said)
             notebook.page.evaluate(PROBE)
             parts = {
                 "first picture": lambda: session.first_picture(chosen.runs),

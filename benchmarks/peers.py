@@ -139,7 +139,7 @@ class Watched:
         self._session.on("Page.screencastFrame", self._take)
         size = {"maxWidth": SIZE[0] // 2, "maxHeight": SIZE[1] // 2}
         self._session.send("Page.startScreencast", {"format": "png", **size})
-        self._page.wait_for_timeout(50)
+        self._page.wait_for_timeout(800)  # Chromium loads its own first page behind each new window
 
     def _take(self, event: dict[str, Any]) -> None:
         self._frames.append((event["metadata"]["timestamp"], event["data"]))
