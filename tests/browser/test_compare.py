@@ -173,7 +173,7 @@ def test_selection_sides_and_views(opened: Any) -> None:
     view.root.locator("[data-aw=status]").get_by_text("A: no mask").wait_for()
     view.root.get_by_role("tab", name="Compare").click()
     view.root.locator("[data-aw=picture-change]").wait_for()
-    assert python(notebook, "w.comparison is not None") == "True"
+    soon(notebook, "w.comparison is not None", "True")
 
 
 def sides() -> dict[str, Attention]:
