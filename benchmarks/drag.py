@@ -68,7 +68,8 @@ async ({ seconds }) => {
   CanvasRenderingContext2D.prototype.putImageData = putImageData;
   const gaps = during.slice(1).map((time, index) => time - during[index]);
   const settled = Math.max(0, (drawn.at(-1) ?? end) - end);
-  return { seconds: (end - start) / 1000, moves, redraws: during.length, gaps, after: drawn.length - during.length, settled };
+  const after = drawn.length - during.length;
+  return { seconds: (end - start) / 1000, moves, redraws: during.length, gaps, after, settled };
 }
 """
 
@@ -126,9 +127,8 @@ def measure(browser: Browser, seconds: float) -> dict[str, Any]:
 
 def report(found: dict[str, Any]) -> None:
     print(f"Chromium {found['browser']}, {found['cores']} cores\n")
-    print(
-        "| tokens × heads | moves a second | redraws a second | gap, ms | settles, ms | kernel, ms | last value | load |"
-    )
+    columns = ("moves a second", "redraws a second", "gap, ms", "settles, ms", "kernel, ms", "last value", "load")
+    print(f"| tokens × heads | {' | '.join(columns)} |")
     print("|---|--:|--:|--:|--:|--:|---|--:|")
     for row in found["rows"]:
         load = "" if row["load"] is None else f"{row['load']:.1f}"
