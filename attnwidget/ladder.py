@@ -22,11 +22,12 @@ STRONGEST = 24
 OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
 
 
-def stages(att: Attention, batch: int, head: int) -> dict[str, Any]:
-    """All stages of a head, small, with their ranges, and the output."""
+def stages(att: Attention, batch: int, head: int, scores: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All stages of a head, small, with their ranges, and the output; `scores` if their picture is there already."""
     there = [stage for stage in SHOWN if stage in att.stages]
+    known = {} if scores is None else {"scores": scores}
     return {
-        "pictures": [_picture(att, batch, head, stage) for stage in there],
+        "pictures": [known.get(stage) or _picture(att, batch, head, stage) for stage in there],
         "output": _output(att, batch, head),
     }
 
@@ -70,7 +71,12 @@ def _largest(x: Tensor, width: int) -> Tensor:
 
 
 def pair(
-    att: Attention, query: int, key: int, batch: int, head: int, before: Attention | None = None
+    att: Attention,
+    query: int,
+    key: int,
+    batch: int,
+    head: int,
+    before: tuple[Attention, Explanation] | None = None,
 ) -> dict[str, Any]:
     """One pair's way from q · k to its share of the output, and its row; beside `before`, if there is one."""
     found = att.explain(query, key, batch=batch, head=head)
@@ -82,14 +88,13 @@ def pair(
         **numbers(found),
         **_vectors(found),
         "row": {"keys": wire.encode(keys.cpu().numpy().astype("uint32")), "values": values, "blocked": bits},
-        "original": None if before is None else _original(before, found, keys, batch, head),
+        "original": None if before is None else _original(*before, keys, batch, head),
     }
 
 
-def _original(att: Attention, found: Explanation, keys: Tensor, batch: int, head: int) -> dict[str, Any]:
+def _original(att: Attention, was: Explanation, keys: Tensor, batch: int, head: int) -> dict[str, Any]:
     """The same pair and row under the rules that were given."""
-    was = att.explain(found.query, found.key, batch=batch, head=head)
-    row = att.block(batch=batch, head=head, queries=found.query)[0][keys]
+    row = att.block(batch=batch, head=head, queries=was.query)[0][keys]
     value = None if was.value is None else wire.encode(wire.to_numpy(was.value))
     return {**numbers(was), "value": value, "row": wire.encode(wire.to_numpy(row))}
 

@@ -21,6 +21,7 @@ from . import cost, ladder, picture, pyramid, requests, slices, wire
 from .attention import Attention
 from .check import examine
 from .difference import Both
+from .explain import Explanation
 from .levels import Key, Levels, Shelf
 from .links import strongest
 from .parity import deviation
@@ -265,7 +266,8 @@ class AttentionWidget(anywidget.AnyWidget):
             self._hold(attention)
             self._version += 1
             self._made.clear()
-            self._examined.clear()
+            for kept in (self._examined, self._scores, self._was):
+                kept.clear()
             self._refresh_soon()
 
     def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
@@ -362,6 +364,8 @@ class AttentionWidget(anywidget.AnyWidget):
         self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
         self._checked: dict[tuple[int, int, int], tuple[Any, list[list[str]] | None]] = {}  # tokens, by who they are
         self._examined: dict[tuple[Any, ...], Examined] = {}
+        self._scores: dict[tuple[Any, ...], dict[str, Any]] = {}  # the picture of scores that was made last
+        self._was: dict[tuple[Any, ...], Explanation] = {}  # the explanation without other rules that was made last
         self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
         self._vocabularies: dict[str, Vocabulary] = {}
@@ -699,12 +703,17 @@ class AttentionWidget(anywidget.AnyWidget):
         if not of:
             return None
         layer, batch, head = of
+        att, where = self._layers[layer], {"layer": layer, "batch": batch, "head": head}
+        key = (*of, self.what_if.get("dtype"), att.versions())  # no other rule changes the scores
         try:
-            return {"layer": layer, "batch": batch, "head": head, **ladder.stages(self._layers[layer], batch, head)}
+            made = ladder.stages(att, batch, head, self._scores.get(key))
         except Exception:
             if self.comm is None:
                 raise
             return None
+        first = made["pictures"][0]
+        self._scores = {key: first} if first["stage"] == "scores" else {}
+        return {**where, **made}
 
     def _pair_wanted(self, layer: int, batch: int, head: int) -> tuple[Any, ...]:
         if self.view != "stages" or self.query is None or self.key is None:
@@ -716,13 +725,22 @@ class AttentionWidget(anywidget.AnyWidget):
             return None
         layer, batch, head, query, key = of
         try:
-            before = self._stack[layer] if self.what_if else None
+            before = (self._stack[layer], self._before(*of)) if self.what_if else None
             found = ladder.pair(self._layers[layer], query, key, batch, head, before)
         except Exception:
             if self.comm is None:
                 raise
             return None
         return {"layer": layer, "batch": batch, "head": head, **found}
+
+    def _before(self, *of: int) -> Explanation:
+        """Of a pair what it is under no other rules: the same for all values that a scale is dragged to."""
+        layer, batch, head, query, key = of
+        att = self._stack[layer]
+        known = (*of, att.versions())
+        if known not in self._was:
+            self._was = {known: att.explain(query, key, batch=batch, head=head)}
+        return self._was[known]
 
     def _make_picture(self, *of: Any) -> dict[str, Any]:
         self._cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from front_end import FrontEnd, decode
 
-from attnwidget import Attention, AttentionWidget
+from attnwidget import Attention, AttentionWidget, ladder
 
 
 def make(**show: Any) -> AttentionWidget:
@@ -126,3 +127,57 @@ def test_a_front_end_may_set_rules_and_is_told_why_not(front_end: FrontEnd) -> N
     assert "scale" in front_end.refusals(w)[-1]
     w.set_state({"pair": None, "stages": None})
     assert w.stages is not None
+
+
+def test_the_original_is_beside_the_new() -> None:
+    w = make(query=6, key=1)
+    before, row = w.attention.explain(6, 1), w.weights(6)
+    w.what_if = {"scale": 2.0}
+    original = w.pair["original"]
+    assert original["weight"] == before.weight
+    np.testing.assert_array_equal(decode(original["value"]), before.value.numpy())
+    np.testing.assert_array_equal(decode(original["row"]), row.numpy())
+    w.update(*torch.randn(3, 2, 3, 7, 8))
+    assert w.pair["original"]["weight"] == w.attention.explain(6, 1).weight != before.weight
+
+
+def test_scores_are_drawn_again_only_where_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    own = ladder._picture
+
+    def noted(att: Any, batch: int, head: int, stage: str) -> Any:
+        drawn.append(stage)
+        return own(att, batch, head, stage)
+
+    monkeypatch.setattr(ladder, "_picture", noted)
+    w = make()
+    w.what_if = {"scale": 2.0}
+    assert drawn.count("scores") == 1
+    assert drawn.count("scaled") == 2
+    for change in ({"dtype": "int8"}, {}):
+        w.what_if = change
+    assert drawn.count("scores") == 3
+    w.update(*torch.randn(3, 2, 3, 7, 8))
+    assert drawn.count("scores") == 4
+
+
+def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: FrontEnd) -> None:
+    async def drag() -> None:
+        w = make(query=5, key=2)
+        before = front_end.state(w)
+        for scale in (0.5, 0.6, 0.7):
+            w.set_state({"what_if": {"scale": scale}})
+        now = front_end.state(w)
+        assert now["pair"]["scale"] == 0.7
+        assert now["stages"] != before["stages"]
+        for name in ("picture", "thumbnails", "deviation"):
+            assert now[name] == before[name], name
+        while w._slices.names:
+            await asyncio.sleep(0.01)
+        now = front_end.state(w)
+        changed = w.attention.what_if({"scale": 0.7})
+        np.testing.assert_allclose(decode(now["picture"]["values"]), changed.block().numpy(), rtol=1e-6)
+        assert now["thumbnails"] != before["thumbnails"]
+        assert now["deviation"]["original"]["queries"] == 7
+
+    asyncio.run(drag())

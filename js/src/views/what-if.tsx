@@ -242,7 +242,7 @@ export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number
   const to = (scale: number) => send(Number(scale.toPrecision(4)));
   const scale = pair.scale ?? 1;
   return {
-    tabIndex: 0,
+    tabindex: 0, // an SVG element knows no other spelling
     role: "slider" as const,
     "aria-label": "Scale",
     "aria-valuenow": Number(scale.toPrecision(4)),
