@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import ceil, inf, isfinite
+from operator import ne
 from typing import Any, NamedTuple
 
 import torch
@@ -33,11 +34,13 @@ class Axis(NamedTuple):
     """The places along one axis that both sides have: place i is position `a[i]` of one and `b[i]` of the other.
 
     only: how many positions of each side belong to none of the other.
+    differ: how many places have another token in B than in A.
     """
 
     a: Sequence[int]
     b: Sequence[int]
-    only: tuple[int, int]
+    only: tuple[int, int] = (0, 0)
+    differ: int = 0
 
     @property
     def length(self) -> int:
@@ -58,11 +61,13 @@ def together(
     """Which positions of both sides belong together: all, where there are as many, else those of common tokens.
 
     >>> together((2, 3), (["a", "cat"], ["a", "black", "cat"]), ("A", "B"), "queries")
-    Axis(a=[0, 1], b=[0, 2], only=(0, 1))
+    Axis(a=[0, 1], b=[0, 2], only=(0, 1), differ=0)
     """
+    one, other = tokens
     if lengths[0] == lengths[1]:
-        return Axis(range(lengths[0]), range(lengths[1]), (0, 0))
-    (one, other), differ = tokens, f"{names[0]} has {lengths[0]:,} {what} but {names[1]} has {lengths[1]:,}"
+        others = 0 if one is None or other is None else sum(map(ne, one, other))
+        return Axis(range(lengths[0]), range(lengths[1]), differ=others)
+    differ = f"{names[0]} has {lengths[0]:,} {what} but {names[1]} has {lengths[1]:,}"
     if one is None or other is None:
         raise ValueError(
             f"{differ}: give tokens={{{names[0]!r}: [...], {names[1]!r}: [...]}} to compare those that both have"
@@ -154,7 +159,11 @@ def _partners(both: Both) -> dict[str, Any]:
         a, b = (wire.encode(torch.tensor(side).numpy().astype("uint32")) for side in (axis.a, axis.b))
         return {"a": a, "b": b, "only": list(axis.only)}
 
-    return {"query_places": sent(both.queries), "key_places": sent(both.keys)}
+    return {
+        "query_places": sent(both.queries),
+        "key_places": sent(both.keys),
+        "differ": [both.queries.differ, both.keys.differ],
+    }
 
 
 def _encoded(block: Block, signed: bool) -> dict[str, Any]:

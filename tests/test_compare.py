@@ -341,6 +341,14 @@ def test_tokens_may_come_from_widgets_and_change() -> None:
     assert decode(w.comparison["query_places"]["b"]).tolist() == [0, 2, 3]
 
 
+def test_other_tokens_at_the_same_places_are_counted() -> None:
+    a, b = attentions(3)
+    w = compare(a, b, tokens={"A": ["I", "have", "it"], "B": ["I", "own", "it"]})
+    assert w.comparison["query_places"] is None
+    assert w.comparison["differ"] == [1, 1]
+    assert compare(a, b, tokens=["I", "have", "it"]).comparison["differ"] == [0, 0]
+
+
 # Errors.
 
 Q = torch.randn(2, 3, 4, 8)

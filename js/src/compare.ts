@@ -17,6 +17,8 @@ export interface Places {
   readonly only: readonly [number, number];
   /** Whether a place is the same position on both sides. */
   readonly plain: boolean;
+  /** How many have another token in B than in A. */
+  readonly differ: number;
   a(place: number): number;
   b(place: number): number;
   /** The place of a position of A; null where it has none. */
@@ -46,18 +48,19 @@ export async function decodeComparison(message: ComparisonMessage): Promise<Comp
   const picture = (part: Part) => decodePicture({ ...message, ...message[part], error: null });
   const [a, b, change] = await Promise.all([picture("a"), picture("b"), picture("change")]);
   const [queries, keys] = await Promise.all([
-    placesOf(message.query_places, message.queries),
-    placesOf(message.key_places, message.keys),
+    placesOf(message.query_places, message.queries, message.differ[0]),
+    placesOf(message.key_places, message.keys, message.differ[1]),
   ]);
   return { of, against, error: null, pictures: { a, b, change }, queries, keys };
 }
 
-async function placesOf(message: PlacesMessage | null, length: number): Promise<Places> {
+async function placesOf(message: PlacesMessage | null, length: number, differ: number): Promise<Places> {
   if (message === null) {
     return {
       length,
       only: [0, 0],
       plain: true,
+      differ,
       a: (place) => place,
       b: (place) => place,
       of: (position) => (position < length ? position : null),
@@ -72,6 +75,7 @@ async function placesOf(message: PlacesMessage | null, length: number): Promise<
     length,
     only: message.only,
     plain: false,
+    differ,
     a: (place) => a[place] ?? place,
     b: (place) => b[place] ?? place,
     of: (position) => found.get(position) ?? null,
@@ -161,8 +165,8 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   };
 }
 
-/** The same from the pictures, where they have all the numbers: for what is only pointed at. */
-export function changesIn(comparison: Shown, side: Side, place: number, most: number): Changes | null {
+/** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
+export function changesIn(comparison: Shown, side: Side, place: number): Changes | null {
   const { pictures, of, against, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
   const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
@@ -179,15 +183,13 @@ export function changesIn(comparison: Shown, side: Side, place: number, most: nu
     return Number.isNaN(larger) ? Number.POSITIVE_INFINITY : larger;
   };
   const open = all.filter(({ value }) => value !== null).sort((x, y) => size(y) - size(x) || x.place - y.place);
-  const left = open.slice(most);
-  const sum = (name: "a" | "b") => left.reduce((total, row) => total + (row[name] ?? 0), 0);
   return {
     side,
     query: side === "query" ? queries.a(place) : null,
     key: side === "key" ? comparison.keys.a(place) : null,
     of: { layer: of.layer, batch: of.batch, head: of.head, against },
-    rows: open.slice(0, most),
-    rest: { count: left.length, a: sum("a"), b: sum("b") },
+    rows: open,
+    rest: { count: 0, a: 0, b: 0 },
     masked: all.length - open.length,
     only: null,
   };

@@ -265,6 +265,8 @@ export interface ComparisonMessage {
   /** null where every place is the same position of both. */
   query_places: PlacesMessage | null;
   key_places: PlacesMessage | null;
+  /** Places that have another token in B than in A: queries, keys. */
+  differ: [queries: number, keys: number];
   /** Python's sentence, and then nothing of the above but what it is of. */
   error: string | null;
 }

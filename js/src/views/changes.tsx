@@ -20,10 +20,10 @@ export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | n
   const target = ui.target.value;
   const pinned = query !== null || key !== null || ui.lost.value;
   const found = pinned
-    ? store.changes.value
+    ? ofPin(ui, comparison)
     : target === null
       ? null
-      : changesIn(comparison, target.side, target.index, most);
+      : changesIn(comparison, target.side, target.index);
   const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
   return (
     <div
@@ -39,6 +39,18 @@ export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | n
       )}
     </div>
   );
+}
+
+/** What Python says of the pin; until it does, what the pictures say. */
+function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
+  const [query, key, said] = [store.query.value, store.key.value, store.changes.value];
+  if (lost.value || said === null) return said;
+  const { layer, batch, head } = comparison.of;
+  const pin = [query === null ? null : comparison.queries.a(query), key === null ? null : comparison.keys.a(key)];
+  const of = [layer, batch, head, comparison.against, ...pin];
+  const same = [said.of.layer, said.of.batch, said.of.head, said.of.against, said.query, said.key];
+  if (of.every((part, at) => part === same[at])) return said;
+  return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
 }
 
 function whyNothing({ store, lost }: Lens, pinned: boolean): string {

@@ -432,7 +432,7 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
   return Object.fromEntries(names.map((name) => [name, one[name] + other[name]])) as unknown as Kinds;
 }
 
-/** What is not compared: "left out: 2 queries of A, 3 of B". */
+/** What is not compared, or not labelled: "left out: 2 queries of A, 3 of B". */
 function onlyText({ queries, keys }: Shown, { facts }: Store): string | null {
   const some = (n: number, [one, many]: readonly [string, string], side: string) =>
     n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];
@@ -444,7 +444,9 @@ function onlyText({ queries, keys }: Shown, { facts }: Store): string | null {
   const said = same
     ? text(["token", "tokens"], queries)
     : [...text(["query", "queries"], queries), ...text(["key", "keys"], keys)];
-  return said.length === 0 ? null : `without a partner, left out: ${said.join(", ")}`;
+  if (said.length > 0) return `without a partner, left out: ${said.join(", ")}`;
+  const other = Math.max(queries.differ, keys.differ);
+  return other === 0 ? null : `labels are A's: B has ${count(other)} other${other === 1 ? "" : "s"}`;
 }
 
 /** These two could not be compared: Python's own sentence. */
