@@ -107,7 +107,7 @@ def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = 
     make = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     dtype = draw(st.sampled_from(dtypes))
     q, k, v = (torch.randn(B, h, n, d, generator=make).to(dtype) for h, n, d in ((H, Q, D), (G, K, D), (G, K, Dv)))
-    keywords = {
+    keywords: dict[str, Any] = {
         "scale": draw(st.sampled_from((None, 0.25, 1.0, -0.5, 2.0))),
         "softcap": draw(st.sampled_from((None, None, 0.7, 5.0))),
         "is_causal": draw(st.booleans()),

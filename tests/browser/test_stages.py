@@ -14,7 +14,7 @@ from gallery import Gallery, show
 from lab import Lab, OfflinePages
 from reference import dense
 
-from attnwidget import AttentionWidget, load_sample
+from attnwidget import Attention, AttentionWidget, load_sample
 
 TOKENS = ["river", "water", "bank", "money", "lent"]
 N, D = 5, 4
@@ -75,7 +75,8 @@ def pin(page: Gallery, query: int, key: int) -> None:
     page.page.mouse.click(box["x"] + (key + 0.5) * box["width"] / N, box["y"] + (query + 0.5) * box["height"] / N)
     names = [TOKENS[query], TOKENS[key]]
     page.page.wait_for_function(
-        "(names) => [...document.querySelectorAll('.aw-steps-pair .aw-pill')].map((x) => x.textContent).join() === names",
+        "(names) => [...document.querySelectorAll('.aw-steps-pair .aw-pill')]"
+        ".map((pill) => pill.textContent).join() === names",
         arg=",".join(names),
     )
 
@@ -142,7 +143,8 @@ def test_nothing_collides(offline_page: OfflinePages, width: int, host: str) -> 
     page.check()
     formulas = page.page.evaluate(
         """() => [...document.querySelectorAll(".aw-step-name")].map((name) => {
-          const [left, right] = [name.getBoundingClientRect().right, name.nextElementSibling.getBoundingClientRect().left];
+          const left = name.getBoundingClientRect().right;
+          const right = name.nextElementSibling.getBoundingClientRect().left;
           const beside = name.getBoundingClientRect().bottom > name.nextElementSibling.getBoundingClientRect().top;
           return [name.lastChild.scrollWidth <= name.lastChild.clientWidth || !beside, !beside || left <= right];
         })"""
@@ -201,7 +203,9 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
         "(scale) => Math.abs(Number(document.querySelector('.aw-grip').getAttribute('aria-valuenow')) - scale) < 1e-3",
         arg=scale,
     )
+    assert isinstance(shown.attention, Attention)
     changed = shown.attention.what_if({"scale": scale}).explain(2, 4)
+    assert changed.scaled is not None
     assert steps(page)["Scale"][0] == said(changed.scaled, 3)
     assert steps(page)["Softmax"][0] == said(changed.weight, 4)
     assert page.page.locator(".aw-step-before").count() >= 3
