@@ -26,6 +26,8 @@ from .stages import KEYS, QUERIES
 
 SIDES = 3  # pictures that are sent together: A, B and the difference
 EXACT_CELLS = wire.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
+SAMPLED_CELLS = 1 << 24  # of the rows of a long head: fewer of very long ones
+FEWEST = 32  # rows and columns, however long
 LONGEST = 4096  # tokens that are brought together with those of another sequence
 ROWS = 12  # of the list of changes
 
@@ -128,11 +130,14 @@ def change_of(a: Block, b: Block, stage: str) -> Block:
 
 
 def pictures(both: Both, key: Key) -> dict[str, Any]:
-    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin."""
+    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, fewer of a
+    very long one."""
     rows, columns = both.queries.length, both.keys.length
-    query_bin, key_bin = ceil(rows / SIZE), ceil(columns / SIZE)
+    long = both.is_long(key)
+    size = min(SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else SIZE
+    query_bin, key_bin = ceil(rows / size), ceil(columns / size)
     queries, sampled = range(rows), None
-    if both.is_long(key) and query_bin > 1:
+    if long and query_bin > 1:
         queries = range((rows - 1) % query_bin, rows, query_bin)
         sampled = {"first": queries.start, "every": query_bin, "exact": 0}
     a, b, change = _pooled(both, key, queries, 1 if sampled else query_bin, key_bin)
