@@ -6,7 +6,7 @@ them, with its sign. Streamed block by block: no (Q, K) tensor of a long head an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import ceil, inf, isfinite
@@ -21,11 +21,13 @@ from .attention import Attention
 from .levels import Key
 from .picture import MASKED, SIZE, UNSIGNED, is_long
 from .places import cuts
-from .pyramid import bins, pool_first
+from .pyramid import Region, bins, count_cells, pool_first
 from .stages import KEYS, QUERIES
 
 SIDES = 3  # pictures that are sent together: A, B and the difference
 EXACT_CELLS = wire.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
+SAMPLED_CELLS = 1 << 24  # of the rows of a long head: fewer of very long ones
+FEWEST = 32  # rows and columns, however long
 LONGEST = 4096  # tokens that are brought together with those of another sequence
 ROWS = 12  # of the list of changes
 
@@ -128,11 +130,14 @@ def change_of(a: Block, b: Block, stage: str) -> Block:
 
 
 def pictures(both: Both, key: Key) -> dict[str, Any]:
-    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin."""
+    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, of a very
+    long one in fewer and larger bins."""
     rows, columns = both.queries.length, both.keys.length
-    query_bin, key_bin = ceil(rows / SIZE), ceil(columns / SIZE)
+    long = both.is_long(key)
+    size = min(SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else SIZE
+    query_bin, key_bin = ceil(rows / size), ceil(columns / size)
     queries, sampled = range(rows), None
-    if both.is_long(key) and query_bin > 1:
+    if long and query_bin > 1:
         queries = range((rows - 1) % query_bin, rows, query_bin)
         sampled = {"first": queries.start, "every": query_bin, "exact": 0}
     a, b, change = _pooled(both, key, queries, 1 if sampled else query_bin, key_bin)
@@ -176,68 +181,100 @@ def _encoded(block: Block, signed: bool) -> dict[str, Any]:
 
 def _pooled(both: Both, key: Key, queries: range, query_bin: int, key_bin: int) -> tuple[Block, Block, Block]:
     """Both sides pooled as the key says, and the change of largest size in each bin, (rows, columns)."""
-    keys, grid = range(both.keys.length), Grid(len(queries), both.keys.length, query_bin, key_bin)
-    a, b, change = (Bins(grid, both) for _ in range(SIDES))
-    mean = "allowed" if key.stage == "masked" else "all"
-    for piece in cuts(range(len(queries)), query_bin, QUERIES):
-        rows = queries[piece.start : piece.stop]
+    stage, batch, head, keys = key.stage, key.batch, key.head, range(both.keys.length)
+    if query_bin * key_bin == 1:
+        one, other = both.blocks(stage, batch, head, queries, keys)
+        return one, other, change_of(one, other, stage)
+    region = Region(batch, head, range(len(queries)), keys, query_bin, key_bin)
+    side = Greatest if key.pool == "max" else Mean
+    a, b, change = side(both, region, stage), side(both, region, stage), Largest(both, region, stage)
+    for piece in cuts(region.queries, query_bin, QUERIES):
         for columns in cuts(keys, key_bin, KEYS):
-            one, other = both.blocks(key.stage, key.batch, key.head, rows, columns)
-            for seen, block in ((a, one), (b, other)):
-                seen.add(piece, columns, block, None if key.pool == "max" else mean)
-            change.add(piece, columns, change_of(one, other, key.stage), None)
-    sides = [seen.high if key.pool == "max" else seen.mean() for seen in (a, b)]
-    return Block(sides[0], a.allowed), Block(sides[1], b.allowed), Block(change.largest(), change.allowed)
-
-
-class Grid(NamedTuple):
-    """Cells, and how many of them make a bin."""
-
-    rows: int
-    columns: int
-    query_bin: int
-    key_bin: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return ceil(self.rows / self.query_bin), ceil(self.columns / self.key_bin)
-
-    def pool(self, x: Tensor, reduce: Any) -> Tensor:
-        """(queries, keys) -> (rows, columns)."""
-        return pool_first(pool_first(x, self.query_bin, reduce).mT, self.key_bin, reduce).mT
+            one, other = both.blocks(stage, batch, head, queries[piece.start : piece.stop], columns)
+            for seen, block in ((a, one), (b, other), (change, change_of(one, other, stage))):
+                seen.add(piece, columns, block)
+    return a.block(), b.block(), change.block()
 
 
 class Bins:
-    """Cells, pooled as they come: the greatest and the least of each bin, or their sum and what it is over."""
+    """Cells of a region, pooled as they come. A blocked weight is 0, so only blocked scores need be kept out."""
 
-    def __init__(self, grid: Grid, both: Both) -> None:
-        self._grid = grid
+    def __init__(self, both: Both, region: Region, stage: str) -> None:
+        self.region, self.masked, self.att = region, stage == "masked", both.a
         dtype = torch.promote_types(both.a.result_dtype, both.b.result_dtype)
-        new = torch.zeros(grid.shape, dtype=dtype, device=both.a.device)
-        self.high, self.low, self.sum, self.count = new - inf, new + inf, new.clone(), new.clone()
-        self.allowed = new.bool()
+        self.new = torch.zeros(region.shape, dtype=dtype, device=both.a.device)
+        self.allowed = torch.zeros(region.shape, dtype=torch.bool, device=both.a.device)
 
-    def add(self, rows: range, columns: range, block: Block, mean: str | None) -> None:
-        """Take in some cells; a mean is over "all" of a bin, or over the "allowed" ones."""
-        at = bins(rows, self._grid.query_bin), bins(columns, self._grid.key_bin)
-        values, allowed = block.values.to(self.sum.dtype), block.allowed
-        self.allowed[at] |= self._grid.pool(allowed.to(torch.uint8), torch.amax).bool()
-        if mean is not None:
-            self.sum[at] += self._grid.pool(values.masked_fill(~allowed, 0), torch.sum)
-            counted = allowed if mean == "allowed" else torch.ones_like(allowed)
-            self.count[at] += self._grid.pool(counted.to(self.count.dtype), torch.sum)
-            return
-        high = self._grid.pool(values.masked_fill(~allowed, -inf), torch.amax)
-        low = self._grid.pool(values.masked_fill(~allowed, inf), torch.amin)
-        self.high[at] = torch.maximum(self.high[at], high)
-        self.low[at] = torch.minimum(self.low[at], low)
+    def add(self, rows: range, columns: range, block: Block) -> None:
+        """Take in some cells."""
+        at = bins(rows, self.region.query_bin), bins(columns, self.region.key_bin)
+        everything = bool(block.allowed.all())
+        if everything:
+            self.allowed[at] = True
+        else:
+            self.allowed[at] |= self.pool(block.allowed.to(torch.uint8), torch.amax).bool()
+        self.put(at, block.values, None if everything or not self.masked else ~block.allowed)
 
-    def mean(self) -> Tensor:
-        return self.sum / self.count
+    def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
+        """Take in numbers, but for those that are kept `out`."""
+        raise NotImplementedError
 
-    def largest(self) -> Tensor:
-        """The number of largest size, with its sign; NaN where any is."""
-        return torch.where(self.high.abs() >= self.low.abs(), self.high, self.low)
+    def block(self) -> Block:
+        """What all of them come to."""
+        raise NotImplementedError
+
+    def pool(self, x: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        """(queries, keys) -> (rows, columns)."""
+        return pool_first(pool_first(x, self.region.query_bin, reduce).mT, self.region.key_bin, reduce).mT
+
+
+class Greatest(Bins):
+    """The greatest of each bin."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.high = self.new - inf
+
+    def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
+        self.high[at] = torch.maximum(self.high[at], self.pool(values, torch.amax))
+
+    def block(self) -> Block:
+        return Block(self.high, self.allowed)
+
+
+class Mean(Bins):
+    """The mean over all cells of each bin; of masked scores over those that are allowed."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.sum, self.hidden = self.new.clone(), self.new.clone()
+
+    def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
+        if out is not None:
+            values = values.masked_fill(out, 0)
+            self.hidden[at] += self.pool(out.to(self.sum.dtype), torch.sum)
+        self.sum[at] += self.pool(values, torch.sum)
+
+    def block(self) -> Block:
+        return Block(self.sum / (count_cells(self.att, self.region) - self.hidden), self.allowed)
+
+
+class Largest(Bins):
+    """The number of largest size in each bin, with its sign; NaN where any is."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.high, self.low = self.new - inf, self.new + inf
+
+    def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
+        above, below = (
+            (values, values) if out is None else (values.masked_fill(out, -inf), values.masked_fill(out, inf))
+        )
+        self.high[at] = torch.maximum(self.high[at], self.pool(above, torch.amax))
+        self.low[at] = torch.minimum(self.low[at], self.pool(below, torch.amin))
+
+    def block(self) -> Block:
+        return Block(torch.where(self.high.abs() >= self.low.abs(), self.high, self.low), self.allowed)
 
 
 # Single places.

@@ -158,6 +158,14 @@ def test_a_long_head_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert w.changes is None  # a column takes all rows
 
 
+def test_of_a_very_long_head_fewer_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)
+    monkeypatch.setattr(difference, "SAMPLED_CELLS", 1100 * 100)
+    made = compare(*attentions(1100, heads=1)).comparison
+    assert (made["query_bin"], made["key_bin"], made["sampled"]["every"]) == (11, 11, 11)
+    assert made["change"]["values"]["shape"] == [100, 100]
+
+
 def test_nothing_as_large_as_a_long_head_is_held() -> None:
     q, k = torch.randn(2, 3000, 4)
     both = difference.Both(
