@@ -130,8 +130,8 @@ def change_of(a: Block, b: Block, stage: str) -> Block:
 
 
 def pictures(both: Both, key: Key) -> dict[str, Any]:
-    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, of a very
-    long one in fewer and larger bins."""
+    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, of very
+    long ones in fewer and larger bins."""
     rows, columns = both.queries.length, both.keys.length
     long = both.is_long(key)
     size = min(SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else SIZE
