@@ -70,7 +70,7 @@ export class Findings extends Component<{ ui: Ui }, { error: string }> {
   private list = createRef<HTMLElement>();
 
   override componentDidMount() {
-    reveal(this.props.ui.root, this.list.current);
+    requestAnimationFrame(() => reveal(this.props.ui.root, this.list.current)); // once the view is in the page
   }
 
   private check = async () => {

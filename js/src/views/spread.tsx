@@ -69,7 +69,7 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
   const chart = (name: string, lines: Line[], high: number, mean: Figure, about: string) => (
     <LineChart
       name={name}
-      about={`mean ${shown(mean)} ${about}`}
+      about={`mean ${shown(mean)}${about}`}
       wide={wide}
       tall={96}
       lines={lines}
@@ -133,21 +133,21 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
           ],
           bits,
           means.entropy,
-          "bits; grey: the most, all keys alike",
+          " bits; grey: the most, all keys alike",
         )}
         {chart(
           "Peak",
           [{ name: "largest weight", points: points(rows.peak), look: "data" }],
           1,
           means.peak,
-          "the largest weight",
+          ", the largest weight",
         )}
         {chart(
           "Σ p(1 − p)",
           [{ name: "Σ p(1 − p)", points: points(rows.sensitivity), look: "data" }],
           1,
           means.sensitivity,
-          "how much of a gradient passes the softmax",
+          ", what passes of a gradient",
         )}
       </div>
       {found.saturated + found.uniform + found.empty > 0 && (
