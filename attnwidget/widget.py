@@ -74,7 +74,8 @@ LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
 Derived = dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]
 CHECKED = 8  # lists of tokens that are known to be right
-UNBIDDEN = 1 << 22  # cells of a head, beyond which it is checked only when asked to: it takes a moment
+CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
+UNBIDDEN = 1 << 22  # and beyond that only when asked to
 EXAMINED = 256  # heads of which the findings are kept
 PAUSE = 0.15  # seconds without another change, as while a scale is dragged, until what can wait is made
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
@@ -163,7 +164,9 @@ class AttentionWidget(anywidget.AnyWidget):
     )
     links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
 
-    findings: Any = traitlets.List(None, allow_none=True, help="What is likely wrong with the head.").tag(sync=True)
+    findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
+        sync=True
+    )
     deviation = traitlets.Dict(None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
         sync=True
     )
@@ -551,11 +554,14 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _what_can_wait(self) -> tuple[str, ...]:
         """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
-        if not self._in_haste or self._slices.find_loop() is None:
+        if self._slices.find_loop() is None:
             return ()
         checks = ("findings", "deviation")
         if not self._changing:
-            return checks
+            longer = _cells(self._selected) > CHECKED_AT_ONCE and self._is_checked(
+                self._selected, self.batch, self.head
+            )
+            return checks if self._in_haste or longer else ()
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
@@ -657,7 +663,7 @@ class AttentionWidget(anywidget.AnyWidget):
         key = (layer, batch, head, repr(sorted(self.what_if.items())), att.versions())
         if key in self._examined:
             return self._examined[key]
-        if not asked and att.shape.Q * att.shape.K > UNBIDDEN:
+        if not asked and not self._is_checked(att, batch, head):
             return None
         tokens = self._tokens_of("key", layer, batch)
         try:
@@ -671,6 +677,11 @@ class AttentionWidget(anywidget.AnyWidget):
             self._examined.clear()
         self._examined[key] = [asdict(one) for one in found], beside
         return self._examined[key]
+
+    def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
+        """Whether a head is checked without being asked."""
+        most = CHECKED_AT_ONCE if self._slices.find_loop() is None else UNBIDDEN
+        return _cells(att) <= most and not picture.is_long(att, Key(batch, head, "weights", "max"))
 
     def _check_anew(self) -> None:
         """Tokens tell what is padding."""
@@ -923,6 +934,10 @@ def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
         return stack_layers(q, k, v, **keywords)
     return Attention(q, k, v, **keywords)
+
+
+def _cells(att: Attention) -> int:
+    return att.shape.Q * att.shape.K
 
 
 def _thumbnail(att: Attention, batch: int, head: int) -> pyramid.Overview:

@@ -110,13 +110,15 @@ def drag(notebook: LabNotebook, seconds: float) -> dict[str, Any]:
     }
 
 
-def measure(browser: Browser, seconds: float) -> dict[str, Any]:
+def measure(browser: Browser, seconds: float, threads: int | None) -> dict[str, Any]:
     rows = []
     with LabServer() as server:
         for tokens, heads in SIZES:
             opener = Lab(browser, server)
             try:
-                notebook = opener.open([CELL.format(tokens=tokens, heads=heads)], width=1400, height=1200)
+                limit = "" if threads is None else f"import torch; torch.set_num_threads({threads})"
+                cells = [limit + CELL.format(tokens=tokens, heads=heads)]
+                notebook = opener.open(cells, width=1400, height=1200)
                 notebook.run_all()
                 load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
                 rows.append({"tokens": tokens, "heads": heads, "load": load, **drag(notebook, seconds)})
@@ -143,9 +145,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long is dragged")
+    parser.add_argument("--threads", type=int, help="of torch in the kernel; its own choice if left out")
     chosen = parser.parse_args()
     with chromium() as browser:
-        found = measure(browser, chosen.seconds)
+        found = measure(browser, chosen.seconds, chosen.threads)
     report(found)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

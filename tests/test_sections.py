@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_what_a_number_type_changes_is_said() -> None:
 
 
 def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
-    monkeypatch.setattr("attnwidget.widget.UNBIDDEN", 30)
+    monkeypatch.setattr("attnwidget.widget.CHECKED_AT_ONCE", 30)
     w = AttentionWidget(*torch.randn(3, 2, 6, 8), mask=torch.ones(6, 6).triu(1).bool(), dims="hqd")
     assert (w.findings, w.deviation) == (None, None)
     (reply,) = front_end.ask(w, {"id": "a", "kind": "check", **HERE, "head": 0})
@@ -154,3 +155,23 @@ def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, fron
     assert w.findings is None
     w.head = 0
     assert w.findings is not None
+
+
+def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
+    monkeypatch.setattr("attnwidget.widget.CHECKED_AT_ONCE", 30)
+
+    async def look() -> None:
+        w = AttentionWidget(*torch.randn(3, 6, 8))
+        assert w.findings is None
+        while w._slices.names:
+            await asyncio.sleep(0.01)
+        assert front_end.state(w)["findings"] == []
+        monkeypatch.setattr("attnwidget.widget.UNBIDDEN", 30)
+        w.update(*torch.randn(3, 6, 8))
+        for _ in range(500):
+            if w.findings is None:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it was checked")
+
+    asyncio.run(look())

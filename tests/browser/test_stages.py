@@ -102,7 +102,7 @@ def test_every_number_is_the_reference(offline_page: OfflinePages) -> None:
         assert weight == said(number["weights"], 4)
         assert below == (f"exp({said(number['masked'], 3)} − {said(log, 3)})" if allowed else "blocked: no weight")
         share = float(book["contribution"][query, key]) / total if total else 0
-        assert shown["Value"][0] == (f"{100 * share:.1f} %" if share else "0")
+        assert shown["Value"][0] == (f"{100 * share:.{3 if share < 0.001 else 1}f} %" if share else "0")
         heads = page.page.locator(".aw-small-head span").all_inner_texts()
         blocked = "masked"
         assert heads == [

@@ -5,7 +5,7 @@ import type { Deviation, Finding } from "../model";
 import type { Ui } from "../ui";
 import { headOf, sentence } from "./sections";
 
-const UNBIDDEN = 1 << 22; // cells, beyond which Python checks a head only when asked to
+const UNBIDDEN = 1 << 20; // cells, beyond which Python may check a head only when asked to
 
 /** How far other results are, once that is known of the selected head. */
 export function deviationOf({ store }: Ui): Deviation | null {

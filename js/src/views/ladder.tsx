@@ -480,7 +480,7 @@ function keepApart(order: number[], own: number, pitch: number, least: number): 
 }
 
 const shareOf = ({ share, contribution }: Numbers) =>
-  share ? percent(share, 1) : share === 0 || contribution === 0 ? "0" : "NaN";
+  share ? percent(share, share < 0.001 ? 3 : 1) : share === 0 || contribution === 0 ? "0" : "NaN";
 
 /** What the key adds to the query's output, number by number, over the whole output. */
 function Value({ ui, pair, wide }: StepProps) {

@@ -87,8 +87,8 @@ export class SmallRamp extends Component<RampProps> {
     this.draw();
   }
 
-  override componentDidUpdate() {
-    this.draw();
+  override componentDidUpdate(before: RampProps) {
+    if (before.paints !== this.props.paints) this.draw();
   }
 
   private draw() {
