@@ -115,9 +115,18 @@ export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Pa
       badTintPacked: pack(tint),
     };
   };
+  let sequential: Paints | undefined;
+  let diverging: Paints | undefined;
   return {
-    sequential: of("sequential"),
-    diverging: of("diverging"),
+    // Each is made when it is first drawn with.
+    get sequential() {
+      sequential ??= of("sequential");
+      return sequential;
+    },
+    get diverging() {
+      diverging ??= of("diverging");
+      return diverging;
+    },
     plate: cssOf(plate(onPage, ink, theme)),
     page: onPage,
     ink3,

@@ -90,7 +90,7 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
     for (let column = columns.start; column < columns.stop; column++) {
       const at = (row - top) * grid.columns + column - left;
       const kind = grid.kinds[at]!;
-      if (kind === MISSING) continue;
+      if (kind === MISSING || kind === BLOCKED) continue;
       const box = boxOf(scene, row, column, 1);
       if (kind !== NUMBER) {
         paintKind(context, scene, kind, box, size, radius);
@@ -108,6 +108,7 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
       if (number !== null) paintNumber(context, scene, number, index, box, fontSize);
     }
   }
+  slash(context, scene, rows, columns, 1);
 }
 
 /** The exact number of a cell: the picture's where that is exact, else the kernel's if it has come. */
@@ -169,10 +170,6 @@ function paintKind(
 ): void {
   const { paints, unit, font } = scene;
   const { left, top, width, height } = box;
-  if (kind === BLOCKED) {
-    slash(context, paints, box);
-    return;
-  }
   context.beginPath();
   context.roundRect(left, top, width, height, radius);
   if (kind === NAN) {
@@ -197,16 +194,24 @@ function paintKind(
   context.fillText(plus ? "+∞" : "−∞", left + width / 2, top + height / 2 + 0.5);
 }
 
-function slash(context: CanvasRenderingContext2D, paints: Paints, { left, top, width, height }: Box): void {
-  const reach = Math.min(width, height) * 0.2;
-  const x = left + width / 2;
-  const y = top + height / 2;
-  context.globalAlpha = 0.2;
-  context.strokeStyle = paints.ink;
-  context.lineWidth = 0.75;
+/** All blocked cells of a part in one stroke: half of a causal picture is blocked. */
+function slash(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span, gap: number): void {
+  const { row: top, column: left } = scene.origin ?? ORIGIN;
   context.beginPath();
-  context.moveTo(x - reach, y + reach);
-  context.lineTo(x + reach, y - reach);
+  for (let row = rows.start; row < rows.stop; row++) {
+    for (let column = columns.start; column < columns.stop; column++) {
+      if (scene.grid.kinds[(row - top) * scene.grid.columns + column - left] !== BLOCKED) continue;
+      const box = boxOf(scene, row, column, gap);
+      const reach = Math.min(box.width, box.height) * 0.2;
+      const x = box.left + box.width / 2;
+      const y = box.top + box.height / 2;
+      context.moveTo(x - reach, y + reach);
+      context.lineTo(x + reach, y - reach);
+    }
+  }
+  context.globalAlpha = 0.2;
+  context.strokeStyle = scene.paints.ink;
+  context.lineWidth = 0.75;
   context.stroke();
   context.globalAlpha = 1;
 }
@@ -293,9 +298,9 @@ export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows
     for (let column = columns.start; column < columns.stop; column++) {
       const kind = grid.kinds[(row - top) * grid.columns + column - left]!;
       if (kind === NAN) cross(context, paints, boxOf(scene, row, column, 0));
-      else if (kind === BLOCKED && slashes) slash(context, paints, boxOf(scene, row, column, 0));
     }
   }
+  if (slashes) slash(context, scene, rows, columns, 0);
 }
 
 /** A grid of fewer cells where the screen has fewer pixels: the greatest of each `down × across`, NaN wherever one is. What

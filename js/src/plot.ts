@@ -261,11 +261,16 @@ export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
     const family = ui.font.value;
     const unit = ui.unit.value;
     const known = new Map<string, number>();
+    let set = "";
     return (text, size, weight = 400) => {
       const id = `${size} ${weight} ${text}`;
       let width = known.get(id);
       if (width === undefined) {
-        if (context) context.font = `${weight} ${size * unit}px ${family}`;
+        const font = `${weight} ${size * unit}px ${family}`;
+        if (context && font !== set) {
+          context.font = font;
+          set = font;
+        }
         width = context?.measureText(text).width ?? text.length * size * 0.6;
         if (known.size >= MOST_MEASURED) known.clear();
         known.set(id, width);
