@@ -614,7 +614,9 @@ def check_tile(w: AttentionWidget, tile: dict[str, Any], stage: str = "weights",
     assert max(values.shape) <= 128
     assert np.array_equal(kinds == BLOCKED, ~opens)
     if not (kinds == BLOCKED).all():
-        assert_close(values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50)
+        assert_close(
+            values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50
+        )
         assert tile["high"] == pytest.approx(wanted[kinds == 0].max(), rel=1e-4)
 
 
@@ -690,9 +692,7 @@ def test_where_no_loop_runs_slow_tiles_stay_sampled(front_end: FrontEnd) -> None
     assert front_end.tiles(w) == []
 
 
-def test_a_view_that_has_moved_on_gets_its_new_tiles_only(
-    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_that_has_moved_on_gets_its_new_tiles_only(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(5000, 700)
     computed: list[tuple[str, int]] = []
     through = tiles.Views._through
