@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from lab import SCREENSHOTS, Lab
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 # Of the part that is marked as the picture, and of all pictures in it: how many colours each has.
@@ -58,4 +58,6 @@ def check_drawn(widget: Locator, where: str) -> None:
         assert colours, f"{where}: nothing is drawn"
         assert min(colours) >= 2, f"{where}: a picture is blank"
         assert max(colours) > 2, f"{where}: every picture is of two colours"
+    waiting = widget.locator(".aw-message").get_by_text("Waiting for the kernel")
+    expect(waiting, where).to_have_count(0, timeout=60_000)  # it may be at work on what stands above
     assert widget.locator(".aw-message").count() == 0, f"{where}: {widget.locator('.aw-message').all_inner_texts()}"
