@@ -18,7 +18,7 @@ from .precision import LOG2_E
 from .rules import Bias, Keep, cut
 from .stages import KEYS, NORMALIZED, QUERIES, new
 
-CELLS = 1 << 20  # that are computed at once
+CELLS = 1 << 22  # that are computed at once: of 16,384 keys, fewer rows take twice as long
 LONGEST = 1 << 15  # keys: of longer rows too few would fit
 
 
