@@ -259,9 +259,16 @@ class Bench:
         row["bytes"] = self._without_cdn(path)
         if "opening" in made:
             row["opening"] = made["opening"]
-        watched = Watched(self.browser)
-        opened = watched.open(f"{self.address}/page.html", COMPLETE[tool], n)
-        watched.close()
+        late = threading.Timer(2 * SECONDS, self._kill)  # of a page that holds up the whole browser
+        late.start()
+        try:
+            watched = Watched(self.browser)
+            opened = watched.open(f"{self.address}/page.html", COMPLETE[tool], n)
+            watched.close()
+        except Error:
+            raise Failed("browser: it stands still") from None
+        finally:
+            late.cancel()
         row["python"].append(made["seconds"])
         row["browser"].append(opened["seconds"])
         row["marks"].append(opened["marks"])
@@ -308,10 +315,13 @@ class Bench:
 
     def _renew(self) -> None:
         """Another browser, in the place of one with a page that has crashed or answers no more, even to be closed."""
+        self._kill()
+        self._launch()
+
+    def _kill(self) -> None:
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._launch()
 
 
 # The tables.
