@@ -91,8 +91,8 @@ class Slices:
         self._jobs.clear()
 
     def hold_back(self, seconds: float = AFTER) -> None:
-        """Leave the loop to others for a while."""
-        self._not_before = time.monotonic() + seconds
+        """Leave the loop to others for a while; a longer while that is under way goes on."""
+        self._not_before = max(self._not_before, time.monotonic() + seconds)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, delay: float = BETWEEN) -> None:
         if self._due is loop:

@@ -199,6 +199,7 @@ def test_nothing_runs_for_a_while_after_an_answer() -> None:
 
         begun = time.monotonic()
         slices.hold_back(0.05)
+        slices.hold_back(0.001)  # as after an answer, while something longer waits
         slices.start("a", steps())
         await until_done(slices)
         return ran[0] - begun
