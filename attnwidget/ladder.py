@@ -1,4 +1,4 @@
-"""What the stages view draws: every stage of a head as a small picture, and one pair's way through them in numbers."""
+"""One pair's way through the stages in numbers, as the ladder of the stages view draws it."""
 
 from __future__ import annotations
 
@@ -8,66 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import picture, pyramid, wire
+from . import wire
 from .attention import Attention
 from .explain import Explanation
-from .levels import Key
 from .metrics import top_keys
 
-SIZE = 128  # rows and columns of a small picture, at most
-SHOWN = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
-MASKED = ("masked", "weights")  # the stages in which a blocked cell has no number of its own
 ROW = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
 STRONGEST = 24
-OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
-
-
-def stages(att: Attention, batch: int, head: int, scores: dict[str, Any] | None = None) -> dict[str, Any]:
-    """All stages of a head, small, with their ranges, and the output; `scores` if their picture is there already."""
-    there = [stage for stage in SHOWN if stage in att.stages]
-    known = {} if scores is None else {"scores": scores}
-    return {
-        "pictures": [known.get(stage) or _picture(att, batch, head, stage) for stage in there],
-        "output": _output(att, batch, head),
-    }
-
-
-def _picture(att: Attention, batch: int, head: int, stage: str) -> dict[str, Any]:
-    """A stage, exact; of a long head from one exact row in each bin, `every` queries apart."""
-    every = 1
-    if picture.is_long(att, Key(batch, head, stage, "max")):
-        seen = pyramid.sampled(att, batch, head, rows=SIZE, columns=SIZE, stage=stage)
-        every = seen.query_bin
-    else:
-        seen = pyramid.overview(att, batch, head, size=SIZE, stage=stage)
-    blocked = ~seen.allowed if stage in MASKED and not bool(seen.allowed.all()) else None
-    encoded = wire.encode_picture(seen.values, blocked, signed=stage != "weights")
-    return {"stage": stage, "every": every, "query_bin": seen.query_bin, "key_bin": seen.key_bin, **encoded}
-
-
-def _output(att: Attention, batch: int, head: int) -> dict[str, Any] | None:
-    """weights · v, (Q, Dv), the number of largest size in each bin."""
-    if att.v is None or att.shape.Q * (att.shape.Dv or 0) > OUTPUT_CELLS:
-        return None
-    values = att.output(batch, head)
-    seen, query_bin, value_bin = pooled(values)
-    encoded = wire.encode_picture(seen, None, signed=True)
-    return {"query_bin": query_bin, "value_bin": value_bin, "rows": len(values), "columns": values.shape[1], **encoded}
-
-
-def pooled(x: Tensor) -> tuple[Tensor, int, int]:
-    """At most 128 × 128 of the numbers, of each bin that of largest size with its sign; rows and columns of a bin."""
-    down, across = (max(1, -(-n // SIZE)) for n in x.shape)
-    return _largest(_largest(x, down).mT, across).mT, down, across
-
-
-def _largest(x: Tensor, width: int) -> Tensor:
-    """Of each `width` rows the number of largest size, with its sign: (n, m) -> (⌈n / width⌉, m)."""
-    if width == 1:
-        return x
-    high = pyramid.pool_first(x, width, torch.amax)
-    low = pyramid.pool_first(x, width, torch.amin)
-    return torch.where(high.abs() >= low.abs(), high, low)
 
 
 def pair(

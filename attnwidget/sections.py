@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import scaling, wire
 from .attention import Attention
-from .ladder import pooled
+from .sketches import pooled
 
 ROWS = 512  # of a chart, at most: beyond, every so many
 SWEPT = 128  # queries and keys of one's own that are swept

@@ -26,6 +26,7 @@ from .levels import Key, Levels, Shelf
 from .links import strongest
 from .parity import deviation
 from .places import as_index
+from .sketches import Sketches
 from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
@@ -77,7 +78,7 @@ CHECKED = 8  # lists of tokens that are known to be right
 CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
 UNBIDDEN = 1 << 22  # and beyond that only when asked to
 EXAMINED = 256  # heads of which the findings are kept
-PAUSE = 0.15  # seconds without another change, as while a scale is dragged, until what can wait is made
+PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 LEAST_INTERVAL = 0.08  # seconds from one update of the tensors to the next that is sent
 
@@ -269,7 +270,8 @@ class AttentionWidget(anywidget.AnyWidget):
             self._hold(attention)
             self._version += 1
             self._made.clear()
-            for kept in (self._examined, self._scores, self._was):
+            self._sketches = Sketches()
+            for kept in (self._examined, self._was):
                 kept.clear()
             self._refresh_soon()
 
@@ -367,7 +369,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self._made: dict[str, Any] = {}  # which selection each derived trait was last made for
         self._checked: dict[tuple[int, int, int], tuple[Any, list[list[str]] | None]] = {}  # tokens, by who they are
         self._examined: dict[tuple[Any, ...], Examined] = {}
-        self._scores: dict[tuple[Any, ...], dict[str, Any]] = {}  # the picture of scores that was made last
+        self._sketches = Sketches()
         self._was: dict[tuple[Any, ...], Explanation] = {}  # the explanation without other rules that was made last
         self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
@@ -715,15 +717,12 @@ class AttentionWidget(anywidget.AnyWidget):
             return None
         layer, batch, head = of
         att, where = self._layers[layer], {"layer": layer, "batch": batch, "head": head}
-        key = (*of, self.what_if.get("dtype"), att.versions())  # no other rule changes the scores
         try:
-            made = ladder.stages(att, batch, head, self._scores.get(key))
+            made = self._sketches.draw(att, batch, head, (layer, att.versions()), self.what_if)
         except Exception:
             if self.comm is None:
                 raise
             return None
-        first = made["pictures"][0]
-        self._scores = {key: first} if first["stage"] == "scores" else {}
         return {**where, **made}
 
     def _pair_wanted(self, layer: int, batch: int, head: int) -> tuple[Any, ...]:
@@ -859,10 +858,23 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._guard:
+            if isinstance(content, dict) and "what_if" in content:
+                self._try(content["what_if"])
             reply = requests.answer(self._desk(), content)
             self._slices.hold_back()
         if reply is not None:
             self.send(*reply)
+
+    def _try(self, changes: Any) -> None:
+        """Other rules, as a scale that is dragged has many a second; all that follows goes as one message."""
+        try:
+            self._in_haste = self._changing = True
+            with self.hold_sync():
+                self.what_if = changes
+        except traitlets.TraitError as error:
+            self.send({"refused": str(error)[:500]})
+        finally:
+            self._in_haste = self._changing = False
 
     def _desk(self) -> Desk:
         return Desk(self)

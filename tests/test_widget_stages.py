@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from front_end import FrontEnd, decode
+from front_end import BLOCKED, FrontEnd, decode, decode_cells
 
-from attnwidget import Attention, AttentionWidget, ladder
+from attnwidget import Attention, AttentionWidget, sketches
 
 
 def make(**show: Any) -> AttentionWidget:
@@ -143,13 +143,13 @@ def test_the_original_is_beside_the_new() -> None:
 
 def test_scores_are_drawn_again_only_where_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    own = ladder._picture
+    own = sketches._stage
 
     def noted(att: Any, batch: int, head: int, stage: str) -> Any:
         drawn.append(stage)
         return own(att, batch, head, stage)
 
-    monkeypatch.setattr(ladder, "_picture", noted)
+    monkeypatch.setattr(sketches, "_stage", noted)
     w = make()
     w.what_if = {"scale": 2.0}
     assert drawn.count("scores") == 1
@@ -167,6 +167,7 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: Front
         before = front_end.state(w)
         for scale in (0.5, 0.6, 0.7):
             w.set_state({"what_if": {"scale": scale}})
+            await asyncio.sleep(0.05)  # a slow hand
         now = front_end.state(w)
         assert now["pair"]["scale"] == 0.7
         assert now["stages"] != before["stages"]
@@ -181,3 +182,26 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: Front
         assert now["deviation"]["original"]["queries"] == 7
 
     asyncio.run(drag())
+
+
+def test_pictures_of_many_cells_are_colours() -> None:
+    w = AttentionWidget(*torch.randn(3, 80, 8), view="stages", is_causal=True)
+    small = w.stages["pictures"][-1]
+    assert small["values"]["dtype"] == "uint8"
+    values, kinds = decode_cells(small["values"])
+    wanted = w.attention.block()
+    assert ((kinds == BLOCKED) == ~w.attention.block("allowed").numpy()).all()
+    open_cells = kinds != BLOCKED
+    np.testing.assert_allclose(values[open_cells], wanted.numpy()[open_cells], rtol=0.04, atol=1e-7)
+
+
+def test_rules_that_change_many_times_a_second_come_as_messages(front_end: FrontEnd) -> None:
+    w = make(query=5, key=2)
+    w._handle_custom_msg({"what_if": {"scale": 0.25}}, [])
+    assert w.what_if == {"scale": 0.25}
+    assert front_end.state(w)["pair"]["scale"] == 0.25
+    for nonsense in ({"scale": "x"}, {"no": 1}, 7, None, {"drop_keys": [99]}):
+        refused = len(front_end.refusals(w))
+        w._handle_custom_msg({"what_if": nonsense}, [])
+        assert w.what_if == {"scale": 0.25}
+        assert len(front_end.refusals(w)) == refused + 1

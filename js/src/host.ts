@@ -112,6 +112,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
         if (host.dead || !options.answer) throw new Error("Cannot send");
         const message: unknown = JSON.parse(JSON.stringify(content));
         sent.push(message);
+        if (hasRules(message)) void take(message);
         void reply(requestsIn(message));
       },
       on: on as Model["on"],
@@ -136,6 +137,10 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     proxy: () => facade({}),
   };
   return host;
+}
+
+function hasRules(message: unknown): message is Pick<Traits, "what_if"> {
+  return typeof message === "object" && message !== null && "what_if" in message;
 }
 
 type Cleanup = () => unknown;

@@ -106,6 +106,8 @@ export interface Kernel {
     body?: object,
     options?: { signal?: AbortSignal | undefined },
   ): Promise<Reply<K>>;
+  /** Sends what is not answered by a reply but by what it changes. */
+  tell(content: object): void;
   /** Something else is due from Python, as a new picture is after a trait was set: until the returned function is called. */
   expect(): () => void;
   /** Python has sent something of its own accord: it is there. */
@@ -189,10 +191,10 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
   }
 
   /** Sends, or finds that the kernel is gone. */
-  function send(requests: readonly object[]): boolean {
+  function send(content: object): boolean {
     try {
       // Jupyter throws at once where it cannot send; marimo returns a promise that fails.
-      const sent: unknown = model.send({ requests });
+      const sent: unknown = model.send(content);
       if (sent instanceof Promise) sent.catch(gone);
     } catch (cause) {
       gone(cause);
@@ -223,7 +225,7 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
   function ping(): boolean {
     const id = newId();
     pings.add(id);
-    return send([{ id, kind: "ping" }]);
+    return send({ requests: [{ id, kind: "ping" }] });
   }
 
   function scheduleFlush(): void {
@@ -240,7 +242,7 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
     onTheWay = new Set(batch.map(({ id }) => id));
     pings.clear();
     pingsAnswered = 0;
-    if (send(batch)) startWatch();
+    if (send({ requests: batch })) startWatch();
   }
 
   function settle(answer: Answer, buffers: readonly Bytes[]): void {
@@ -323,6 +325,8 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
         if (expected.delete(token)) relax();
       };
     },
+
+    tell: send,
 
     heard() {
       if (current.peek() === "gone") setState("idle");

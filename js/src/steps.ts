@@ -49,17 +49,12 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
     high: one.high,
     every: one.every,
   });
+  const values = output && { ...output, stage: "scores" as const, key_bin: output.value_bin, every: 1 };
+  const [drawn, ...pictures] = await Promise.all([values && small(values), ...message.pictures.map(small)]);
   return {
     of: { layer, batch, head },
-    pictures: await Promise.all(message.pictures.map(small)),
-    output:
-      output === null
-        ? null
-        : {
-            ...(await small({ ...output, stage: "scores", key_bin: output.value_bin, every: 1 })),
-            rows: output.rows,
-            columns: output.columns,
-          },
+    pictures: pictures as Small[],
+    output: drawn && output && { ...drawn, rows: output.rows, columns: output.columns },
   };
 }
 

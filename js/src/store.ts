@@ -15,6 +15,7 @@ import type {
   TilesMessage,
   TokensMessage,
   Traits,
+  WhatIf,
 } from "./model";
 import { pagedLabels } from "./pages";
 import { decodePair, decodeStages, type Pair, type Stages } from "./steps";
@@ -119,6 +120,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   /** One more head beside the others, or one less; the last stays. */
   toggleHead(head: number): void;
   show(change: Partial<Looks>): void;
+  /** Other rules, many a second: not as a trait, which Jupyter sends only when the kernel has come to rest after the one before. */
+  attempt(rules: WhatIf): void;
 }
 
 /** What a picture is of: it is stale while this differs from what is selected. */
@@ -359,6 +362,10 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     addPin,
     toggleHead,
     show: write,
+    attempt(rules) {
+      refused.value = null;
+      kernel.tell({ what_if: rules });
+    },
   };
 }
 

@@ -275,7 +275,7 @@ describe("what if", () => {
     const store = {
       facts,
       what_if: signal({}),
-      show: ({ what_if }: { what_if: { scale: number } }) => sent.push(what_if.scale),
+      attempt: ({ scale }: { scale: number }) => sent.push(scale),
     } as unknown as Store;
     const send = newestOnly(store);
     for (const scale of [1, 2, 3]) send(scale);

@@ -13,6 +13,7 @@ import torch
 from gallery import Gallery, show
 from lab import Lab, OfflinePages
 from nbformat.sign import NotebookNotary
+from playwright.sync_api import Locator
 from reference import dense
 
 from attnwidget import Attention, AttentionWidget, load_sample
@@ -187,16 +188,20 @@ def test_a_finding_pins_its_place_from_any_view(offline_page: OfflinePages) -> N
     page.check()
 
 
+def centre(part: Locator) -> tuple[float, float]:
+    box = part.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
     page = show(offline_page, widget(query=2, key=4), width=960)
     grip = page.page.locator(".aw-grip")
-    box = grip.bounding_box()
-    assert box is not None
-    middle = box["y"] + box["height"] / 2
-    page.page.mouse.move(box["x"] + box["width"] / 2, middle)
+    start, middle = centre(grip)
+    page.page.mouse.move(start, middle)
     page.page.mouse.down()
     for step in range(1, 9):
-        page.page.mouse.move(box["x"] + box["width"] / 2 + 10 * step, middle)
+        page.page.mouse.move(start + 10 * step, middle)
     page.page.mouse.up()
     page.page.wait_for_selector(".aw-changed")
     page.wait_for_lines()
@@ -213,6 +218,14 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
     assert steps(page)["Scale"][0] == said(changed.scaled, 3)
     assert steps(page)["Softmax"][0] == said(changed.weight, 4)
     assert page.page.locator(".aw-step-before").count() >= 3
+    page.page.mouse.move(*centre(grip))
+    page.page.mouse.down()
+    for far in (400, 1400):
+        page.page.mouse.move(far, middle)
+    page.page.mouse.up()
+    page.page.wait_for_function("() => Number(document.querySelector('.aw-grip').getAttribute('aria-valuenow')) > 1")
+    page.wait_for_lines()
+    scale = shown.what_if["scale"]
     grip.focus()
     page.page.keyboard.press("ArrowRight")
     page.page.wait_for_function(

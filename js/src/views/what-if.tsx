@@ -28,12 +28,16 @@ export function whatIfName(changes: WhatIf): string {
 
 const short = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
 
+type Part = { [K in keyof WhatIf]?: WhatIf[K] | undefined };
+
 /** Change one rule beside those that are changed already; undefined is as it was. */
-export function change(store: Store, part: { [K in keyof WhatIf]?: WhatIf[K] | undefined }): void {
-  const next = Object.fromEntries(
-    Object.entries({ ...store.what_if.value, ...part }).filter(([, value]) => value !== undefined),
-  );
-  store.show({ what_if: next as WhatIf });
+export function change(store: Store, part: Part): void {
+  store.show({ what_if: changed(store, part) });
+}
+
+function changed(store: Store, part: Part): WhatIf {
+  const all = Object.entries({ ...store.what_if.peek(), ...part });
+  return Object.fromEntries(all.filter(([, value]) => value !== undefined)) as WhatIf;
 }
 
 export function WhatIfMenu({ ui }: { ui: Ui }) {
@@ -211,7 +215,7 @@ export function newestOnly(store: Store): (scale: number) => void {
     sentAt = store.facts.peek().version;
     clearTimeout(timer);
     timer = setTimeout(arrived, PATIENCE);
-    change(store, { scale, temperature: undefined }); // what is dragged is the scale that comes out
+    store.attempt(changed(store, { scale, temperature: undefined })); // what is dragged is the scale that comes out
   };
   const arrived = () => {
     clearTimeout(timer);
@@ -257,8 +261,7 @@ export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number
       window.addEventListener(
         "pointermove",
         (moved) => {
-          const x = Math.max(0, Math.min(frame.width, moved.clientX - frame.left));
-          to(valueAt(x, frame.width) / score);
+          to(Math.max(0, valueAt(moved.clientX - frame.left, frame.width) / score)); // beyond the end: above 1
         },
         { signal: end.signal },
       );
