@@ -134,5 +134,3 @@ def _facts(widget: AttentionWidget) -> str:
         sampled,
     ]
     return " · ".join(part for part in parts if part)
-
-

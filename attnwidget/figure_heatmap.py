@@ -21,6 +21,7 @@ LABELS_FROM = 5  # pixels of a cell; below, positions at ticks
 ROUND_FROM = 12  # from here on cells have gaps and round corners
 NUMBERS_FROM = 22
 SLASHES_FROM = 10
+SUBSCRIPTS_FROM = 16  # above the picture
 APART = 14  # pixels between two labels
 MOST_LABEL = 160
 RAMP = 218
@@ -143,30 +144,27 @@ def _radius(cell: float) -> float:
 
 
 def labels(sheet: Sheet, seen: Shown, place: Place) -> None:
-    """Queries on the left, keys above, slanting."""
-    paper, look, widget = sheet.paper, sheet.look, sheet.widget
+    """Queries on the left, keys above, slanting; beside a pinned one there is no room for another."""
+    widget = sheet.widget
     size = _size(place.cell)
-    x = place.x - 8
-    for row, label in _shown_labels(sheet.queries, seen.query_bin, place.cell, seen.queries):
-        y = place.y + (row + 0.5) * place.cell
-        pinned = widget.query is not None and widget.query // seen.query_bin == row
-        _beside(sheet, x, y, label, size, pinned)
+    for row, label, pinned in _places(sheet.queries, widget.query, seen.query_bin, place.cell, seen.queries):
+        _beside(sheet, place.x - 8, place.y + (row + 0.5) * place.cell, label, size, pinned)
     slant = place.cell >= LABELS_FROM and seen.key_bin == 1
     y = place.y - (6 if slant else 10)
-    shown_keys = _shown_labels(sheet.keys, seen.key_bin, place.cell, seen.keys)
-    at = None if widget.key is None else widget.key // seen.key_bin
-    for column, label in shown_keys:
-        near = at is not None and column != at and abs(column - at) * place.cell < APART
-        if near:  # beside the pinned label there is no room for another
-            continue
-        _above(sheet, place.x + (column + 0.5) * place.cell, y, label, size, slant, column == at)
-    if at is not None and at not in {column for column, _ in shown_keys}:
-        _above(sheet, place.x + (at + 0.5) * place.cell, y, sheet.keys[widget.key], size, slant, True)
-    row = None if widget.query is None else widget.query // seen.query_bin
-    if row is not None and row not in {r for r, _ in _shown_labels(sheet.queries, seen.query_bin, place.cell, seen.queries)}:
-        _beside(sheet, x, place.y + (row + 0.5) * place.cell, sheet.queries[widget.query], size, True)
-    if not slant:
-        paper.text(place.x + place.width, y - 14, "key", size=10, color=look.ink3, align="right")
+    for column, label, pinned in _places(sheet.keys, widget.key, seen.key_bin, place.cell, seen.keys):
+        _above(sheet, place.x + (column + 0.5) * place.cell, y, label, size, slant, pinned, place.cell)
+
+
+def _places(
+    labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int
+) -> list[tuple[int, Label, bool]]:
+    """The rows that are labelled, and which of them is the pinned one, which always is."""
+    there = _shown_labels(labels, bin_, cell, count)
+    if pinned is None:
+        return [(row, label, False) for row, label in there]
+    at = pinned // bin_
+    others = [(row, label, False) for row, label in there if row != at and abs(row - at) * cell >= APART - 2]
+    return [*others, (at, labels[pinned], True)]
 
 
 def _beside(sheet: Sheet, x: float, y: float, label: Label, size: float, pinned: bool) -> None:
@@ -182,7 +180,7 @@ def _beside(sheet: Sheet, x: float, y: float, label: Label, size: float, pinned:
         paper.text(x, y + 3, label.subscript, size=9, color=look.page if pinned else look.ink3, align="right")
 
 
-def _above(sheet: Sheet, x: float, y: float, label: Label, size: float, slant: bool, pinned: bool) -> None:
+def _above(sheet: Sheet, x: float, y: float, label: Label, size: float, slant: bool, pinned: bool, cell: float) -> None:
     paper, look = sheet.paper, sheet.look
     color = look.ink if pinned else look.ink3 if label.special else look.ink2
     text = paper.shorten(label.text, 108, size, pinned)
@@ -190,9 +188,10 @@ def _above(sheet: Sheet, x: float, y: float, label: Label, size: float, slant: b
         paper.text(x, y, text, size=size, color=color, bold=pinned, align="center")
         return
     paper.text(x, y, text, size=size, color=color, bold=pinned, rotation=45, baseline="baseline")
-    if label.subscript and pinned:
+    if label.subscript and (pinned or cell >= SUBSCRIPTS_FROM):
         along = (paper.measure(text, size, pinned) + 1) * 0.7071
-        paper.text(x + along + 2, y - along + 2, label.subscript, size=9, color=color, rotation=45, baseline="baseline")
+        faint = color if pinned else look.ink3
+        paper.text(x + along + 2, y - along + 2, label.subscript, size=9, color=faint, rotation=45, baseline="baseline")
 
 
 def _size(cell: float) -> float:
@@ -304,7 +303,10 @@ def _ticks(seen: Shown, color_scale: str, color_range: Any) -> list[tuple[float,
     scale = shown.scale_of(seen, color_scale, color_range)
     values = ticks(scale.low, scale.high, log=scale.log)
     at = scale.position(np.array(values, dtype=np.float64))
-    return [(float(p), short_number(v), i > 0 and i == len(values) - 1) for i, (p, v) in enumerate(zip(at, values, strict=True))]
+    return [
+        (float(p), short_number(v), i > 0 and i == len(values) - 1)
+        for i, (p, v) in enumerate(zip(at, values, strict=True))
+    ]
 
 
 def _words(seen: Shown, color_range: Any) -> list[tuple[int | None, str]]:

@@ -200,7 +200,7 @@ def _family_with(code: int) -> str | None:
     """A font that has a character, if one is installed."""
     from matplotlib.font_manager import fontManager, get_font
 
-    tried = set()
+    tried = {"Last Resort", "Last Resort High-Efficiency"}  # which draw every character as a box
     for font in fontManager.ttflist:
         if font.name in tried:
             continue

@@ -31,7 +31,6 @@ export interface Saved {
 
 /** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
-const LATER = "it was not saved in this file: open the notebook to compute it";
 const MOST_GRIDS = 32;
 
 /** The key under which Python has saved what belongs to these values. */
@@ -66,7 +65,7 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
       const picture = await decoded;
       if (picture.exact) return picture;
     }
-    throw new Error(sentence("this number"));
+    throw new Error(sentence("This number"));
   }
 
   async function answer(request: HostRequest): Promise<object> {
@@ -81,7 +80,7 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
     }
     if (kind === "ranked") return ranked(await pictureOf(request), request);
     if (kind === "cells") return cells((await pictureOf(request)).grid as Grid, request);
-    throw new Error(sentence("this"));
+    throw new Error(sentence("This"));
   }
 
   async function take(changes: Partial<Traits>): Promise<Partial<Traits>> {
@@ -89,7 +88,7 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
     const heads = next.heads ?? [];
     const there = NEEDED.every((name) => find(name, next) !== undefined);
     if (!there || "what_if" in changes || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
-      refuse(sentence("what you chose"));
+      refuse(sentence("What you chose"));
       return Object.fromEntries(Object.keys(changes).map((name) => [name, traits[name as TraitName]]));
     }
     traits = next;
@@ -198,6 +197,5 @@ function ranked(picture: Picture, request: HostRequest): object {
   };
 }
 
-function sentence(what: string): string {
-  return `${what[0]?.toUpperCase()}${what.slice(1)} is not here: ${LATER}.`;
-}
+/** What a file cannot tell, and who can. */
+const sentence = (what: string) => `${what} was not saved: open the notebook to compute it.`;
