@@ -151,19 +151,20 @@ def labels(sheet: Sheet, seen: Shown, place: Place) -> None:
         _beside(sheet, place.x - 8, place.y + (row + 0.5) * place.cell, label, size, pinned)
     slant = place.cell >= LABELS_FROM and seen.key_bin == 1
     y = place.y - (6 if slant else 10)
-    for column, label, pinned in _places(sheet.keys, widget.key, seen.key_bin, place.cell, seen.keys):
+    apart = APART if slant else 2 * APART  # level words are wider than high
+    for column, label, pinned in _places(sheet.keys, widget.key, seen.key_bin, place.cell, seen.keys, apart):
         _above(sheet, place.x + (column + 0.5) * place.cell, y, label, size, slant, pinned, place.cell)
 
 
 def _places(
-    labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int
+    labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label, bool]]:
     """The rows that are labelled, and which of them is the pinned one, which always is."""
     there = _shown_labels(labels, bin_, cell, count)
     if pinned is None:
         return [(row, label, False) for row, label in there]
     at = pinned // bin_
-    others = [(row, label, False) for row, label in there if row != at and abs(row - at) * cell >= APART - 2]
+    others = [(row, label, False) for row, label in there if row != at and abs(row - at) * cell >= apart - 2]
     return [*others, (at, labels[pinned], True)]
 
 

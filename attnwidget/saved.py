@@ -140,14 +140,27 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
     return sorted(found)
 
 
+def _stages_of(widget: AttentionWidget, choice: Choice, every: bool) -> list[str]:
+    """The stages whose pictures are saved: of heads that are not shown only the present one and the weights, unless all
+    are small."""
+    if not every and choice != (widget.layer, widget.batch, widget.head):
+        return list(dict.fromkeys([widget.stage, "weights"]))
+    return list(dict.fromkeys([widget.stage, *widget._layers[choice.layer].stages]))
+
+
 def _bytes(widget: AttentionWidget, choices: Sequence[Choice]) -> int:
-    """What they take at most, as base64 in a file, without what deflates."""
+    """What they take at most, as base64 in a file, before it is deflated; with every stage, if that is little."""
+    most = _sum(widget, choices, every=True)
+    return most if most <= AUTOMATIC else _sum(widget, choices, every=False)
+
+
+def _sum(widget: AttentionWidget, choices: Sequence[Choice], *, every: bool) -> int:
     total = 0
     for choice in choices:
         shape = widget._stack[choice.layer].shape
         rows, columns = min(shape.Q, picture.SIZE), min(shape.K, picture.SIZE)
         each = 4 if max(shape.Q, shape.K) <= EXACT else 1
-        pictures = len(widget._layers[choice.layer].stages) * (1 if each == 4 else 2)
+        pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
         links = 2 * 8 * LINKS * max(shape.Q, shape.K) if shape.Q * shape.K <= LINK_CELLS else 0
         small = min(SMALL_STAGES, 6 * 4 * rows * columns)
         total += pictures * rows * columns * each + links + small
@@ -204,10 +217,11 @@ def _tokens(saved: Saved) -> None:
 
 def _pictures(saved: Saved) -> None:
     widget, found = saved.widget, []
+    every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
     for choice in saved.choices:
         att = widget._layers[choice.layer]
         pooled = max(att.shape.Q, att.shape.K) > picture.SIZE
-        for stage in dict.fromkeys([widget.stage, *att.stages]):
+        for stage in _stages_of(widget, choice, every):
             for pool in pyramid.POOLS if pooled else (widget.pool,):
                 of = (*choice, stage, pool)
                 found.append((of, widget._picture_of(of, _picture(widget, choice, stage, pool))))
