@@ -29,7 +29,7 @@ PAGE = """<!doctype html>
 {style}
 body {{ margin: 24px; font: 12px/16px system-ui, sans-serif; {colors} }}
 {dark}
-footer {{ margin-top: 24px; opacity: .7; }}
+footer {{ margin: 24px 4px 0; font-size: 11px; opacity: .75; }}
 img {{ max-width: 100%; }}
 @media (max-width: 480px) {{ body {{ margin: 12px; }} }}
 </style>

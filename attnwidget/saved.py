@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from . import ladder, picture, pyramid, requests, wire
 from .attention import Attention
 from .levels import Key
@@ -25,6 +28,8 @@ LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
 AUTOMATIC = 4 << 20  # bytes up to which all heads are saved where nobody said which
 EXACT = 512  # tokens along a side, up to which every number of a head is saved
 PAIRS = 1024  # cells of a head, up to which each of them is saved with all its steps
+RANKED = 4096  # queries and keys, up to which the strongest of each are saved
+PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
 JACOBIANS = 32  # queries, of which each has its own
 LINKS = 3  # of every token
 LINK_CELLS = 4096 * 4096
@@ -50,6 +55,7 @@ class Saved:
         self.choices = choices
         self.derived: dict[str, Any] = {}
         self.links: Known = {}
+        self.peaks: Known = {}
         self.replies: Known = {}
 
     def add(self, name: str, by: Sequence[str], values: Iterable[tuple[Sequence[Any], Any]]) -> None:
@@ -67,6 +73,7 @@ class Saved:
             "state": {**state, "uid": "saved", "progress": None},
             "derived": self.derived,
             "links": self.links,
+            "peaks": self.peaks,
             "replies": self.replies,
             "script": script,
         }
@@ -178,6 +185,7 @@ def save(widget: AttentionWidget, choices: Sequence[Choice]) -> Saved:
     _facts(saved)
     _tokens(saved)
     _pictures(saved)
+    _peaks(saved)
     _links(saved)
     _stages(saved)
     _answers(saved)
@@ -252,6 +260,34 @@ def exact(att: Attention, key: Key) -> Known:
     return made | {"values": values, "blocked": blocked}
 
 
+def _peaks(saved: Saved) -> None:
+    """Of a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    widget = saved.widget
+    att, key = widget._selected, Key(widget.batch, widget.head, widget.stage, "max")
+    Q, K = att.shape.Q, att.shape.K
+    down, across = widget.picture["query_bin"], widget.picture["key_bin"]
+    if widget.picture["sampled"] is not None or down * across == 1 or Q * K > PEAK_CELLS:
+        return
+    found = [_greatest(att, key, range(at, min(at + down, Q)), across) for at in range(0, Q, down)]
+    values, places = (torch.stack(part) for part in zip(*found, strict=True))
+    made = {"values": wire.to_numpy(values), "places": places.cpu().numpy().astype("uint32")}
+    of = (widget.layer, *key[:3])
+    saved.peaks[key_of(of)] = {name: wire.encode(array) for name, array in made.items()}
+
+
+def _greatest(att: Attention, key: Key, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
+    """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
+    where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
+    values = att.block(key.stage, **where)
+    if key.stage in picture.MASKED:
+        values = values.masked_fill(~att.block("allowed", **where), -torch.inf)
+    K, whole = values.shape[1], values.shape[1] // key_bin * key_bin
+    parts = [values[:, :whole].unflatten(1, (-1, key_bin))] if whole else []
+    parts += [values[:, None, whole:]] if whole < K else []
+    found = [part.swapaxes(0, 1).flatten(1).max(1) for part in parts]
+    return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
+
+
 def _links(saved: Saved) -> None:
     for choice in saved.choices:
         att = saved.widget._layers[choice.layer]
@@ -296,10 +332,12 @@ def _answers(saved: Saved) -> None:
     else:
         weights = {**of, "stage": "weights"}
         asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}]
+        if shape.Q + shape.K <= RANKED:
+            for side, count in (("queries", shape.Q), ("keys", shape.K)):
+                asked += [{"kind": "ranked", side: [at], "count": 12, **weights} for at in range(count)]
         for query, key in widget.pins:
             asked += [] if query is None else [{"kind": "ranked", "queries": [query], "count": 12, **weights}]
             asked += [] if key is None else [{"kind": "ranked", "keys": [key], "count": 12, **weights}]
-            asked += [] if query is None or shape.K > 4096 else [{"kind": "row", "query": query, **weights}]
             if query is not None and key is not None:
                 cell = {"queries": [query, query + 1], "keys": [key, key + 1]}
                 asked += [{"kind": "peak", **cell, **weights}]

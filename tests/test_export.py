@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from front_end import decode_cells
+from front_end import decode, decode_cells
 from test_contract import check
 
 from attnwidget import Attention, AttentionWidget, colors, compare, saved, wire
@@ -210,6 +210,24 @@ def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path) -> None:
     assert len((tmp_path / "a.html").read_bytes()) < 4 << 20
     w.finish()
     assert read(w.to_html(tmp_path / "a.html"))["state"]["picture"]["sampled"] is None
+
+
+def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_strongest(tmp_path: Path) -> None:
+    q, k, _ = tensors(601, 1)
+    w = AttentionWidget(q, k, is_causal=True)
+    found = read(w.to_html(tmp_path / "a.html"))
+    peaks = found["peaks"][saved.key_of([0, 0, 0, "weights"])]
+    values, places = (decode(peaks[name]) for name in ("values", "places"))
+    assert values.shape == places.shape == (301, 301)
+    exact = w.attention.block().numpy()  # type: ignore[union-attr]
+    for row, column in [(0, 0), (100, 3), (300, 300), (299, 10), (300, 7)]:
+        inside = exact[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+        assert values[row, column] == pytest.approx(inside.max(), abs=1e-7)
+        assert places[row, column] == inside.argmax()
+    ranked = [json.loads(name) for name in found["replies"] if '"ranked"' in name]
+    assert len(ranked) == 1202
+    body = {"kind": "ranked", "keys": [600], "count": 12, "layer": 0, "batch": 0, "head": 0, "stage": "weights"}
+    assert body in ranked
 
 
 def test_tokens_of_a_long_text_are_all_there(tmp_path: Path) -> None:

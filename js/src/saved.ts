@@ -14,6 +14,12 @@ export interface Known {
   readonly values: Readonly<Record<string, unknown>>;
 }
 
+/** Of each bin of a picture the greatest number, and its place in the bin, row by row. */
+interface Peaks {
+  readonly values: Envelope;
+  readonly places: Envelope;
+}
+
 /** The strongest links of one head: (positions, count). */
 interface HeadLinks {
   readonly partners: Envelope;
@@ -25,6 +31,8 @@ export interface Saved {
   readonly derived: Readonly<Partial<Record<TraitName, Known>>>;
   /** By layer, sample, head and side. */
   readonly links: Readonly<Record<string, HeadLinks>>;
+  /** By layer, sample, head and stage. */
+  readonly peaks: Readonly<Record<string, Peaks>>;
   /** By the request itself. */
   readonly replies: Readonly<Record<string, object>>;
 }
@@ -51,21 +59,23 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
     return known?.values[keyOf(known.by.map((trait) => of[trait] ?? null))];
   };
 
-  /** The numbers of a head, where all of them were saved. */
-  async function pictureOf({ layer, batch, head, stage }: HostRequest): Promise<Picture> {
-    for (const pool of ["max", "mean"] as const) {
-      const message = find("picture", { layer, batch, head, stage, pool } as Partial<Traits>) as
-        | PictureMessage
-        | undefined;
-      if (message === undefined) continue;
-      const name = keyOf([layer, batch, head, stage]);
-      if (grids.size > MOST_GRIDS) grids.clear();
-      const decoded = grids.get(name) ?? decodePicture(message);
-      grids.set(name, decoded);
-      const picture = await decoded;
-      if (picture.exact) return picture;
-    }
-    throw new Error(sentence("This number"));
+  /** The picture of a head, if it was saved. */
+  async function anyPictureOf({ layer, batch, head, stage }: HostRequest): Promise<Picture> {
+    const of = { layer, batch, head, stage } as Partial<Traits>;
+    const message = find("picture", { ...of, pool: "max" }) ?? find("picture", { ...of, pool: "mean" });
+    if (message === undefined) throw new Error(sentence("This number"));
+    const name = keyOf([layer, batch, head, stage]);
+    if (grids.size > MOST_GRIDS) grids.clear();
+    const decoded = grids.get(name) ?? decodePicture(message as PictureMessage);
+    grids.set(name, decoded);
+    return decoded;
+  }
+
+  /** The same where all its numbers were saved. */
+  async function pictureOf(request: HostRequest): Promise<Picture> {
+    const picture = await anyPictureOf(request);
+    if (!picture.exact) throw new Error(sentence("This number"));
+    return picture;
   }
 
   async function answer(request: HostRequest): Promise<object> {
@@ -79,6 +89,10 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
       if (line !== null) return numbers(line.values, line.kinds, [line.values.length]);
     }
     if (kind === "ranked") return ranked(await pictureOf(request), request);
+    if (kind === "peak") {
+      const known = saved.peaks[keyOf([request.layer, request.batch, request.head, request.stage])];
+      if (known !== undefined) return peak(await anyPictureOf(request), known, request);
+    }
     if (kind === "cells") return cells((await pictureOf(request)).grid as Grid, request);
     throw new Error(sentence("This"));
   }
@@ -169,6 +183,35 @@ function cells(grid: Grid, request: HostRequest): object {
     kinds.set(grid.kinds.subarray(from, from + shape[1]), row * shape[1]);
   }
   return numbers(values, kinds, [...shape]);
+}
+
+/** The greatest number of some bins, and where it is: of a whole bin of the picture, or several. */
+async function peak(picture: Picture, known: Peaks, request: HostRequest): Promise<object> {
+  const { grid, queryBin, keyBin, queries, keys } = picture;
+  const [[top, bottom], [left, right]] = [request.queries, request.keys] as [[number, number], [number, number]];
+  const whole = (start: number, stop: number, bin: number, total: number) =>
+    start % bin === 0 && (stop % bin === 0 || stop === total);
+  if (grid === null || !whole(top, bottom, queryBin, queries) || !whole(left, right, keyBin, keys)) {
+    throw new Error(sentence("This number"));
+  }
+  const [values, places] = await Promise.all([decode(known.values), decode(known.places)]);
+  let best = -1;
+  for (let row = top / queryBin; row < bottom / queryBin; row++) {
+    for (let column = left / keyBin; column < right / keyBin; column++) {
+      const at = row * grid.columns + column;
+      if (grid.kinds[at] === BLOCKED) continue;
+      if (best < 0 || !(values[at]! <= values[best]!)) best = at; // a NaN is the greatest, as the picture pools
+    }
+  }
+  if (best < 0) return { value: null, query: null, key: null };
+  const [row, column] = [Math.floor(best / grid.columns), best % grid.columns];
+  const [value, place] = [values[best]!, places[best]!];
+  const wide = Math.min(keyBin, keys - column * keyBin);
+  return {
+    value: Number.isFinite(value) ? value : String(value),
+    query: row * queryBin + Math.floor(place / wide),
+    key: column * keyBin + (place % wide),
+  };
 }
 
 /** Several rows, or columns, taken together and ranked, as `requests.py` does. */

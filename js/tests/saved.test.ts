@@ -40,6 +40,7 @@ function saved(changes: Partial<Traits> = {}, pictures: Record<string, PictureMe
       pair: { by: ["layer", "batch", "head", "query", "key"], values: {} },
     },
     links: Object.fromEntries(links),
+    peaks: {},
     replies: { [nameOf({ id: "x", kind: "spread", layer: 0, batch: 0, head: 0 })]: { every: 1 } },
   };
 }
@@ -75,6 +76,59 @@ describe("answers", () => {
     expect([...(await decode(found.positions!))]).toEqual([0, 1]);
     expect([...(await decode(found.values!))]).toEqual([0.625, 0.375]);
     expect([found.allowed, found.blocked, found.sum]).toEqual([2, 2, 1]);
+  });
+
+  test("the greatest number of a pooled picture's bins, and where it is", async () => {
+    const of = { layer: 0, batch: 0, head: 0, stage: "weights", pool: "max" } as const;
+    const cells = weights(5, 5);
+    const file = saved({}, { [keyOf(Object.values(of))]: quantised(cells, of, 2) });
+    const bins = [0, 2, 4].map((top) =>
+      [0, 2, 4].map((left) => {
+        const inside = cells.slice(top, top + 2).flatMap((row) => row.slice(left, left + 2));
+        const value = Math.max(...inside);
+        return { value, place: inside.indexOf(value) };
+      }),
+    );
+    const whole = <T extends Float32Array | Uint32Array>(data: T, dtype: "float32" | "uint32") => ({
+      ...{ data: new DataView(data.buffer), dtype, shape: [3, 3], deflated: false },
+    });
+    const peaks = {
+      values: whole(
+        Float32Array.from(bins.flat(), ({ value }) => value),
+        "float32",
+      ),
+      places: whole(
+        Uint32Array.from(bins.flat(), ({ place }) => place),
+        "uint32",
+      ),
+    };
+    const known = { ...file, peaks: { [keyOf([0, 0, 0, "weights"])]: peaks } };
+    const most = async (queries: number[], keys: number[]) =>
+      ask(known, { kind: "peak", queries, keys, ...OF, head: 0 });
+    for (const [queries, keys] of [
+      [
+        [2, 4],
+        [4, 5],
+      ],
+      [
+        [4, 5],
+        [0, 2],
+      ],
+      [
+        [0, 5],
+        [0, 5],
+      ],
+      [
+        [0, 4],
+        [2, 5],
+      ],
+    ] as [[number, number], [number, number]][]) {
+      const found = (await most(queries, keys)) as unknown as { value: number; query: number; key: number };
+      const inside = cells.slice(...queries).flatMap((row) => row.slice(...keys));
+      expect(found.value).toBe(Math.fround(Math.max(...inside)));
+      expect(cells[found.query]?.[found.key]).toBe(Math.max(...inside));
+    }
+    await expect(most([1, 3], [0, 2])).rejects.toThrow("was not saved");
   });
 
   test("what was asked when it was saved, whatever the order of its fields", async () => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,13 @@ def test_a_long_head(opened: Opened) -> None:
     page.page.wait_for_timeout(700)
     assert page.page.locator(".aw-plot[data-zoomed]").count() == 1
     page.screenshot("exported-long")
+    assert "maximum of 20 × 20" in page.page.locator("[data-aw=legend]").inner_text()  # there is nothing finer
+    read = re.search(
+        r"maximum ([.\d]+(?:e−\d+)?) at query ([\d,]+), key ([\d,]+)", page.page.locator(STATUS).inner_text()
+    )
+    assert read is not None
+    query, key = (int(number.replace(",", "")) for number in read.groups()[1:])
+    assert read[1] == status_number(float(w.weights(query)[key]))
     assert page.page.locator(".aw-notices").inner_text().strip() == ""
     assert page.problems == []
 
