@@ -113,7 +113,7 @@ class Scale(NamedTuple):
                 place = (values - self.low) / (self.high - self.low)
         return np.clip(np.nan_to_num(place, nan=empty, posinf=1.0, neginf=0.0), 0.0, 1.0)
 
-    def index(self, values: Array) -> Array:
+    def entry(self, values: Array) -> Array:
         """Entry of the table, 0 to 255."""
         at = self.position(values)
         first, steps = (1, 254) if self.kind == "diverging" else (0, 255)

@@ -56,7 +56,8 @@ def draw(sheet: Sheet, top: float) -> float:
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
     side = "query" if widget.query is not None else "key"
     place = widget.query if widget.query is not None else widget.key
-    focus = [] if place is None else _kept(sheet, _row(sheet, side, place))
+    row = [] if place is None else _row(sheet, side, place)
+    focus = _kept(sheet, row)
     lanes = _lanes(sheet, side, place, focus)
     queries, keys = lanes
     left_room = _room(sheet, sheet.queries, queries)
@@ -95,7 +96,7 @@ def draw(sheet: Sheet, top: float) -> float:
         strong if side == "query" else set(),
     )
     if with_bars and side == "query":
-        _bars(sheet, keys, sheet.right - bar_room - 40, bar_room, top, y, focus, fills)
+        _bars(sheet, keys, sheet.right - bar_room - 40, bar_room, top, y, row, fills)
     bottom = y + max(queries.height, keys.height)
     return _legend(sheet, bottom + 14, fills, several, place is not None)
 
@@ -311,16 +312,16 @@ def _bands(
 
 
 def _bars(
-    sheet: Sheet, lane: Lane, x: float, room: float, head: float, top: float, focus: list[Link], fills: Sequence[str]
+    sheet: Sheet, lane: Lane, x: float, room: float, head: float, top: float, row: list[Link], fills: Sequence[str]
 ) -> None:
     """Beside each key its weight by head, and the mean over the heads."""
     paper, look, heads = sheet.paper, sheet.look, len(fills)
     paper.text(x, head + 8, "Weight by head" if heads > 1 else "Weight", size=12, color=look.ink2)
     if heads > 1:
         paper.text(sheet.right, head + 8, "Mean", size=12, color=look.ink2, align="right")
-    most = max((link.weight for link in focus), default=1.0) or 1.0
+    most = max((link.weight for link in row), default=1.0) or 1.0
     of_key: dict[int, list[Link]] = {}
-    for link in focus:
+    for link in row:
         of_key.setdefault(link.key, []).append(link)
     thick = min(8.0 if heads == 1 else 3.0, (lane.pitch - 2) / heads - 1)
     for key, links in of_key.items():
@@ -336,7 +337,8 @@ def _bars(
         mean = sum(link.weight for link in links) / heads
         if mean >= 0.0005:
             color = look.ink if mean >= 0.02 else look.ink3
-            paper.text(sheet.right, y, list_number(mean, "weights"), size=_size(lane.pitch), color=color, align="right")
+            text = list_number(mean, "scores").removeprefix("0")  # three decimals: four would say more than bars do
+            paper.text(sheet.right, y, text, size=_size(lane.pitch), color=color, align="right")
 
 
 def _legend(sheet: Sheet, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:

@@ -19,7 +19,7 @@ POINT = 0.75  # of a pixel
 ELLIPSIS = "…"
 
 # Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
-IN_FILES = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget"}
+IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget"}
 
 Array = np.ndarray[Any, Any]
 
@@ -159,9 +159,10 @@ def _figure_class() -> Any:
 
 @functools.cache
 def _renderer() -> Any:
-    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.backends import backend_agg
 
-    return RendererAgg(1, 1, 72)
+    renderer: Any = backend_agg.RendererAgg
+    return renderer(1, 1, 72)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -59,7 +59,8 @@ def of_picture(picture: dict[str, Any]) -> Shown:
     values, kinds = decode_cells(picture["values"], picture.get("blocked"))
     sampled = picture.get("sampled")
     names = ("stage", "pool", "queries", "keys", "query_bin", "key_bin", "low", "high")
-    return Shown(values, kinds, *(picture[name] for name in names), every=sampled["every"] if sampled else 1)
+    known: dict[str, Any] = {name: picture[name] for name in names}
+    return Shown(values, kinds, **known, every=sampled["every"] if sampled else 1)
 
 
 def scale_of(shown: Shown, color_scale: str = "linear", color_range: Any = "head") -> colors.Scale:
@@ -79,11 +80,11 @@ def indices(shown: Shown, color_scale: str = "linear", color_range: Any = "head"
     """Which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
     values = np.where(shown.kinds == NUMBER, shown.values, 0)
     if color_range != "row":
-        return scale_of(shown, color_scale, color_range).index(values)
+        return scale_of(shown, color_scale, color_range).entry(values)
     rows = []
     for row in values:
         most = float(np.abs(row).max(initial=0.0))
-        rows.append(colors.scale_of(shown.kind, color_scale == "log", 0.0, most).index(row))
+        rows.append(colors.scale_of(shown.kind, color_scale == "log", 0.0, most).entry(row))
     return np.stack(rows)
 
 

@@ -145,9 +145,9 @@ def test_greys_are_those_of_the_style_sheet() -> None:
 
 def test_scales() -> None:
     linear = colors.scale_of("sequential", False, 0, 0.5)
-    assert linear.index(np.array([0, 0.25, 0.5, 9])).tolist() == [0, 128, 255, 255]
+    assert linear.entry(np.array([0, 0.25, 0.5, 9])).tolist() == [0, 128, 255, 255]
     both = colors.scale_of("diverging", False, -1, 4)
-    assert both.index(np.array([-4, 0, 4, np.nan])).tolist() == [1, 128, 255, 128]
+    assert both.entry(np.array([-4, 0, 4, np.nan])).tolist() == [1, 128, 255, 128]
     log = colors.scale_of("sequential", True, 0, 1)
     assert log.position(np.array([1e-9, 1e-3, (1e-1).real, 1])) == pytest.approx([0, 0, 2 / 3, 1])
-    assert colors.scale_of("sequential", False, 0, 0).index(np.array([0.0])).tolist() == [0]
+    assert colors.scale_of("sequential", False, 0, 0).entry(np.array([0.0])).tolist() == [0]
