@@ -39,6 +39,21 @@ export interface Saved {
 
 /** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
+/** What a reader may set without Python: where to look, and how it is drawn. */
+const FREE: readonly TraitName[] = [
+  "query",
+  "key",
+  "heads",
+  "pins",
+  "view",
+  "color_scale",
+  "color_range",
+  "palette",
+  "theme",
+  "top_k",
+  "threshold",
+  "direction",
+];
 const MOST_GRIDS = 32;
 
 /** The key under which Python has saved what belongs to these values. */
@@ -54,6 +69,7 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
   let traits: Partial<Traits> = { ...saved.state };
   const grids = new Map<string, Promise<Picture>>();
 
+  const free = new Set<string>([...FREE, ...Object.values(saved.derived).flatMap(({ by }) => by)]);
   const find = (name: TraitName, of: Partial<Traits>) => {
     const known = saved.derived[name];
     return known?.values[keyOf(known.by.map((trait) => of[trait] ?? null))];
@@ -101,7 +117,8 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
     const next = fitted({ ...traits, ...changes }, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
     const there = NEEDED.every((name) => find(name, next) !== undefined);
-    if (!there || "what_if" in changes || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
+    const known = Object.keys(changes).every((name) => free.has(name));
+    if (!there || !known || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
       refuse(sentence("What you chose"));
       return Object.fromEntries(Object.keys(changes).map((name) => [name, traits[name as TraitName]]));
     }
