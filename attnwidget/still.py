@@ -31,7 +31,7 @@ def png_of(shown: Shown, *, color_scale: str, color_range: Any, palette: str, th
     cells = indices(shown, color_scale, color_range).astype(int)
     for kind, place in ((BLOCKED, 256), (NAN, 257), (PLUS_INF, 258), (MINUS_INF, 256)):
         cells[shown.kinds == kind] = place
-    step = 1
+    step = -(-max(cells.shape) // SIDE)
     while True:
         small = _pooled(cells, step, signed=shown.kind == "diverging")
         made = encode(*_palette_of(_drawn(small), table))
@@ -86,7 +86,7 @@ def encode(pixels: Array, palette: Array) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, depth, 3, 0, 0, 0)
     rows = _packed(pixels, depth)
     lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], 1)  # filter 0: indices are no gradients
-    data = zlib.compress(lines.tobytes(), 9)
+    data = zlib.compress(lines.tobytes(), 6)
     chunks = ((b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", data), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in chunks)
 
