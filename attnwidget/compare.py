@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NoReturn
 
 import traitlets
@@ -13,10 +13,12 @@ from . import difference
 from .attention import Attention
 from .difference import Both
 from .levels import Key
+from .saved import PAIRS, Choice, Saved
 from .source import STAGES
 from .stack import AttentionStack
 from .tensors import check_tokens, nearest, refuse_unknown
-from .traits import Choice, NotThere, Text, WrongType, WrongValue
+from .traits import Choice as OneOf
+from .traits import NotThere, Text, WrongType, WrongValue
 from .what_if import Layers, what_if
 from .widget import FOLLOWED, FROM_FRONT_END, SHOW, AttentionWidget, Derived, Desk
 
@@ -56,7 +58,7 @@ class ComparisonWidget(AttentionWidget):
 
     _from_front_end = (*FROM_FRONT_END, "against")
 
-    view = Choice("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True)
+    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True)
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True)
     against = Text(help="The name of B.").tag(sync=True)
     comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True)
@@ -189,7 +191,7 @@ class ComparisonWidget(AttentionWidget):
         layer, batch, head, stage, pool, against = of
         where = {"layer": layer, "batch": batch, "head": head, "stage": stage, "pool": pool, "against": against}
         try:
-            made = difference.pictures(self._both(layer, batch), Key(batch, head, stage, pool))
+            made = difference.pictures(self._both(layer, batch, against), Key(batch, head, stage, pool))
         except Exception as error:
             if self.comm is None:
                 raise
@@ -202,7 +204,7 @@ class ComparisonWidget(AttentionWidget):
         layer, batch, head, against, query, key = of
         where = {"layer": layer, "batch": batch, "head": head, "against": against, "query": query, "key": key}
         try:
-            both = self._both(layer, batch)
+            both = self._both(layer, batch, against)
             rows, columns = (
                 None if at is None or at not in axis.a else axis.a.index(at)
                 for at, axis in ((query, both.queries), (key, both.keys))
@@ -216,9 +218,9 @@ class ComparisonWidget(AttentionWidget):
                 raise
             return None
 
-    def _both(self, layer: int, batch: int) -> Both:
+    def _both(self, layer: int, batch: int, against: str | None = None) -> Both:
         """The first side and the one it is compared with, and which of their places belong together."""
-        names = (self.sides[0], self.against)
+        names = (self.sides[0], against or self.against)
         a, b = (self._all_layers[name][layer] for name in names)
         queries, keys = (
             self._axis(names, layer, batch, side, lengths)
@@ -257,6 +259,26 @@ class ComparisonWidget(AttentionWidget):
 
     def _desk(self) -> Desk:
         return _Desk(self)
+
+    def _save_more(self, saved: Saved) -> None:
+        """With all sides, and what changes wherever one may pin."""
+        pictures, changes = [], []
+        for choice, against in product(saved.choices, self.sides[1:]):
+            stages = dict.fromkeys([self.stage, *self._common_stages(choice.layer)])
+            of_stages = ((*choice, stage, self.pool, against) for stage in stages)
+            pictures += [(of, self._make_comparison(*of)) for of in of_stages]
+            changes += [(of, self._make_changes(*of)) for of in self._pins_to_save(choice, against)]
+        saved.add("comparison", [*FOLLOWED, "against"], pictures)
+        saved.add("changes", [*FOLLOWED[:3], "against", "query", "key"], changes)
+
+    def _pins_to_save(self, choice: Choice, against: str) -> list[tuple[Any, ...]]:
+        shape = self._stack[choice.layer].shape
+        is_shown = choice == (self.layer, self.batch, self.head)
+        pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
+        if shape.Q * shape.K <= PAIRS:
+            cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
+            pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
+        return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
 
 
 class _Desk(Desk):

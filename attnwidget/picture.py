@@ -132,6 +132,15 @@ def own_keys(att: Call, key: Key, open_columns: Tensor, key_bin: int, queries: P
     return start + last
 
 
+def first_sight(levels: Levels, key: Key) -> Picture:
+    """The picture of a long head as it is at first: of one exact query in the place of each bin."""
+
+    def unheard(*_: Any) -> None:
+        """Nobody goes on with it."""
+
+    return Refinement(levels, key, band=unheard, tell=unheard, done=unheard, failed=unheard).picture()
+
+
 class Refinement:
     """The picture of a long head: sampled first, then exact by and by, in a job whose steps are slices of the pass.
 

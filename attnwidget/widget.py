@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import math
+import os
 import pathlib
 import threading
 import time
@@ -17,19 +19,22 @@ import anywidget
 import traitlets
 from torch import Tensor
 
-from . import cost, ladder, picture, pyramid, requests, slices, wire
+from . import cost, ladder, picture, pyramid, requests, shown, slices, wire
 from .attention import Attention
 from .check import examine
 from .difference import Both
 from .explain import Explanation
+from .export import to_html
 from .levels import Key, Levels, Shelf
 from .links import strongest
 from .parity import deviation
 from .places import as_index
+from .saved import LIMIT, Saved
 from .sketches import Sketches
 from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
+from .still import png_of
 from .tensors import check_tokens, refuse_unknown
 from .tiles import PASS, Address, Views
 from .traits import (
@@ -122,6 +127,10 @@ class AttentionWidget(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _from_front_end: tuple[str, ...] = FROM_FRONT_END
+
+    still = (
+        True  # whether a saved notebook holds a small picture too, for GitHub and mails; set it on the class, or on one
+    )
 
     uid = traitlets.Unicode().tag(sync=True)
     title = Text(help="A line above the picture.").tag(sync=True)
@@ -339,6 +348,88 @@ class AttentionWidget(anywidget.AnyWidget):
                         bar.update(round(100 * refinement.share) - bar.n)
             if bar is not None:
                 bar.update(100 - bar.n)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        layers: Any = None,
+        heads: Any = None,
+        samples: Any = "selected",
+        limit: int = LIMIT,
+    ) -> pathlib.Path:
+        """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
+
+        All views, pins, zoom and both themes work there. Up to 512 tokens every number is in the file, and up to 1,024
+        cells of a head every step of every pair; of longer heads the picture is, and what is pinned. What else a reader
+        asks for is said to be in the notebook.
+
+        Args:
+            path: of the file; one that is there is written over.
+            title: a line above the picture, in the place of the widget's own.
+            layers, heads, samples: which a reader can switch to: "selected", "all", or a list of numbers; what is
+                selected is always among them. Where layers or heads are None: all, or as many as take 4 MiB at most.
+            limit: bytes that the file may have.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: it would take more than `limit`.
+            FileNotFoundError, IsADirectoryError: there is no such directory, or it is one.
+            IndexError, TypeError: what is to be saved is not there.
+
+        >>> import tempfile, torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["the", "bank", "lent", "money"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     w.to_html(f"{folder}/bank.html").name
+        'bank.html'
+        """
+        with self._guard:
+            return to_html(self, path, title=title, layers=layers, heads=heads, samples=samples, limit=limit)
+
+    def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
+        """What is shown, as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
+
+        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+
+        Args:
+            width: inches; the height follows.
+            dpi: dots per inch, of what is not drawn as lines.
+
+        Returns:
+            A `matplotlib.figure.Figure`.
+
+        Raises:
+            ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
+            ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
+        """
+        from .figure import figure_of  # only who draws one needs matplotlib
+
+        with self._guard:
+            return figure_of(self, width=width, dpi=dpi)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget, and beside it a small picture for where no widget runs."""
+        made = super()._repr_mimebundle_(**kwargs)
+        still = self._still() if made is not None and self.still else None
+        if made is None or still is None:
+            return made
+        data, metadata = made
+        return {**data, "image/png": base64.b64encode(still).decode()}, metadata
+
+    def _still(self) -> bytes | None:
+        """A small PNG of the picture; None where there is none."""
+        try:
+            seen = shown.of_picture(self._as_far_as_known(self.picture))
+            looks = {name: getattr(self, name) for name in ("color_scale", "color_range", "palette", "theme")}
+            return png_of(seen, **looks)
+        except Exception:  # displaying a widget must not fail for want of a picture of it
+            return None
+
+    def _save_more(self, saved: Saved) -> None:
+        """What another kind of widget adds to a file."""
 
     def close(self) -> None:
         """Take the widget off the page, and forget what is under way."""

@@ -128,6 +128,11 @@ def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
     return {**encode_page(tokens[:PAGE]), "length": len(tokens)}
 
 
+def encode_all_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
+    """The same with all of them, however many: for a file."""
+    return None if tokens is None else {**_joined(_as_bytes(tokens)), "length": len(tokens)}
+
+
 def encode_page(tokens: Sequence[str]) -> dict[str, Any]:
     """Some tokens as one buffer of UTF-8 and the byte at which each one ends; where it is too much, the longest are
     cut."""

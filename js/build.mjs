@@ -1,4 +1,5 @@
-// Builds ../attnwidget/static: widget.js, widget.css and the licences of what is inside.
+// Builds ../attnwidget/static: widget.js, widget.css, page.js (the script of saved files), the ramps that Python draws
+// with, and the licences of what is inside.
 //
 //   node build.mjs           once
 //   node build.mjs --watch   again at each change of a source
@@ -93,19 +94,23 @@ export default async () => (await (globalThis[Symbol.for("attnwidget ${name}")] 
 const toStatic = {
   name: "to-static",
   setup(build) {
-    build.onEnd(({ errors, metafile, outputFiles }) => {
+    build.onEnd(async ({ errors, metafile, outputFiles }) => {
       if (errors.length) return undefined;
+      const { outputFiles: pages } = await esbuild.build(page);
       const output = (name) => outputFiles.find((file) => file.path.endsWith(name)).text;
       const script = packed(output("widget.js"), digest());
       const style = output("theme.css");
       console.log(
-        `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}`,
+        `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}\n` +
+          `page.js     ${size(pages[0].text)}`,
       );
       if (Buffer.byteLength(script) > MOST_BYTES) {
         const text = `widget.js is larger than ${MOST_BYTES.toLocaleString("en")} bytes, and was not written`;
         return { errors: [{ text }] };
       }
       write(join(STATIC, "THIRD-PARTY.txt"), licences(metafile));
+      write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "ramps.json"), "utf8"));
+      write(join(STATIC, "page.js"), pages[0].text);
       write(join(STATIC, "widget.css"), style);
       write(join(STATIC, "widget.js"), script);
       return undefined;
@@ -122,6 +127,9 @@ const widget = {
   plugins: [toStatic],
   write: false,
 };
+
+/** Run by a page of its own, as no module: one that is opened from file:// may load none. */
+const page = { ...common, entryPoints: ["src/page.ts"], format: "iife", outdir: "out", write: false };
 
 const host = {
   ...common,

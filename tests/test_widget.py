@@ -394,7 +394,7 @@ def test_the_repr_is_a_line() -> None:
     bundle = w._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert data["text/plain"] == repr(w)
-    assert len(json.dumps(data)) < 500
+    assert len(json.dumps(data)) < 2000
 
 
 # A saved notebook.

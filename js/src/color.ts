@@ -5,6 +5,7 @@
  * table is the *plate*, the page's own tint, so that small weights dissolve into any page.
  */
 import type { ColorScaleName, Palette } from "./model";
+import ramps from "./ramps.json";
 import type { Theme } from "./theme";
 
 /** Red, green and blue from 0 to 255, alpha from 0 to 1. */
@@ -28,29 +29,13 @@ export interface ColorTable {
   text: readonly TextColor[];
 }
 
-const RAMPS = {
-  sequential: {
-    light:
-      "f3f5f3 e9f3e2 dbefd4 c8eac6 b1e2b8 9ad9ab 7ecca4 5dbea0 3dae9c 239e99 0f8b98 097894 1a6390 2c4c8a 31377c 2f236a 2a1055",
-    dark: "202026 2a2343 32295b 36336f 363f82 344e91 305e9a 26709f 1a82a2 0793a3 00a6a1 26b79a 56c68e 7ed478 9ee269 c9ed62 f8f562",
-  },
-  diverging: {
-    light:
-      "0f3072 0c4083 115297 2167ac 3b7fc1 5d9cd0 83bbe0 b9daef f5f3f0 f6d4b3 f4b176 e79156 d7723b c25921 aa4611 933511 7b2717",
-    dark: "92ddfb 7fd0fd 6abff6 56abe6 4693ce 3a75af 2d578e 243b5c 222123 53321c 7f4522 a55b25 c97326 e48938 f5a051 fdb96b f9d28a",
-  },
-} as const;
-
-/** Matplotlib's viridis (Smith and van der Walt, CC0) at 33 even places: between them within 3/255 of the original. */
-const VIRIDIS =
-  "440154 470d60 48186a 482374 472d7b 453781 424086 3e4989 3b528b 375b8d 33638d 2f6b8e 2c728e 297a8e 26828e 23898e 21918c " +
-  "1f988b 1fa088 22a785 28ae80 32b67a 3fbc73 4ec36b 5ec962 70cf57 84d44b 98d83e addc30 c2df23 d8e219 ece51b fde725";
+/** Stops of the ramps, the same that Python reads: `sequential` and `diverging` by theme, and matplotlib's viridis (Smith and
+ *  van der Walt, CC0) at 33 even places, between which it is within 3/255 of the original. */
+const { sequential, diverging, viridis: VIRIDIS, heads } = ramps;
+const RAMPS = { sequential, diverging };
 
 /** The same hue for a head in both; beyond the fourth, colour alone must not tell heads apart. */
-export const HEAD_COLORS = {
-  light: hexList("494dea e3751c 04a69b 9e308c 9f6c00 3d87a5 962911 763dbb 4e6e4d 455161 c2716a 23367a"),
-  dark: hexList("8295fb f5a331 18dab2 e44ea4 f5de67 b1ecfe bd3c25 8e56e7 86c971 a1aab7 ffb6d2 6481d5"),
-} as const;
+export const HEAD_COLORS = { light: hexList(heads.light), dark: hexList(heads.dark) };
 
 /** Whether a theme draws light ink on a dark page. */
 export function isDark(theme: Theme): boolean {

@@ -78,6 +78,8 @@ export interface Facts {
   is_causal: boolean;
   /** The stages that can be shown. */
   stages: Stage[];
+  /** Only in a saved file: what of this layer is in it, and which layers are. */
+  saved?: { layers: number[]; heads: number[]; samples: number[] };
 }
 
 export interface PictureMessage {

@@ -101,7 +101,7 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   );
   const lattice = computed(() => {
     if (size.value === null || reach.value === null) return null;
-    if (!tiled) return ownLattice(reach.value, viewport.value, size.value);
+    if (!tiled || store.facts.value.saved) return ownLattice(reach.value, viewport.value, size.value);
     return latticeOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
   });
   const scale = steady<Scale>(() => {

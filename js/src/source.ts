@@ -161,7 +161,8 @@ export function rankedSource(
     ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
     async ({ picture, about }, signal) => {
       const of = address(picture);
-      if (others(picture, about.side) > WHOLE) return askRanked(kernel, of, [about], signal);
+      if (others(picture, about.side) > WHOLE || store.facts.peek().saved)
+        return askRanked(kernel, of, [about], signal);
       return rankedOf(await askLine(kernel, of, about, signal));
     },
     stop,

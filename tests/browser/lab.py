@@ -454,6 +454,8 @@ class Browser:
         reduced_motion: Literal["reduce", "no-preference"] = "no-preference",
         forced_colors: Literal["active", "none"] = "none",
         touch: bool = False,
+        offline: bool = False,
+        scripts: bool = True,
     ) -> BrowserContext:
         return self._chromium.new_context(
             viewport={"width": width, "height": height},
@@ -462,6 +464,8 @@ class Browser:
             reduced_motion=reduced_motion,
             forced_colors=forced_colors,
             has_touch=touch,
+            offline=offline,
+            java_script_enabled=scripts,
         )
 
     def close(self) -> None:

@@ -192,7 +192,7 @@ export function scaleWords(
 
 /** From the score to the scaled score on one line; the solid dot can be moved: that is another scale. */
 function Scale({ ui, pair, wide }: StepProps) {
-  const { head_size } = ui.store.facts.value;
+  const { head_size, saved } = ui.store.facts.value;
   const words = scaleWords(pair.scale, head_size);
   if (!Number.isFinite(pair.score ?? 0)) {
     return (
@@ -226,7 +226,7 @@ function Scale({ ui, pair, wide }: StepProps) {
           {head_size === null
             ? "One factor for all scores of the head."
             : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them. ÷ √${head_size}, or × ${Number((head_size ** -0.5).toPrecision(3))}, takes that back, so that the softmax does not give one key everything.`}
-          {from !== 0 && " Drag the filled dot to try another scale."}
+          {from !== 0 && saved === undefined && " Drag the filled dot to try another scale."}
         </>
       }
     >
@@ -250,7 +250,7 @@ function Scale({ ui, pair, wide }: StepProps) {
             <title>{`before: ${score(before)}`}</title>
           </circle>
         )}
-        <circle class="aw-dot aw-grip" cx={x(to)} cy="10" r="4.5" {...drag} />
+        <circle class="aw-dot aw-grip" cx={x(to)} cy="10" r="4.5" {...(saved === undefined ? drag : {})} />
         <text x={x(to)} y="29">
           scaled
         </text>

@@ -21,7 +21,7 @@ function Picker({ ui }: { ui: Ui }) {
   const narrow = ui.mode.value === "narrow";
   return (
     <>
-      {facts.batches > 1 && (
+      {(facts.saved?.samples.length ?? facts.batches) > 1 && (
         <div class="aw-group">
           <span>Sample</span>
           <Stepper
@@ -37,6 +37,9 @@ function Picker({ ui }: { ui: Ui }) {
     </>
   );
 }
+
+/** Whether a saved file holds this one of several; a kernel has them all. */
+const isHere = (saved: readonly number[] | undefined, index: number) => saved?.includes(index) ?? true;
 
 function Layers({ ui }: { ui: Ui }) {
   const { store } = ui;
@@ -56,6 +59,7 @@ function Layers({ ui }: { ui: Ui }) {
             aria-label={`layer ${index}`}
             tabIndex={index === store.layer.value ? 0 : -1}
             title={name}
+            disabled={!isHere(store.facts.value.saved?.layers, index)}
             onClick={() => choose(index)}
             onKeyDown={(event) => rove(event, index, names.length, choose)}
           >
@@ -176,6 +180,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               aria-label={`head ${head}`}
               tabIndex={head === store.head.value ? 0 : -1}
               title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
+              disabled={!isHere(store.facts.value.saved?.heads, head)}
               onClick={(event) =>
                 isGraph && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
               }

@@ -86,7 +86,7 @@ export function ZoomHint({ plot }: { plot: Plot }) {
 
 /** Whether what is sampled is about to become exact. */
 function computing({ store, kernel }: Ui): boolean {
-  return kernel.state.value !== "gone" && store.progress.value?.state !== "stopped";
+  return !store.facts.value.saved && kernel.state.value !== "gone" && store.progress.value?.state !== "stopped";
 }
 
 /** The lower edge of the rows that are exact already, while the others stand for several each. */
@@ -155,7 +155,8 @@ function Reading({ ui, bin }: { ui: Ui; bin: Bin }) {
   const known =
     reading !== null && reading.bin.queries.start === queries.start && reading.bin.keys.start === keys.start;
   const stage = picture?.of.stage ?? "weights";
-  const number = !known ? "…" : reading.kind === BLOCKED ? "masked" : numberOf(reading.value, reading.kind, stage);
+  const unknown = store.facts.value.saved ? "" : "…"; // a file has it at once, or never
+  const number = !known ? unknown : reading.kind === BLOCKED ? "masked" : numberOf(reading.value, reading.kind, stage);
   if (bin.standsFor !== undefined) {
     const several = keys.stop - keys.start > 1;
     return (

@@ -75,7 +75,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
         </p>
       )}
       {pair === null ? (
-        <p class="aw-prompt">Rows are queries, columns are keys. Click a cell to see why its weight is what it is.</p>
+        <p class="aw-prompt">{prompt(ui)}</p>
       ) : (
         <Ladder ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
       )}
@@ -91,12 +91,22 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
             {() => <Gradients ui={ui} />}
           </Unfold>
         )}
-        <Unfold name="Cost" note="time and memory as the text grows, measured" open={chosen.open}>
-          {() => <Cost ui={ui} />}
-        </Unfold>
+        {!store.facts.value.saved && (
+          <Unfold name="Cost" note="time and memory as the text grows, measured" open={chosen.open}>
+            {() => <Cost ui={ui} />}
+          </Unfold>
+        )}
       </div>
     </>
   );
+}
+
+/** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
+function prompt({ store }: Ui): string {
+  const { saved } = store.facts.value;
+  const pinned = store.query.value !== null && store.key.value !== null;
+  if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
+  return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
 }
 
 /** "bank → lent  why the weight is .2283", and whether torch computes the same. */
@@ -178,9 +188,11 @@ function Changed({ ui }: { ui: Ui }) {
           </span>
         )}
       </span>
-      <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
-        As it was
-      </button>
+      {!store.facts.value.saved && (
+        <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
+          As it was
+        </button>
+      )}
     </div>
   );
 }

@@ -36,6 +36,8 @@ function Notice({ ui }: { ui: Ui }) {
         title="Waiting for the kernel"
         text="It is running another cell. Hover, zoom and pins work meanwhile."
       />
+    ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
+      <Message sign="empty" title="Not in this file" text={refused} />
     ) : refused !== null ? (
       <Message sign="error" title="Python did not take this" text={refused} />
     ) : null;

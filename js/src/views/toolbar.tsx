@@ -82,7 +82,9 @@ function Toolbar({ ui }: { ui: Ui }) {
           <Menu name="Against" label="Against" value={store.against.value ?? ""} sections={[againstSection(ui)]} />
         )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
-        {(isStages || changed) && store.facts.value.stages.length > 2 && <WhatIfMenu ui={ui} />}
+        {(isStages || changed) && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
+          <WhatIfMenu ui={ui} />
+        )}
         {mode !== "narrow" && !isGraph && !isStages && (
           <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
         )}
@@ -242,7 +244,7 @@ function lookSections({ store }: Ui): Section[] {
       title: "Theme",
       value: store.theme.value,
       choices: [
-        { value: "auto", name: "as the notebook" },
+        { value: "auto", name: store.facts.value.saved ? "as the system" : "as the notebook" },
         { value: "light", name: "light" },
         { value: "dark", name: "dark" },
         { value: "contrast", name: "high contrast" },

@@ -1,0 +1,105 @@
+"""The pictures of the README: the widget itself, saved with `to_html` and photographed in Chromium.
+
+.venv/bin/python docs/pictures.py            all of them
+.venv/bin/python docs/pictures.py heatmap    one
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from attnwidget import Attention, AttentionWidget, compare, load_sample
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent / "tests" / "browser"))
+
+from lab import Page, chromium  # noqa: E402
+
+WIDTH = 905  # pixels: what a notebook gives a widget on a laptop
+MOST_BYTES = 200_000
+
+
+def bank(**show: object) -> AttentionWidget:
+    """Two senses of one word, as a real sentence encoder sees them."""
+    sample = load_sample("bank")
+    q, k, v = (torch.as_tensor(x)[:, :1] for x in (sample.q, sample.k, sample.v))
+    return AttentionWidget(q, k, v, tokens=list(sample.tokens[0]), **show)
+
+
+def heatmap(page: Callable[[AttentionWidget], Page]) -> Page:
+    shown = page(bank(layer=5, head=7, query=14, key=16))
+    box = shown.page.locator("[data-aw=picture]").bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + box["width"] * 8.5 / 20, box["y"] + box["height"] * 5.5 / 20)
+    return shown
+
+
+def graph(page: Callable[[AttentionWidget], Page]) -> Page:
+    return page(bank(layer=2, head=0, heads=[0, 4, 8, 9], query=14, view="graph"))
+
+
+def stages(page: Callable[[AttentionWidget], Page]) -> Page:
+    return page(bank(layer=5, head=7, query=14, key=16, view="stages"))
+
+
+def comparison(page: Callable[[AttentionWidget], Page]) -> Page:
+    sample = load_sample("bank")
+    q, k, v = (torch.as_tensor(x)[5, :1] for x in (sample.q, sample.k, sample.v))
+    sides = {"as it is": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True)}
+    return page(compare(sides, tokens=list(sample.tokens[0]), view="compare", head=7, query=14, key=8))
+
+
+def smaller(taken: Image.Image) -> Image.Image:
+    """In 256 colours: those that occur most, so that pale tiles stay as pale as they are, and for the others those that
+    are farthest from them, so that ramps stay smooth."""
+    pixels = np.asarray(taken.convert("RGB")).astype(np.int32)
+    found, at, times = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    kept = list(found[np.argsort(-times)[:128]])
+    nearest, away = np.zeros(len(found), np.uint8), np.full(len(found), np.inf)
+    for number in range(256):
+        if number == len(kept):
+            kept.append(found[away.argmax()])
+        distance = ((found - kept[number]) ** 2).sum(1)
+        nearest[distance < away] = number
+        away = np.minimum(away, distance)
+    made = Image.fromarray(nearest[at].reshape(pixels.shape[:2]), "P")
+    made.putpalette(np.array(kept, np.uint8).tobytes())
+    return made
+
+
+PICTURES = {"heatmap": heatmap, "graph": graph, "stages": stages, "compare": comparison}
+
+
+def main(names: list[str]) -> None:
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
+
+        def page(widget: AttentionWidget) -> Page:
+            path = widget.to_html(Path(folder) / "page.html")
+            shown = Page(browser.context(width=WIDTH + 48, height=1200, reduced_motion="reduce", offline=True))
+            shown.page.goto(path.as_uri())
+            shown.page.wait_for_selector("[data-aw=picture][aria-label]")
+            shown.page.wait_for_timeout(500)
+            return shown
+
+        for name in names or PICTURES:
+            shown = PICTURES[name](page)
+            shown.page.wait_for_timeout(300)
+            target = DOCS / f"{name}.png"
+            taken = Image.open(io.BytesIO(shown.page.locator(".attnwidget").screenshot()))
+            smaller(taken).save(target, optimize=True)
+            shown.close()
+            size = target.stat().st_size
+            assert size <= MOST_BYTES, f"{target.name} has {size:,} bytes, more than {MOST_BYTES:,}"
+            print(f"{target.name}: {size:,} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

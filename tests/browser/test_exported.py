@@ -1,0 +1,237 @@
+"""Saved files as a reader meets them: opened from file:// with the network off, in both themes and at any width."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gallery import AUDIT
+from lab import LabNotebook, OfflinePages, Page
+
+from attnwidget import Attention, AttentionWidget, compare, load_sample
+from attnwidget.labels import status_number
+
+PICTURE = "[data-aw=picture]"
+STATUS = "[data-aw=status]"
+PANEL = "[data-aw=panel]"
+
+Opened = Callable[..., Page]
+
+
+@pytest.fixture
+def opened(offline_page: OfflinePages, tmp_path: Path) -> Opened:
+    """Save a widget, and open the file; `keywords` are those of to_html."""
+
+    def open_(widget: AttentionWidget, *, scheme: str = "light", width: int = 960, **keywords: Any) -> Page:
+        path = widget.to_html(tmp_path / "saved.html", **keywords)
+        page = offline_page(
+            path, over="file", offline=True, color_scheme=scheme, width=width, height=900, reduced_motion="reduce"
+        )
+        page.page.wait_for_selector(f"{PICTURE}[aria-label]", timeout=20_000)
+        settle(page)
+        return page
+
+    return open_
+
+
+def settle(page: Page) -> None:
+    page.page.wait_for_timeout(200)
+    page.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+
+
+def place(page: Page, query: int, key: int, shape: tuple[int, int]) -> tuple[float, float]:
+    box = page.page.locator(PICTURE).bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] * (key + 0.5) / shape[1], box["y"] + box["height"] * (query + 0.5) / shape[0]
+
+
+def check(page: Page) -> None:
+    """Nothing on the console, nothing from outside, nothing that sticks out or is cut."""
+    assert page.problems == []
+    assert page.blocked == []
+    assert page.page.evaluate(AUDIT) == []
+
+
+def bank(**show: Any) -> AttentionWidget:
+    sample = load_sample("bank")
+    return AttentionWidget(sample.q, sample.k, sample.v, tokens=sample.tokens, layer=5, head=7, **show)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [960, 600, 360])
+def test_it_draws_offline_in_both_themes_and_at_any_width(opened: Opened, scheme: str, width: int) -> None:
+    page = opened(bank(query=14, key=16), scheme=scheme, width=width)
+    assert page.page.locator(".attnwidget").get_attribute("data-theme") == scheme
+    assert "0.228342" in page.page.locator(STATUS).inner_text()
+    assert page.page.title() == "Attention"
+    page.screenshot(f"exported-{scheme}-{width}")
+    check(page)
+
+
+def test_hover_pins_and_heads(opened: Opened) -> None:
+    w = bank()
+    page = opened(w)
+    page.page.mouse.move(*place(page, 14, 8, (20, 20)))
+    settle(page)
+    assert status_number(float(w.weights(14)[8])) in page.page.locator(STATUS).inner_text()
+    page.page.mouse.click(*place(page, 14, 8, (20, 20)))
+    settle(page)
+    assert page.page.locator(PANEL).inner_text().startswith("bank")
+    page.page.get_by_role("radio", name="head 2", exact=True).click()
+    page.page.get_by_role("radio", name="layer 0").click()
+    page.page.mouse.move(1, 1)
+    settle(page)
+    w.layer, w.head = 0, 2
+    assert status_number(float(w.weights(14)[8])) in page.page.locator(STATUS).inner_text()
+    assert "layer 0 · " in page.page.locator(STATUS).inner_text()
+    page.page.locator(PICTURE).press("Escape")
+    settle(page)
+    assert "bank" not in page.page.locator(PANEL).inner_text()
+    check(page)
+
+
+def test_all_views(opened: Opened) -> None:
+    w = bank(query=14, key=16)
+    page = opened(w)
+    page.page.get_by_role("tab", name="Graph").click()
+    page.page.wait_for_selector(".aw-graph-row >> nth=0", state="attached")
+    settle(page)
+    page.page.get_by_role("checkbox", name="head 4", exact=True).click(modifiers=["Shift"])
+    settle(page)
+    assert "2 heads" in page.page.locator(STATUS).inner_text()
+    page.screenshot("exported-graph")
+    page.page.get_by_role("tab", name="Stages").click()
+    page.page.wait_for_selector(".aw-steps-pair")
+    assert f".{round(float(w.weights(14)[16]) * 10_000)}" in page.page.locator(".aw-steps-pair").inner_text()
+    page.page.get_by_role("button", name="Gradients").click()
+    page.page.wait_for_selector("[data-aw=section-gradients] canvas")
+    page.screenshot("exported-stages")
+    assert page.page.get_by_role("button", name="What if").count() == 0
+    page.page.get_by_role("radio", name="layer 1").click()
+    settle(page)
+    assert "were not saved in this file" in page.page.locator(".aw-steps").inner_text()
+    check(page)
+
+
+def test_other_stages_and_colours(opened: Opened) -> None:
+    page = opened(bank(query=14, key=16))
+    page.page.locator(".aw-menu[aria-label='Show'] > button").click()
+    page.page.get_by_role("menuitemradio", name="scores").click()
+    settle(page)
+    assert "score 25.1796" in page.page.locator(STATUS).inner_text()
+    check(page)
+
+
+def test_what_is_not_in_it_is_said(opened: Opened) -> None:
+    page = opened(bank(), layers="selected", heads=[2])
+    assert page.page.get_by_role("radio", name="head 3", exact=True).is_disabled()
+    assert page.page.get_by_role("radio", name="layer 1").is_disabled()
+    assert "Saved from attnwidget: layer 5, heads 2, 7." in page.page.locator("footer").inner_text()
+    page.page.locator(PICTURE).focus()
+    page.page.locator(PICTURE).press("]")
+    settle(page)
+    assert "Not in this file" in page.page.locator(".aw-notices").inner_text()
+    assert page.page.get_by_role("radio", name="head 7", exact=True).is_checked()
+    page.page.get_by_role("radio", name="head 2", exact=True).click()
+    settle(page)
+    assert page.page.locator(".aw-notices").inner_text().strip() == ""
+    check(page)
+
+
+def test_a_long_head(opened: Opened) -> None:
+    w = AttentionWidget(*torch.randn(2, 10_000, 4), query=9_000, key=3, is_causal=True)
+    w.finish()
+    page = opened(w)
+    page.page.wait_for_timeout(1500)  # long enough to miss a kernel
+    assert page.page.locator(".aw-notices").inner_text().strip() == ""
+    assert "maximum of 20 × 20" in page.page.locator("[data-aw=legend]").inner_text()
+    strongest = f"{float(w.weights(9_000).max()):.4f}".removeprefix("0")
+    assert strongest in page.page.locator(PANEL).inner_text()
+    page.page.mouse.move(*place(page, 400, 40, (500, 500)))
+    page.page.keyboard.down("Control")
+    for _ in range(6):
+        page.page.mouse.wheel(0, -100)
+    page.page.keyboard.up("Control")
+    page.page.wait_for_timeout(700)
+    assert page.page.locator(".aw-plot[data-zoomed]").count() == 1
+    page.screenshot("exported-long")
+    assert "maximum of 20 × 20" in page.page.locator("[data-aw=legend]").inner_text()  # there is nothing finer
+    read = re.search(
+        r"maximum ([.\d]+(?:e−\d+)?) at query ([\d,]+), key ([\d,]+)", page.page.locator(STATUS).inner_text()
+    )
+    assert read is not None
+    query, key = (int(number.replace(",", "")) for number in read.groups()[1:])
+    assert read[1] == status_number(float(w.weights(query)[key]))
+    assert page.page.locator(".aw-notices").inner_text().strip() == ""
+    assert page.problems == []
+
+
+def test_a_comparison(opened: Opened) -> None:
+    q, k, v = torch.randn(3, 1, 2, 6, 8)
+    sides = {
+        "no mask": Attention(q, k, v),
+        "causal": Attention(q, k, v, is_causal=True),
+        "window": Attention(q, k, v, window=2),
+    }
+    w = compare(sides, view="compare", query=3, key=1)
+    page = opened(w)
+    page.page.locator(".aw-menu[aria-label='Against'] > button").click()
+    page.page.get_by_role("menuitemradio", name="window").click()
+    settle(page)
+    page.screenshot("exported-compare")
+    assert page.page.locator(".aw-changes").count() > 0
+    assert page.page.locator(".aw-notices").inner_text().strip() == ""
+    assert page.problems == []
+
+
+def test_tokens_are_text_and_nothing_is_reached(opened: Opened) -> None:
+    evil = ["</script><script>document.title='run'</script>", "<img src=https://example.org/x>", "&lt;b&gt;"]
+    page = opened(AttentionWidget(*torch.randn(3, 3, 8), tokens=evil), title="<b>A title</b>")
+    assert page.page.title() == "<b>A title</b>"
+    assert page.page.locator(".aw-title").inner_text() == "<b>A title</b>"
+    assert page.page.locator("img").count() == 0
+    assert page.page.evaluate("() => fetch('https://example.org').then(() => 'reached', () => 'refused')") == "refused"
+    refused = [message.text for message in page.problems]
+    assert len(refused) >= 1
+    assert all("Content Security Policy" in text or "Content-Security-Policy" in text for text in refused)
+
+
+def test_without_scripts_a_picture_is_left(offline_page: OfflinePages, tmp_path: Path) -> None:
+    path = bank().to_html(tmp_path / "saved.html")
+    page = offline_page(path, over="file", scripts=False)
+    box = page.page.locator("noscript img").bounding_box()
+    assert box is not None
+    assert box["width"] > 200
+
+
+# The picture beside the widget.
+
+
+NOTEBOOK = [
+    "import torch, attnwidget as aw\nw = aw.AttentionWidget(*torch.randn(3, 12, 8))",
+    "w",
+]
+
+
+def test_in_jupyterlab_the_widget_is_drawn_and_not_the_picture(lab: Any) -> None:
+    notebook: LabNotebook = lab.open(NOTEBOOK)
+    notebook.run_all()
+    notebook.page.wait_for_selector(".attnwidget canvas[data-aw=picture]")
+    assert notebook.page.locator(".jp-OutputArea-output img").count() == 0
+    assert notebook.problems == []
+
+
+def test_nbconvert_without_widget_state_shows_the_picture(offline_page: OfflinePages) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbconvert = pytest.importorskip("nbconvert")
+    made = bank()._repr_mimebundle_()
+    assert made is not None
+    data, metadata = made
+    output = nbformat.v4.new_output("display_data", data=data, metadata=metadata)
+    cell = nbformat.v4.new_code_cell("w", outputs=[output])
+    html, _ = nbconvert.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    assert f"data:image/png;base64,{data['image/png']}" in html
