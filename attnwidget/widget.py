@@ -128,9 +128,7 @@ class AttentionWidget(anywidget.AnyWidget):
     _css = traitlets.Unicode().tag(sync=True)
     _from_front_end: tuple[str, ...] = FROM_FRONT_END
 
-    still = (
-        True  # whether a saved notebook holds a small picture too, for GitHub and mails; set it on the class, or on one
-    )
+    still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
     uid = traitlets.Unicode().tag(sync=True)
     title = Text(help="A line above the picture.").tag(sync=True)
