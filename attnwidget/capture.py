@@ -272,7 +272,8 @@ class _Recorder:
         missed = [one for one in self._layers or () if one not in self._found]
         if missed and self._passed:
             names = [*self._passed, *(name for pages in self.book.forwards for name in pages)]
-            advice = nearest(missed[0], names) if isinstance(missed[0], str) else ""
+            parts = dict.fromkeys([*names, *(part for name in names for part in name.split("."))])
+            advice = nearest(missed[0], list(parts)) if isinstance(missed[0], str) else ""
             raise ValueError(f"no layer is {missed[0]!r}: {advice}there are {', '.join(map(repr, names))}")
         if self.book.forwards:
             return
@@ -300,7 +301,8 @@ class _Recorder:
         if name is None:
             return
         try:
-            self.book.add(name, read)
+            with torch.inference_mode(False), torch.no_grad():  # what is kept outlives the mode it was made in
+                self.book.add(name, read)
         except Unreadable as error:
             self.skipped[name] = str(error)
         except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the model goes on
@@ -360,7 +362,8 @@ def _is_part(part: str, name: str) -> bool:
 def names_of(model: nn.Module) -> dict[int, str]:
     """The names of a model's modules, by identity; what `torch.compile` adds to them left out."""
     plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
-    return {key: name if name not in ("", "_orig_mod") else type(model).__name__ for key, name in plain}
+    own = type(getattr(model, "_orig_mod", model)).__name__
+    return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from .attention import Attention
@@ -20,6 +19,17 @@ from .spans import Spans, as_spans
 
 VERSION = 1
 HEADER = "attnwidget"
+ALIGNED = 64  # bytes
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 AS_TOLD = ("is_causal", "scale", "softcap")
 
 
@@ -57,8 +67,27 @@ def save(forwards: Sequence[Mapping[str, Kept]], path: str | Path) -> None:
     """Write all records: see `Capture.save`."""
     table = _Table()
     told = [[_told(name, record, table) for name, record in pages.items()] for pages in forwards]
-    header = json.dumps({"version": VERSION, "forwards": told})
-    save_file(table.tensors, path, metadata={HEADER: header})
+    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": told}))
+
+
+def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
+    """A safetensors file, tensor by tensor, placed as torch places its own, so that last bits come out alike."""
+    ordered = dict(sorted(tensors.items(), key=lambda item: (_bytes(item[1]) % ALIGNED != 0, -item[1].element_size())))
+    entries: dict[str, Any] = {"__metadata__": {HEADER: told}}
+    stop = 0
+    for name, x in ordered.items():
+        start, stop = stop, stop + _bytes(x)
+        entries[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, stop]}
+    head = json.dumps(entries).encode()
+    head += b" " * (-(8 + len(head)) % ALIGNED)
+    with open(path, "wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for x in ordered.values():
+            file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
 
 
 class _Table:
@@ -67,15 +96,12 @@ class _Table:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[tuple[Any, ...], str] = {}
-        self._held: list[Tensor] = []  # so that none of the addresses is used again
 
     def add(self, x: Tensor) -> str:
         key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device)
         if key not in self._known:
             self._known[key] = name = f"{len(self._known)}"
-            own = x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
-            self.tensors[name] = x if own else x.clone(memory_format=torch.contiguous_format)
-            self._held.append(x)
+            self.tensors[name] = x
         return self._known[key]
 
 

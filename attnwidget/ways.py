@@ -185,7 +185,7 @@ class Watch(TorchFunctionMode):
     # without the mode that has seen it; so its body is run with it.
 
     def _heads(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if types:  # of somebody's own kind of tensor
+        if any(kind is not Tensor for kind in types):  # somebody's own kind of tensor
             return func(*args, **kwargs)
         query, key, _, _, heads = (*args, *[None] * 5)[:5]
         was, _here.heads = _here.heads, (int(kwargs.get("num_heads", heads)), query is not key)
