@@ -210,7 +210,8 @@ class Record:
         if len(self.parts) > 1:
             self.parts = [joined(self.parts, self.k.length, self.q.view().device)]
         (part,) = self.parts
-        mask = simplest(part.mask, part.queries, part.keys) if isinstance(part.mask, Spans) else part.mask
+        B = self.k.view().shape[0]
+        mask = simplest(part.mask, B, part.queries, part.keys) if isinstance(part.mask, Spans) else part.mask
         return {
             "mask": mask,
             "bias": part.bias,

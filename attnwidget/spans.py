@@ -85,17 +85,17 @@ def together(starts: Tensor, stops: Tensor) -> Spans:
     return Spans(starts.contiguous(), stops.contiguous())
 
 
-def simplest(spans: Spans, queries: int, keys: int) -> Mask | None:
+def simplest(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None:
     """The same mask as a known one, which has a name and costs less; None where it blocks nothing.
 
-    >>> simplest(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 5, 5)
+    >>> simplest(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
     Band(low=None, high=0)
     """
     starts, stops = spans.starts, spans.stops
     if not bool((starts > 0).any()) and bool((stops == keys).all()):
         return None
     if starts.shape[1:] == (1, 1):
-        return spans if bool((starts > 0).any()) else padding(stops.flatten())
+        return spans if bool((starts > 0).any()) else padding(stops.flatten().expand(batches))
     if starts.shape[:2] != (1, 1) or len(starts[0, 0]) != queries:
         return spans
     rows = torch.arange(queries, device=starts.device, dtype=torch.int32)

@@ -110,11 +110,22 @@ def _inside() -> Iterator[None]:
         _here.inside -= 1
 
 
-def _fused(implementation: Any) -> contextlib.AbstractContextManager[Any]:
-    """FlexAttention is fused by being compiled, so that goes on."""
-    if implementation == "flex_attention" and hasattr(torch.compiler, "set_stance"):
-        return torch.compiler.set_stance("default")
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def _fused(implementation: Any) -> Iterator[None]:
+    """FlexAttention is fused by being compiled, so that goes on, unseen by the modes of captures."""
+    if implementation != "flex_attention" or not hasattr(torch.compiler, "set_stance"):
+        yield
+        return
+    hidden: list[Watch] = []
+    while isinstance(mode := torch.overrides._get_current_function_mode(), Watch):
+        mode.__exit__(None, None, None)
+        hidden.append(mode)
+    try:
+        with torch.compiler.set_stance("default"):
+            yield
+    finally:
+        for mode in reversed(hidden):
+            mode.__enter__()
 
 
 # Torch's functions.

@@ -133,6 +133,11 @@ def test_flex_attention_of_transformers_is_recorded_with_its_mask_as_a_function(
     inputs = batch("left")
     cap, expected = both(DECODERS["Llama"], "flex_attention", inputs)
     assert_equal(cap.attention, expected.attentions, inputs["attention_mask"])
+    inside = nn.ModuleList([build(DECODERS["Llama"], "flex_attention"), ByHand()])  # a module that torch's way watches
+    with torch.no_grad(), capture(inside) as cap:
+        inside[0](**inputs)
+    assert_equal(cap.attention, expected.attentions, inputs["attention_mask"])
+    assert cap.attention.names[0] == "0.model.layers.0.self_attn"
 
 
 def test_layers_are_named_as_the_model_names_them_and_keep_what_they_are() -> None:

@@ -46,7 +46,7 @@ def test_the_simplest_mask_says_the_same(mask: torch.Tensor) -> None:
     B, H, Q, K = mask.shape
     spans = as_spans(mask)
     assert spans is not None
-    simple = simplest(spans, Q, K)
+    simple = simplest(spans, B, Q, K)
     q, k = torch.zeros(B, H, Q, 2), torch.zeros(B, H, K, 2)
     att = Attention(q, k, mask=simple)
     for b in range(B):
@@ -59,13 +59,13 @@ def test_known_masks_are_known_again() -> None:
     window = causal & ~causal.tril(-3)
     lower_right = torch.ones(3, 6).tril(3).bool()[None, None]
     padded = (torch.arange(6) < torch.tensor([6, 4])[:, None])[:, None, None].expand(2, 1, 6, 6)
-    found = [simplest(as_spans(mask) or Spans(*[torch.zeros(0)] * 2), *mask.shape[2:]) for mask in (causal, window)]
+    found = [simplest(as_spans(mask) or Spans(*[torch.zeros(0)] * 2), 1, *mask.shape[2:]) for mask in (causal, window)]
     assert found == [Band(None, 0), Band(-2, 0)]
-    assert simplest(as_spans(lower_right), 3, 6) == masks.causal_lower_right(3, 6)  # type: ignore[arg-type]
-    assert simplest(as_spans(padded), 6, 6) == Padding((6, 4))  # type: ignore[arg-type]
-    assert simplest(as_spans(torch.ones_like(causal)), 6, 6) is None  # type: ignore[arg-type]
+    assert simplest(as_spans(lower_right), 1, 3, 6) == masks.causal_lower_right(3, 6)  # type: ignore[arg-type]
+    assert simplest(as_spans(padded), 2, 6, 6) == Padding((6, 4))  # type: ignore[arg-type]
+    assert simplest(as_spans(torch.ones_like(causal)), 1, 6, 6) is None  # type: ignore[arg-type]
     left = as_spans(padded.flip(3) & causal)
-    assert isinstance(simplest(left, 6, 6), Spans)  # type: ignore[arg-type]
+    assert isinstance(simplest(left, 2, 6, 6), Spans)  # type: ignore[arg-type]
 
 
 def test_rows_with_holes_are_no_spans() -> None:
