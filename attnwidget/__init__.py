@@ -9,6 +9,7 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 
 from . import masks
 from .attention import Attention
+from .capture import Capture, capture
 from .compare import compare
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
 from .samples import load_sample
@@ -19,7 +20,9 @@ __all__ = [
     "Attention",
     "AttentionStack",
     "AttentionWidget",
+    "Capture",
     "ScaledDotProductAttention",
+    "capture",
     "compare",
     "load_sample",
     "masks",

@@ -15,6 +15,7 @@ from .masks import And, Band, Mask, Opaque, Or, Padding
 from .places import Cells, as_index
 from .precision import exact
 from .rules import Bias, ByIndex, Keep, Rule, ScoreFunction
+from .spans import Spans
 from .stages import values
 from .tensors import as_tensor
 from .what_if import Without
@@ -182,6 +183,8 @@ def _words(mask: Mask, batch: int) -> str:
         return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
     if isinstance(mask, Without):
         return "dropped keys"
+    if isinstance(mask, Spans):
+        return "mask"
     return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
 
 

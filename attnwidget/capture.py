@@ -1,0 +1,401 @@
+"""The attention of any torch model, recorded while it computes what it would have computed: q, k, v and rules."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from . import saving, ways
+from .attention import Attention
+from .book import Book
+from .recording import Keeper, Record, Seen, Unreadable
+from .saving import Loaded, tensors_of
+from .stack import AttentionStack
+from .tensors import FLOATS, nearest
+
+if TYPE_CHECKING:
+    from .widget import AttentionWidget
+
+Pages = Mapping[str, Record | Loaded]  # of one forward pass
+
+__all__ = ["Capture", "Forward", "capture"]
+
+ADVICE = (
+    "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
+    "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
+)
+
+
+def capture(
+    model: Any = None,
+    *,
+    layers: Any = None,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    values: bool = True,
+    clone: bool = True,
+) -> Capture:
+    """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
+
+    Args:
+        model: an `nn.Module`, or what has one as `.model`, such as a pipeline; only its calls are recorded. None:
+            whatever torch's attention functions are called with in this thread.
+        layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them; a module's name or any
+            dotted part of it ("decoder", "h.5"); or a list of these. None: all.
+        device: where to keep the tensors, e.g. "cpu"; None: where they are.
+        dtype: as what to keep them, e.g. torch.float16; None: as they are.
+        values: whether to keep v, without which there are no outputs and contributions.
+        clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
+            place.
+
+    Returns:
+        `Capture`, to be entered; when the block ends it has `attention`, `cross`, `calls`, `widget()`, `save(path)`.
+
+    Raises:
+        TypeError, ValueError: an argument that is none of these; at the end of the block, that nothing was seen, or no
+            such layer, with what to try.
+
+    The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same, bit by bit, with two
+    exceptions: torch's own `nn.MultiheadAttention` and `nn.TransformerEncoder` take no short cut for inference inside
+    the block, and compiled models are run as they are written; both may change last bits.
+
+    >>> import torch
+    >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(1, 5, 8)
+    >>> with capture(model) as cap:
+    ...     output, weights = model(x, x, x, average_attn_weights=False)
+    >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
+    True
+    """
+    return Capture(_Recorder(model, layers, device, dtype, values, clone))
+
+
+class Forward:
+    """The attention of one forward pass, or of several that continue one another, as while a text is generated."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    @property
+    def calls(self) -> dict[str, Attention]:
+        """All attention calls, by the name of their module."""
+        return {name: record.attention for name, record in self._pages.items()}
+
+    @property
+    def attention(self) -> AttentionStack:
+        """Self-attention, in the order of layers.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return _stack(self._records(cross=False), "self-attention", "cap.cross has the cross-attention")
+
+    @property
+    def cross(self) -> AttentionStack:
+        """Cross-attention, in the order of layers.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return _stack(self._records(cross=True), "cross-attention", "cap.attention has the self-attention")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that are kept, each counted once."""
+        kept = {id(x): x for record in self._pages.values() for x in tensors_of(record.attention).values()}
+        return sum(x.numel() * x.element_size() for x in kept.values())
+
+    def widget(self, tokens: Any = None, *, cross: bool = False, **show: Any) -> AttentionWidget:
+        """Show it.
+
+        Args:
+            tokens: as in `AttentionWidget`.
+            cross: the cross-attention, not the self-attention.
+            show: the other keywords of `AttentionWidget.from_attention`.
+        """
+        from .widget import AttentionWidget
+
+        return AttentionWidget.from_attention(self.cross if cross else self.attention, tokens=tokens, **show)
+
+    def _records(self, cross: bool) -> Pages:
+        return {name: record for name, record in self._pages.items() if record.cross == cross}
+
+    def __repr__(self) -> str:
+        counts = {"self": len(self._records(False)), "cross": len(self._records(True))}
+        said = [f"{n} × {kind}-attention" for kind, n in counts.items() if n]
+        return f"{type(self).__name__}({', '.join([*said, f'{self.nbytes / 1e6:,.1f} MB'])})"
+
+
+def _stack(records: Pages, what: str, else_: str) -> AttentionStack:
+    if not records:
+        raise ValueError(f"no {what} was recorded: {else_}")
+    return AttentionStack([record.attention for record in records.values()], records)
+
+
+class Capture(Forward):
+    """What `capture` recorded, and the block that records it; read it when the block has ended.
+
+    One forward pass, or one generated text, is in `attention`, `cross` and `calls`. Of several, `cap[0]`, `cap[1]`, …
+    are `Forward`s, each with the same names; `cap.attention` and the others then have all of them, told apart as
+    "forward 1: …".
+    """
+
+    def __init__(self, recorder: _Recorder | None, forwards: Sequence[Pages] = ()) -> None:
+        self._recorder = recorder
+        self._forwards: Sequence[Pages] = forwards if recorder is None else recorder.book.forwards
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Calls that were seen but cannot be shown: the module's name, and why."""
+        return {} if self._recorder is None else dict(self._recorder.skipped)
+
+    @property
+    def _pages(self) -> Pages:  # type: ignore[override]
+        forwards = self._forwards
+        if len(forwards) == 1:
+            return forwards[0]
+        return {f"forward {i}: {name}": record for i, pages in enumerate(forwards) for name, record in pages.items()}
+
+    def __len__(self) -> int:
+        return len(self._forwards)
+
+    def __getitem__(self, forward: int) -> Forward:
+        forwards = self._forwards
+        try:
+            return Forward(forwards[forward])
+        except IndexError:
+            there = f"forwards 0 to {len(forwards) - 1}" if len(forwards) > 1 else f"{len(forwards)} of them"
+            raise IndexError(f"forward {forward} is not there: this capture has {there}") from None
+
+    def __iter__(self) -> Iterator[Forward]:
+        return (Forward(pages) for pages in self._forwards)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def save(self, path: str | Path) -> None:
+        """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
+
+        Args:
+            path: where; by custom it ends in .safetensors.
+
+        Raises:
+            ValueError: a mask or score function that has no form but its code.
+
+        >>> import tempfile
+        >>> with capture() as cap:
+        ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 8), is_causal=True)
+        >>> path = Path(tempfile.mkdtemp()) / "five.safetensors"
+        >>> cap.save(path)
+        >>> Capture.load(path).attention[0].is_causal
+        True
+        """
+        saving.save(self._forwards, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Capture:
+        """Open what `save` wrote; neither the model nor its code is needed. The file is mapped into memory, and read as
+        it is looked at, so it must stay where it is.
+
+        Raises:
+            ValueError: it is not such a file, or of a later version.
+        """
+        return cls(None, saving.load(path))
+
+    def __enter__(self) -> Capture:
+        if self._recorder is None:
+            raise ValueError("this capture was loaded from a file: enter a new one, capture(model), to record")
+        self._recorder.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        assert self._recorder is not None
+        self._recorder.end()
+        if kind is None:
+            self._recorder.check()
+
+
+class _Recorder:
+    """What happens while a capture's block is open."""
+
+    def __init__(
+        self, model: Any, layers: Any, device: Any, dtype: torch.dtype | None, values: bool, clone: bool
+    ) -> None:
+        self.model = _module_of(model)
+        self._layers = _read_layers(layers)
+        if dtype is not None and dtype not in FLOATS:
+            raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
+        try:
+            keeper = Keeper(None if device is None else torch.device(device), dtype, bool(values), bool(clone))
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"device is {device!r}: give a device such as 'cpu' or 'cuda:0', or None") from error
+        self.book = Book(keeper, self._wanted)
+        self.skipped: dict[str, str] = {}
+        self._passed: dict[str, None] = {}  # names that `layers` left out
+        self._found: set[Any] = set()
+        self._names: dict[int, str] = {}
+        self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: those that were seen
+        self._open: list[contextlib.ExitStack] = []
+
+    def begin(self) -> None:
+        with contextlib.ExitStack() as stack:
+            if self.model is not None:
+                self._names = names_of(self.model)
+                if not self._open:
+                    stack.enter_context(_hooked(self.model, self.book))
+            if not self._open:
+                ways.begin(self)
+                stack.callback(ways.end, self)
+                if self.model is None or ways.needs_watch(self.model):
+                    stack.enter_context(ways.Watch(self))
+            self._open.append(stack.pop_all())
+
+    def end(self) -> None:
+        self._open.pop().close()
+        if not self._open:
+            self._roots.clear()
+            for pages in self.book.forwards:
+                for record in pages.values():
+                    record.tensors()  # without the room for more
+
+    def check(self) -> None:
+        """Raise where there is nothing to show, with what to try."""
+        if self._open:
+            return
+        missed = [one for one in self._layers or () if one not in self._found]
+        if missed and self._passed:
+            names = [*self._passed, *(name for pages in self.book.forwards for name in pages)]
+            parts = dict.fromkeys([*names, *(part for name in names for part in name.split("."))])
+            advice = nearest(missed[0], list(parts)) if isinstance(missed[0], str) else ""
+            raise ValueError(f"no layer is {missed[0]!r}: {advice}there are {', '.join(map(repr, names))}")
+        if self.book.forwards:
+            return
+        if self.skipped:
+            name, why = next(iter(self.skipped.items()))
+            raise ValueError(f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}")
+        raise ValueError(f"no attention call was seen{self._where()}: {ADVICE}")
+
+    def _where(self) -> str:
+        if self.model is None:
+            return ""
+        kinds = dict.fromkeys(type(m).__name__ for m in self.model.modules() if "attention" in type(m).__name__.lower())
+        inside = f", whose {' and '.join(list(kinds)[:3])} may compute it without a function of torch" if kinds else ""
+        return f" in {type(self.model).__name__}{inside}"
+
+    # What `ways` asks and tells.
+
+    def named(self, module: nn.Module) -> str | None:
+        if self.model is not None:
+            return self._names.get(id(module))
+        return self._on_stack()
+
+    def hear(self, name: str | None, read: Callable[[], Seen]) -> None:
+        name = self._on_stack() if name is None else name
+        if name is None:
+            return
+        try:
+            with torch.inference_mode(False), torch.no_grad():  # what is kept outlives the mode it was made in
+                self.book.add(name, read)
+        except Unreadable as error:
+            self.skipped[name] = str(error)
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the model goes on
+            self.skipped[name] = f"it cannot be read as q, k and v ({error})"
+
+    def _on_stack(self) -> str | None:
+        """The name of the module in whose method this is."""
+        modules = list(_modules(sys._getframe(2)))
+        if self.model is not None:
+            return next((self._names[id(m)] for m in modules if id(m) in self._names), None)
+        if not modules:
+            return _caller()
+        root = modules[-1]
+        if id(root) not in self._roots:
+            self._roots[id(root)] = (root, names_of(root))
+        return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
+
+    def _wanted(self, name: str, number: int, cross: bool) -> bool:
+        if self._layers is None:
+            return True
+        found = [one for one in self._layers if (number == one if isinstance(one, int) else _is_part(one, name))]
+        self._found.update(found)
+        if not found:
+            self._passed[name] = None
+        return bool(found)
+
+
+def _module_of(model: Any) -> nn.Module | None:
+    if model is None or isinstance(model, nn.Module):
+        return model
+    inner = getattr(model, "model", None)
+    if isinstance(inner, nn.Module):
+        return inner
+    if callable(model):
+        return None
+    raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+
+
+def _read_layers(layers: Any) -> list[int | str] | None:
+    if layers is None:
+        return None
+    given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    for one in given:
+        if not isinstance(one, int | str) or isinstance(one, bool):
+            raise TypeError(f"layers holds {one!r}: give numbers, or names of modules or dotted parts of them")
+        if isinstance(one, int) and one < 0:
+            raise ValueError(f"layers holds {one}: count from 0, for how many there are is known only at the end")
+    if not given:
+        raise ValueError("layers is empty: name one or more, or leave it out for all")
+    return given
+
+
+def _is_part(part: str, name: str) -> bool:
+    return f".{part}." in f".{name}."
+
+
+def names_of(model: nn.Module) -> dict[int, str]:
+    """The names of a model's modules, by identity; what `torch.compile` adds to them left out."""
+    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
+    own = type(getattr(model, "_orig_mod", model)).__name__
+    return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
+
+
+@contextlib.contextmanager
+def _hooked(model: nn.Module, book: Book) -> Iterator[None]:
+    """Tells where the model's forward passes begin and end."""
+    before = model.register_forward_pre_hook(lambda *_: book.begin(), prepend=True)
+    after = model.register_forward_hook(lambda *_: book.end(), always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def _modules(frame: FrameType | None) -> Iterator[nn.Module]:
+    """The modules in whose methods a call is, the innermost first."""
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        if names and names[0] == "self":
+            found = frame.f_locals.get("self")
+            if isinstance(found, nn.Module):
+                yield found
+        frame = frame.f_back
+
+
+def _caller() -> str:
+    """The function outside of torch and of this package that is being run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith(("torch.", f"{__package__}.")):
+            name = frame.f_code.co_name
+            return "attention" if name.startswith("<") else name
+        frame = frame.f_back
+    return "attention"

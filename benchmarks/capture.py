@@ -1,0 +1,182 @@
+"""What it costs to capture a model: time and memory beside the model alone, and beside eager `output_attentions`.
+
+    python benchmarks/capture.py                   # a table; exits with 1 if a threshold is missed
+    python benchmarks/capture.py --json out.json   # and the same numbers as JSON
+    python benchmarks/capture.py --threads 1 --runs 21
+
+README.md beside this file says what each line means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import psutil
+import torch
+import transformers
+from wire import Peak, machine
+
+from attnwidget import Capture, capture
+
+SHORT, LONG, NEW, PROMPT = 512, 2048, 20, 64
+VOCABULARY = 50_257
+LIMITS = {
+    "forward, 512 tokens": 1.05,
+    "generate 20, dynamic": 1.10,
+    "generate 20, static": 1.10,
+    "2,048 tokens, time over eager": 0.6,
+    "2,048 tokens, kept over eager": 0.12,
+}
+
+
+def gpt2(implementation: str, generates: bool = False) -> Any:
+    """GPT-2 small with random weights."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_positions=LONG, pad_token_id=0, eos_token_id=0)
+    kind = transformers.GPT2LMHeadModel if generates else transformers.GPT2Model
+    return kind._from_config(copy.deepcopy(config), attn_implementation=implementation).eval()
+
+
+def ids(length: int) -> Any:
+    return torch.randint(1, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
+
+
+def captured(model: Any, act: Callable[[], Any]) -> Capture:
+    with capture(model) as cap:
+        act()
+    return cap
+
+
+def paired(one: Callable[[], Any], other: Callable[[], Any], runs: int) -> list[float]:
+    """Ratios of the times of two acts that take turns, which goes first too."""
+    ratios = []
+    for run in range(runs + 2):
+        times = {}
+        for act in (one, other) if run % 2 else (other, one):
+            start = time.perf_counter()
+            kept = act()
+            times[act] = time.perf_counter() - start
+            del kept
+            gc.collect()
+        if run > 1:  # the first two warm up
+            ratios.append(times[one] / times[other])
+    return ratios
+
+
+def forward(length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    model, text = gpt2("sdpa"), ids(length)
+    return lambda: captured(model, lambda: model(text)), lambda: model(text)
+
+
+def generate(cache: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    model, text = gpt2("sdpa", generates=True), ids(PROMPT)
+    how = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "cache_implementation": cache}
+
+    def act() -> Any:
+        return model.generate(text, attention_mask=torch.ones_like(text), **how)
+
+    return lambda: captured(model, act), act
+
+
+def beside_eager(length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    model, eager, text = gpt2("sdpa"), gpt2("eager"), ids(length)
+    return lambda: captured(model, lambda: model(text)), lambda: eager(text, output_attentions=True)
+
+
+ACTS: dict[str, Callable[[], tuple[Callable[[], Any], Callable[[], Any]]]] = {
+    "forward, 512 tokens": lambda: forward(SHORT),
+    "itself, 512 tokens": lambda: (forward(SHORT)[1], forward(SHORT)[1]),
+    "generate 20, dynamic": lambda: generate("dynamic"),
+    "generate 20, static": lambda: generate("static"),
+    "2,048 tokens, time over eager": lambda: beside_eager(LONG),
+}
+
+
+def memory(which: str) -> dict[str, float]:
+    """Bytes kept of one forward pass of 2,048 tokens, and the peak while it was made over the process before."""
+    model, text = gpt2("eager" if which == "eager" else "sdpa"), ids(LONG)
+    model(ids(8))
+    with Peak(psutil.Process()) as peak:
+        if which == "captured":
+            return {"kept": captured(model, lambda: model(text)).nbytes, "peak": peak.read()}
+        if which == "plain":
+            model(text)
+            return {"kept": 0, "peak": peak.read()}
+        attentions = model(text, output_attentions=True).attentions
+        return {"kept": sum(x.numel() * x.element_size() for x in attentions), "peak": peak.read()}
+
+
+def apart(*arguments: str) -> Any:
+    """In a process of its own."""
+    command = [sys.executable, __file__, *arguments, "--threads", str(torch.get_num_threads())]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=15, help="pairs, after two to warm up; the median is taken")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--time-of", help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    torch.set_grad_enabled(False)
+    transformers.logging.set_verbosity_error()
+    if asked.time_of:
+        print(json.dumps(paired(*ACTS[asked.time_of](), asked.runs)))
+        return 0
+    if asked.memory_of:
+        print(json.dumps(memory(asked.memory_of)))
+        return 0
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    host = machine()
+    print(
+        f"{host['processor']}, torch {host['torch']}, transformers {transformers.__version__}; {asked.threads} threads,"
+    )
+    print(f"median of {asked.runs} pairs (quartiles), each line in a fresh process; load before it began {load:.1f}\n")
+    print("| GPT-2 small, random weights | ratio | quartiles | threshold | |\n|---|--:|--:|--:|---|")
+    found: dict[str, Any] = {}
+    for name in ACTS:
+        ratios = apart("--time-of", name, "--runs", str(asked.runs))
+        low, _, high = quantiles(ratios)
+        found[name] = {"ratio": median(ratios), "quartiles": [low, high]}
+        line(name, median(ratios), f"{low:.3f}–{high:.3f}")
+    sizes = {which: apart("--memory-of", which) for which in ("captured", "eager", "plain")}
+    for name, what, before in (
+        ("kept", "kept", 0),
+        ("peak", "peak", 0),
+        ("added peak", "peak", sizes["plain"]["peak"]),
+    ):
+        taken = [sizes[which][what] - before for which in ("captured", "eager")]
+        found[f"2,048 tokens, {name} over eager"] = {"ratio": taken[0] / taken[1]}
+        said = " / ".join(f"{size / 1e6:,.0f} MB" for size in taken)
+        line(f"2,048 tokens, {name} over eager", taken[0] / taken[1], said)
+    if asked.json:
+        about = {"machine": host, "threads": asked.threads, "load": load, "runs": asked.runs}
+        asked.json.write_text(json.dumps({**about, "rows": found, "memory": sizes}, indent=1))
+    return int(any(found[name]["ratio"] > limit for name, limit in LIMITS.items()))
+
+
+def line(name: str, ratio: float, spread: str) -> None:
+    limit = LIMITS.get(name)
+    word = "" if limit is None else "met" if ratio <= limit else "**missed**"
+    print(f"| {name} | {ratio:.3f} | {spread} | {'' if limit is None else f'≤ {limit:g}'} | {word} |", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
