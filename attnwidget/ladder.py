@@ -12,7 +12,7 @@ from . import picture, pyramid, wire
 from .attention import Attention
 from .explain import Explanation
 from .levels import Key
-from .metrics import top_keys
+from .statistics import top_keys
 
 SIZE = 128  # rows and columns of a small picture, at most
 SHOWN = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
