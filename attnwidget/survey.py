@@ -156,6 +156,14 @@ class Surveys:
                 break
         return found.message()
 
+    def finish(self) -> None:
+        """Compute now what is left of what is looked at."""
+        if ALL_HEADS in self._slices.names and self._of is not None:
+            self.leave()
+            for _ in self._of[1]:
+                pass
+            self._tell(self._of[1].message())
+
     def failed(self, error: Exception) -> dict[str, Any] | None:
         """What there is, and why no more."""
         if self._of is None:

@@ -358,7 +358,8 @@ class AttentionWidget(anywidget.AnyWidget):
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        In a notebook it comes by itself between cells; in a script, or before saving, call this. `progress=True` draws
+        Of the heads view those that are missing, too. In a notebook all that comes by itself between cells; in a script, or
+        before saving, call this. `progress=True` draws
         a bar with the time left, if tqdm is installed. Once interrupted it goes on where it was.
 
         >>> import torch
@@ -369,6 +370,8 @@ class AttentionWidget(anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
+        with self._guard:
+            self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(pyramid.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
             while (refinement := self._refinement) is not None:

@@ -148,6 +148,7 @@ const DENSE = 20;
 const DENSE_PITCH = 26;
 const LEAST_PITCH = 23;
 const TALLEST = 920;
+const MARGIN = 4;
 const GUTTER = 30; // left of the rows, for the layers' numbers
 const HEADER = 22; // above the columns, for the heads'
 
@@ -201,7 +202,7 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
   }
   const size = bars ? sizeFor(pitch) : DENSE;
   const down = bars ? size + UNDER + (byLayer ? 0 : CAPTION) : pitch;
-  const margin = bars ? 5 : (pitch - size) / 2; // room for the ring, or the tint
+  const margin = bars ? MARGIN : (pitch - size) / 2; // room for the ring, or the tint
   if (byLayer) {
     survey.heads.forEach(({ layer, head }, place) => {
       where[place] = [head, layer];

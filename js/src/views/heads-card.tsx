@@ -6,8 +6,8 @@ import type { Ui } from "../ui";
 import { px } from "./dom";
 
 const WIDE = 290;
-const ROW = 22;
-const REST = 74; // of its height
+const ROW = 20;
+const REST = 72; // of its height
 
 interface Props {
   readonly ui: Ui;
@@ -29,26 +29,32 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
   );
   const unit = ui.unit.value;
   const known = survey.pictures[place] !== null;
+  const isNarrow = ui.mode.value === "narrow";
   return (
-    <div class="aw-head-card" style={placeOf(ui, sheet, place, scrolled, ROW * shown.length + REST, unit)}>
+    <div
+      class="aw-head-card"
+      style={isNarrow ? {} : placeOf(ui, sheet, place, scrolled, ROW * shown.length + REST, unit)}
+    >
       <div class="aw-head-title">
         <b>
           Layer {at.layer} · head {at.head}
         </b>
-        <span>{ui.mode.value === "narrow" ? "tap to open" : "click to open"}</span>
+        <span>{isNarrow ? "tap to open" : "click to open"}</span>
       </div>
       {shared !== null && <div class="aw-head-shared">key/value head {shared}</div>}
       {known ? (
-        shown.map(({ name, word, kind, values, high, median }) => (
-          <div class="aw-head-metric" key={name} data-best={name === best?.name || undefined}>
-            <span>{word}</span>
-            <i>
-              <i style={{ width: percent(values[place]! / high) }} />
-              <u style={{ left: percent(median / high) }} />
-            </i>
-            <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
-          </div>
-        ))
+        <div class="aw-head-metrics">
+          {shown.map(({ name, word, kind, values, high, median }) => (
+            <div class="aw-head-metric" key={name} data-best={name === best?.name || undefined}>
+              <span>{word}</span>
+              <i>
+                <i style={{ width: percent(values[place]! / high) }} />
+                <u style={{ left: percent(median / high) }} />
+              </i>
+              <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
+            </div>
+          ))}
+        </div>
       ) : (
         <div class="aw-head-shared">not computed yet</div>
       )}

@@ -44,6 +44,8 @@ export function heads(ui: Ui): View {
     store.survey.value?.heads.findIndex((one) => one.layer === layer && one.head === head) ?? -1;
   const pointed = computed(() => (ui.pointedHead.value === null ? -1 : placeOf(ui.pointedHead.value)));
   const selected = computed(() => placeOf({ layer: store.layer.value, head: store.head.value }));
+  /** Where it stands below the pictures there is always one, so that nothing moves. */
+  const described = computed(() => (pointed.value < 0 && ui.mode.value === "narrow" ? selected.value : pointed.value));
   const point = (place: number) => {
     ui.pointedHead.value = store.survey.value?.heads[place] ?? null;
   };
@@ -53,7 +55,7 @@ export function heads(ui: Ui): View {
     mount(part("aw-heads-names"), () => <Names ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
     mount(part("aw-heads-layers"), () => <LayerNames ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
     mount(part("aw-heads-card"), () => (
-      <HeadCard ui={ui} sheet={sheet.value} place={pointed.value} scrolled={scrolled.value} />
+      <HeadCard ui={ui} sheet={sheet.value} place={described.value} scrolled={scrolled.value} />
     )),
     mount(part("aw-problem"), () => <Problem survey={store.survey.value} ui={ui} />),
   ];
@@ -72,7 +74,9 @@ export function heads(ui: Ui): View {
       if (at === null) return;
       Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
       board.style.width = px(at.width);
-      frame.style.paddingLeft = px(Math.max(0, at.left - at.margin));
+      frame.style.paddingLeft = px(at.left);
+      scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
+      frame.style.setProperty("--aw-heads-left", px(at.left));
       layers.node.style.top = px(at.top);
       ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
     }),
