@@ -87,11 +87,13 @@ class Glance:
 
     def steps(self) -> Iterator[None]:
         """Compute; stops after each block."""
+        if not self.heads:
+            return
         att, shape = self.att, self.att.shape
         is_plain = _is_plain(att)
         several = shape.H // shape.G if is_plain else 1  # heads that one product is for
         limit = max(1, CELLS // max(1, shape.K))  # rows of all of them
-        ends = self._ends()
+        seen = self._seen()
         room = Room(max(CELLS, shape.K), att.result_dtype, att.device)
         for piece in cuts(range(len(self.queries)), self._row_bin, limit):
             rows = self.queries[piece.start : piece.stop]
@@ -108,7 +110,7 @@ class Glance:
                     if self.values.numel():
                         self._picture(at, piece, found)
                     if marks is not None:
-                        measure(self.means, at, marks, found, ends)
+                        measure(self.means, at, marks, found, seen)
                 first = stop
                 yield
 
@@ -118,16 +120,15 @@ class Glance:
             return None
         return Marks(rows, shape.K, heads, self._ids, shape.Q == shape.K, att.result_dtype, att.device)
 
-    def _ends(self) -> tuple[int, int]:
-        """The first and last key that the first or last of the queries may attend to."""
+    def _seen(self) -> Tensor:
+        """The keys that the first or the last of the queries may attend to, (keys,) bool."""
         att, K = self.att, self.att.shape.K
         reached = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
                 cells = Cells(self.batch, self.heads[0], range(row, row + 1), range(K))
                 reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-        there = reached.nonzero()[:, 0]
-        return (int(there[0]), int(there[-1])) if len(there) else (0, K - 1)
+        return reached
 
     def _picture(self, heads: slice, piece: range, found: Rows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))

@@ -1,7 +1,7 @@
 """What a head does, in a few numbers: how widely it looks, and at which tokens.
 
-Each is a mean over queries, exact for every query that is looked at. A query that may attend to nothing counts for the
-masked share alone.
+Each is a mean over queries, exact for every query that is looked at. Those that may attend to nothing count for the
+masked share alone, and so does padding: queries to whose own place neither they nor the first and the last may attend.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ class Metrics:
     query's place with a key's where there are not as many keys as queries.
 
     entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike.
-    first_token: weight on the first key that any of the queries may attend to, the "attention sink" (Xiao et al. 2024).
+    first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
+        al. 2024).
     previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
     itself: on the key at the query's own place.
     same_token: on keys elsewhere with the query's own token, of the queries that may attend to any.
-    last_token: on the last key that any of the queries may attend to, such as [SEP] (Clark et al. 2019, §3.2).
+    last_token: on the last such key, such as [SEP] (Clark et al. 2019, §3.2).
     induction: on keys that come right after an earlier occurrence of the query's token, of the queries that may attend
         to any: the prefix matching of induction heads (Olsson et al. 2022).
     mean_distance: Σ p |query − key|, tokens.
     masked_share: of the keys, how many a query may not attend to.
-    rows: how many queries these are means over: all, or evenly spread ones.
+    rows: how many queries were looked at: all, or evenly spread ones.
     """
 
     entropy: float | None
@@ -146,11 +147,12 @@ class Means:
 
     def records(self, rows: int) -> list[Metrics]:
         """The metrics of each head."""
-        counted = (self._counts > 0).mT.tolist()
-        return [
-            Metrics(*(value if there else None for value, there in zip(*head, strict=True)), rows=rows)
-            for head in zip(self.values.mT.tolist(), counted, strict=True)
-        ]
+        found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
+        heads = (
+            {name: value if there else None for name, value, there in zip(NAMES, *head, strict=True)}
+            for head in zip(found, counted, strict=True)
+        )
+        return [Metrics(**head, rows=rows) for head in heads]
 
 
 class Rows(NamedTuple):
@@ -163,11 +165,16 @@ class Rows(NamedTuple):
     scratch: Tensor  # as `e`: room, to be overwritten
 
 
-def measure(means: Means, heads: slice, marks: Marks, rows: Rows, ends: tuple[int, int]) -> None:
-    """Take in rows of some heads, with the first and last key that any query may attend to."""
+def measure(means: Means, heads: slice, marks: Marks, rows: Rows, seen: Tensor) -> None:
+    """Take in rows of some heads; `seen` (keys,) are the keys that the first or the last query may attend to."""
     e, total, entropy, reach, scratch = rows
     there = total != 0  # NaN is, and so is seen
-    weights = {"first_token": e[ends[0]], "last_token": e[ends[1]]}
+    if marks.own is not None and reach is not None:
+        at = torch.arange(len(marks.own), device=e.device)
+        there = there & (reach.allowed[marks.own, 0, at] | seen[marks.own])
+    places = seen.nonzero()[:, 0]
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, len(e) - 1)
+    weights = {"first_token": e[first], "last_token": e[last]}
     counted = dict.fromkeys((*weights, "entropy"), there)
     if marks.own is not None and marks.distance is not None:
         at = torch.arange(len(marks.own), device=e.device)

@@ -210,7 +210,9 @@ def records(
     found: list[dict[str, Any]] = []
     for layer, name in enumerate(names):
         shape = layers[layer].shape
-        for batch in range(shape.B) if batches is None else batches:
+        for batch in range(shape.B):
+            if batches is not None and batch not in batches:
+                continue
             queries = Plan(layers, batch).queries[layer] if rows is None else sample(shape.Q, rows)
             glance = Glance(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
             for _ in glance.steps():

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import anywidget
 import traitlets
@@ -358,9 +358,9 @@ class AttentionWidget(anywidget.AnyWidget):
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        Of the heads view those that are missing, too. In a notebook all that comes by itself between cells; in a script, or
-        before saving, call this. `progress=True` draws
-        a bar with the time left, if tqdm is installed. Once interrupted it goes on where it was.
+        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
+        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
+        it goes on where it was.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -878,12 +878,12 @@ class AttentionWidget(anywidget.AnyWidget):
         tokens = self._tokens_of("key", layer, batch)
         if tokens is None or len(tokens) != self._stack[layer].shape.Q:
             return None
-        if self._ids[0] is not tokens:
+        if self._ids is None or self._ids[0] is not tokens:
             self._ids = tokens, as_ids(tokens)
         return self._ids[1]
 
     def _forget_heads(self) -> None:
-        self._ids: tuple[list[str] | None, Tensor | None] = None, None
+        self._ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for
         self._surveys.forget()
 
     def _make_survey(self, *of: Any) -> dict[str, Any] | None:
@@ -1056,7 +1056,7 @@ class Together(Desk):
 
     @property
     def stack(self) -> Sequence[Attention]:
-        return [self._levels.att] * len(self._widget._layers)  # only this layer is asked for
+        return [cast(Attention, self._levels.att)] * len(self._widget._layers)  # only this layer is asked for
 
     def levels(self, layer: int) -> Levels:
         return self._levels

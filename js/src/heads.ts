@@ -183,7 +183,9 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
   const left = byLayer && survey.layers.length > 1 ? GUTTER : 0;
   let columns = Math.max(1, ...survey.layers.map(({ heads }) => heads));
   let rows = survey.layers.length;
-  let pitch = Math.min(PITCH, Math.floor((room - left + PITCH - SIZE) / columns), Math.floor(TALLEST / rows));
+  const wide = (each: number) => (columns - 1) * each + sizeFor(each);
+  let pitch = Math.min(PITCH, Math.floor(TALLEST / rows));
+  while (pitch > LEAST_PITCH && wide(pitch) > room - left) pitch--;
   if (!byLayer) {
     for (pitch = PITCH; pitch >= LEAST_NAMED; pitch--) {
       columns = Math.max(1, Math.floor((room + pitch - sizeFor(pitch)) / pitch));

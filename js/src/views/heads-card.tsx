@@ -1,13 +1,14 @@
 /** The head that is pointed at: every metric with its place among all heads. */
 
 import { count } from "../format";
-import { cornerOf, metricText, type Sheet, strongestOf } from "../heads";
+import { cornerOf, metricText, type Sheet, type Survey, strongestOf } from "../heads";
 import type { Ui } from "../ui";
 import { px } from "./dom";
 
 const WIDE = 290;
 const ROW = 20;
 const REST = 72; // of its height
+const SLACK = 40; // beyond the pictures, over words
 
 interface Props {
   readonly ui: Ui;
@@ -69,7 +70,10 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
 
 const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0))}%`;
 
-/** Below the head and to its right, or above it, inside the widget. */
+/** How tall it may get. */
+export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST;
+
+/** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */
 function placeOf(ui: Ui, sheet: Sheet, place: number, scrolled: number, tall: number, unit: number) {
   const corner = cornerOf(sheet, place);
   const room = ui.width.value;
@@ -79,11 +83,12 @@ function placeOf(ui: Ui, sheet: Sheet, place: number, scrolled: number, tall: nu
   const y = sheet.top + corner.y;
   const below = y + sheet.size + gap;
   const above = y - gap - tall * unit;
-  const isBelow = below + tall * unit <= sheet.top + sheet.height + 40 * unit || above < -40 * unit;
-  const left = Math.max(0, Math.min(x, Math.max(sheet.left + sheet.width, wide) - wide, room - wide));
-  return {
-    left: px(left),
-    width: px(wide),
-    ...(isBelow ? { top: px(below) } : { bottom: `calc(100% - ${px(y - gap)})` }),
-  };
+  const inside = (at: number) =>
+    Math.max(0, Math.min(at, Math.max(sheet.left + sheet.width, wide) - wide, room - wide));
+  const bottom = sheet.top + sheet.height;
+  if (below + tall * unit <= bottom + SLACK * unit) return { left: px(inside(x)), width: px(wide), top: px(below) };
+  if (above >= -SLACK * unit) return { left: px(inside(x)), width: px(wide), bottom: `calc(100% - ${px(y - gap)})` };
+  const right = x + sheet.size + gap;
+  const top = Math.max(0, Math.min(y, bottom - tall * unit));
+  return { left: px(right + wide <= room ? right : Math.max(0, x - gap - wide)), width: px(wide), top: px(top) };
 }

@@ -16,7 +16,7 @@ import {
 import { Atlas, drawHeads, moreDetail } from "../heads-canvas";
 import type { Ui } from "../ui";
 import { mount, part, px, type View } from "./dom";
-import { HeadCard } from "./heads-card";
+import { HeadCard, tallest } from "./heads-card";
 import { wordOf } from "./heads-menus";
 import { Message } from "./message";
 
@@ -77,6 +77,10 @@ export function heads(ui: Ui): View {
       frame.style.paddingLeft = px(at.left);
       scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
       frame.style.setProperty("--aw-heads-left", px(at.left));
+      // Few rows: the card stands beside a head, and has room to.
+      const survey = store.survey.value;
+      const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
+      frame.style.minHeight = px(tall);
       layers.node.style.top = px(at.top);
       ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
     }),
