@@ -136,6 +136,7 @@ class AttentionWidget(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _from_front_end: tuple[str, ...] = FROM_FRONT_END
+    _ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for, as numbers
 
     uid = traitlets.Unicode().tag(sync=True)
     title = Text(help="A line above the picture.").tag(sync=True)
@@ -883,7 +884,7 @@ class AttentionWidget(anywidget.AnyWidget):
         return self._ids[1]
 
     def _forget_heads(self) -> None:
-        self._ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for
+        self._ids = None
         self._surveys.forget()
 
     def _make_survey(self, *of: Any) -> dict[str, Any] | None:
