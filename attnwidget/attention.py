@@ -12,20 +12,22 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from . import engine, metrics, pyramid
+from . import engine, heads, pyramid, statistics
 from . import gradients as backward
 from .axes import as_heads, as_matrix
 from .call import Call, Shape
 from .check import Finding, check
+from .combine import combined
 from .explain import Explanation, explain
 from .gradients import Gradients
-from .metrics import Statistics
+from .metrics import Metrics
 from .places import Cells, as_places
 from .precision import exact
 from .pyramid import Overview
 from .rules import whole
 from .source import STAGES, Given, Products
 from .stages import allowed_cells, streamed
+from .statistics import Statistics
 from .tensors import detached, refuse_unknown
 from .what_if import what_if
 
@@ -297,7 +299,31 @@ class Attention(Call):
         >>> att.top_keys(0, 2)
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
-        return metrics.top_keys(self, query, count, batch, head)
+        return statistics.top_keys(self, query, count, batch, head)
+
+    def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
+        """Several heads as one: the mean, or the maximum, of their exact weights.
+
+        Args:
+            heads: which; None for all.
+            how: "mean" or "max", cell by cell.
+
+        Returns:
+            An `Attention` of one head that has the stage "weights" alone, computed where it is looked at: rows, tiles,
+            overview and rankings at any length. Rows of a maximum sum to more than 1. A cell is blocked where it is in
+            all of these heads.
+
+        Raises:
+            IndexError: a head that is not there.
+            ValueError, TypeError: no heads, or another way than these.
+
+        >>> att = Attention.from_weights(torch.tensor([[[[0.75, 0.25]], [[0.25, 0.75]]]]))
+        >>> att.combine().block(), att.combine(how="max").block()
+        (tensor([[0.5000, 0.5000]]), tensor([[0.7500, 0.7500]]))
+        """
+        found = type(self).__new__(type(self))
+        found.__setstate__(combined(self, heads, how))
+        return found
 
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
         """The same tensors under other rules; this attention stays as it is.
@@ -418,7 +444,31 @@ class Attention(Call):
         >>> att.statistics().entropy  # bits: 8 keys alike
         tensor([3., 3.])
         """
-        return metrics.statistics(self, batch, head)
+        return statistics.statistics(self, batch, head)
+
+    def metrics(
+        self, batch: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, rows: int | None = None
+    ) -> Metrics:
+        """What one head attends to, in a few numbers: entropy, first, previous and last token, itself, and more.
+
+        Args:
+            tokens: a string for each token, for `same_token` and `induction`.
+            rows: look at so many queries, evenly spread, the last among them; None for all of a head of up to 2²⁶
+                cells (8,192 × 8,192), and 64 of a longer one. Each is exact.
+
+        Returns:
+            `Metrics`, whose definitions are written there: means over the queries, as Python numbers.
+
+        Raises:
+            IndexError: a batch or head that is not there.
+            ValueError: another number of tokens than of keys.
+
+        >>> att = Attention(torch.zeros(4, 8), torch.zeros(4, 8), is_causal=True)
+        >>> found = att.metrics(tokens=["a", "b", "a", "b"])
+        >>> round(found.first_token, 4), round(found.same_token, 4), found.mean_distance, found.masked_share, found.rows
+        (0.5208, 0.2917, 0.75, 0.375, 4)
+        """
+        return heads.metrics(self, batch, head, tokens, rows)
 
 
 def _shape_of(matrix: Tensor, v: Tensor | None) -> Shape:

@@ -14,15 +14,15 @@ from torch import Tensor
 from .call import Call
 from .engine import exact_block
 from .masks import Band
-from .metrics import SATURATED as SATURATED_PEAK
-from .metrics import UNIFORM as UNIFORM_PEAK
-from .metrics import statistics
 from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
 from .permitted import Permitted, permitted
 from .places import Cells, cuts
 from .precision import exact
 from .rules import ByIndex, whole
 from .stages import QUERIES, allowed_cells
+from .statistics import SATURATED as SATURATED_PEAK
+from .statistics import UNIFORM as UNIFORM_PEAK
+from .statistics import statistics
 
 Severity = Literal["error", "warning", "note"]
 LONG = 1 << 26  # cells of a head, beyond which only some of its rows are looked at

@@ -126,6 +126,13 @@ class ComparisonWidget(AttentionWidget):
             raise WrongValue(f"{names[0]!r} is compared with others, not {name!r}: {nearest(name, names[1:])}{advice}")
         return name
 
+    @traitlets.validate("combine")
+    def _is_one_head(self, proposal: Any) -> str:
+        if proposal["value"] != "none":
+            advice = "compare(a.combine(), b.combine()) shows several as one"
+            raise WrongValue(f"a comparison shows one head of each side: {advice}")
+        return "none"
+
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from .call import Call
+from .combine import Combined
 from .places import Cells, cuts
 from .stages import NORMALIZED, QUERIES, streamed
 
@@ -16,6 +17,8 @@ PIECES = 64  # in which queries are counted: a triangle is then overestimated by
 def cells(att: Call, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
     """How many cells of a region are computed, those aside that known rules exclude; at most a few hundredths too
     many."""
+    if isinstance(att.source, Combined):
+        return sum(cells(att.source.att, batch, one, queries, keys, stage) for one in att.source.heads)
     if streamed(att, stage) != "masked":
         return len(queries) * len(keys)
     pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / PIECES)))
@@ -25,6 +28,8 @@ def cells(att: Call, batch: int, head: int, queries: range, keys: range, stage: 
 
 def normalizers(att: Call, batch: int, head: int, queries: range, stage: str) -> int:
     """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known."""
+    if isinstance(att.source, Combined):
+        return sum(normalizers(att.source.att, batch, one, queries, stage) for one in att.source.heads)
     if stage not in NORMALIZED or streamed(att, stage) != "masked":
         return 0
     if att.known_rows(batch, head, queries) is not None:

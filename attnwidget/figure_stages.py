@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import ladder, shown
+from . import shown, sketches
 from .figure_heatmap import Place, cells
 from .labels import list_number, short_number
 from .shown import Shown
@@ -20,7 +20,7 @@ NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output"
 def draw(sheet: Sheet, top: float) -> float:
     """All stages of the selected head in a row; returns where they end."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
-    made = widget.stages or ladder.stages(widget._selected, widget.batch, widget.head)
+    made = widget.stages or sketches.stages(widget._selected, widget.batch, widget.head)
     seen = [(one["stage"], _seen(one, one["stage"], one["key_bin"])) for one in made["pictures"]]
     if made["output"] is not None:
         seen.append(("output", _seen(made["output"], "scores", made["output"]["value_bin"])))

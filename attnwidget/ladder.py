@@ -11,7 +11,7 @@ from torch import Tensor
 from . import wire
 from .attention import Attention
 from .explain import Explanation
-from .metrics import top_keys
+from .statistics import top_keys
 
 ROW = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
 STRONGEST = 24

@@ -1,168 +1,194 @@
-"""What a row comes down to, its strongest keys, and what a head does: statistics of its numbers. Streamed, O(Q + K)."""
+"""What a head does, in a few numbers: how widely it looks, and at which tokens.
+
+Each is a mean over queries, exact for every query that is looked at. Those that may attend to nothing count for the
+masked share alone, and so does padding: queries to whose own place neither they nor the first and the last may attend.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, log, nan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .call import Call
-from .engine import Softmax, pair
-from .memory import Pair
-from .places import Cells, as_index, cuts
-from .precision import exact, exp_
-from .stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
-from .tensors import as_size
-
-SATURATED = 0.99  # a peak from here on
-UNIFORM = 1e-3  # how far the peak may be above that of equal weights, relatively
+from .places import positions
+from .pyramid import pool_first
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """The numbers of one head: how widely its scores are spread, and what the softmax makes of them.
+@dataclass(frozen=True)
+class Metrics:
+    """Means over the queries of one head, p being a query's weights.
 
-    Variances are over all entries, with n − 1, as `torch.var`; those of scores are over the allowed cells. Without q
-    and k, or v, there is none, and it is None.
+    None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
+    query's place with a key's where there are not as many keys as queries.
 
-    q_variance, k_variance, v_variance: of the entries of q, k and v (Q·D, K·D and K·Dv of them).
-    scores_variance: of QKᵀ; theory: D, that of scores if the entries of q and k are independent with mean 0 and
-        variance 1 (Vaswani et al. 2017, footnote 4).
-    scaled_variance: of the scaled scores; 1 in theory for the default scale.
-    entropy: (Q,) bits, −Σ p log₂ p over the keys; 0 for all the weight on one key, log₂ n for n keys alike.
-    peak: (Q,) the largest weight.
-    sensitivity: (Q,) Σ p (1 − p) = 1 − Σ p² for weights that sum to 1: the trace of the softmax's Jacobian
-        diag(p) − p pᵀ (Bridle 1990), by which gradients reach the scores; 0 where one key has all the weight.
-    allowed: (Q,) int64, how many keys the query may attend to.
-    total: (Q,) the sum of the weights; 1 up to rounding, 0 in an empty row.
-    empty_rows: how many queries may attend to nothing.
-    saturated_rows: how many have a peak ≥ 0.99 though they may attend to several keys: next to no gradient.
-    uniform_rows: how many weigh all of several allowed keys alike, to a thousandth.
+    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike.
+    first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
+        al. 2024).
+    previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
+    itself: on the key at the query's own place.
+    same_token: on keys elsewhere with the query's own token, of the queries that may attend to any.
+    last_token: on the last such key, such as [SEP] (Clark et al. 2019, §3.2).
+    induction: on keys that come right after an earlier occurrence of the query's token, of the queries that may attend
+        to any: the prefix matching of induction heads (Olsson et al. 2022).
+    mean_distance: Σ p |query − key|, tokens.
+    masked_share: of the keys, how many a query may not attend to.
+    rows: how many queries were looked at: all, or evenly spread ones.
     """
 
-    q_variance: float | None
-    k_variance: float | None
-    v_variance: float | None
-    scores_variance: float | None
-    scaled_variance: float | None
-    theory: int | None
-    entropy: Tensor
-    peak: Tensor
-    sensitivity: Tensor
-    allowed: Tensor
-    total: Tensor
-    empty_rows: int
-    saturated_rows: int
-    uniform_rows: int
+    entropy: float | None
+    first_token: float | None
+    previous_token: float | None
+    itself: float | None
+    same_token: float | None
+    last_token: float | None
+    induction: float | None
+    mean_distance: float | None
+    masked_share: float | None
+    rows: int
 
 
-def statistics(att: Call, batch: int, head: int) -> Statistics:
-    """The statistics of one head: see `Attention.statistics`."""
-    batch, head = att.find(batch, head)
-    with exact(att.device):
-        entropy, peak, squares, total, allowed = _rows(att, batch, head)
-        several = allowed > 1
-        scores = _scores_variance(att, batch, head) if "scores" in att.stages else None
-        return Statistics(
-            q_variance=_variance(att.q, batch, head),
-            k_variance=_variance(att.k, batch, att.group(head)),
-            v_variance=_variance(att.v, batch, att.group(head)),
-            scores_variance=scores,
-            scaled_variance=None if scores is None else scores * att.scale**2,
-            theory=att.shape.D,
-            entropy=entropy,
-            peak=peak,
-            sensitivity=(total - squares).clamp_(min=0),
-            allowed=allowed,
-            total=total,
-            empty_rows=int((allowed == 0).sum()),
-            saturated_rows=int((several & (peak >= SATURATED)).sum()),
-            uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
+NAMES = tuple(field.name for field in fields(Metrics) if field.name != "rows")
+
+
+def as_ids(tokens: Sequence[str]) -> Tensor:
+    """Tokens as numbers, the same for the same token: (n,) int64.
+
+    >>> as_ids(["a", "b", "a"])
+    tensor([0, 1, 0])
+    """
+    known: dict[str, int] = {}
+    return torch.tensor([known.setdefault(token, len(known)) for token in tokens], dtype=torch.int64)
+
+
+class Marks:
+    """For some queries, the keys that each metric is about: the same for all heads.
+
+    Args:
+        queries: their positions.
+        keys: how many there are.
+        heads: how many are measured at once, at most.
+        ids: of each position its token, (keys,), where that is known.
+        square: whether query i and key i are the same place.
+        dtype: of the weights.
+    """
+
+    def __init__(
+        self,
+        queries: range,
+        keys: int,
+        heads: int,
+        ids: Tensor | None,
+        square: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.own: Tensor | None = None  # (rows,), the queries' own places
+        self.distance: Tensor | None = None  # (keys, heads, rows), tokens
+        self.alike: dict[str, tuple[Tensor, Tensor]] = {}  # keys and rows, one pair after the other
+        if not square:
+            return
+        self.own = positions(queries, device)
+        key = torch.arange(keys, device=device)[:, None]
+        distance = (key - self.own).abs_().to(dtype)
+        self.distance = distance[:, None].expand(-1, heads, -1).contiguous()
+        if ids is None:
+            return
+        ids = ids.to(device)
+        same = ids[:, None] == ids[self.own]  # (keys, rows)
+        after = torch.zeros_like(same)
+        after[1:] = same[:-1]
+        for name, which in {"same_token": same & (key != self.own), "induction": after & (key < self.own)}.items():
+            found = which.nonzero()
+            self.alike[name] = found[:, 0], found[:, 1]
+
+
+class Reach:
+    """Which cells are allowed, and what follows from that: once for all heads that have it in common."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        self.allowed = allowed  # (keys, 1, rows) bool
+        self.blocked_share = 1 - allowed.sum(0, dtype=torch.float32) / max(1, len(allowed))  # (1, rows)
+        self._pooled: Tensor | None = None
+
+    @classmethod
+    def of(cls, allowed: Tensor) -> Reach | None:
+        """None where everything is allowed."""
+        return None if bool(allowed.all()) else cls(allowed)
+
+    def pooled(self, width: int) -> Tensor:
+        """Which bins of so many keys have an allowed cell, (bins, 1, rows) uint8."""
+        if self._pooled is None:
+            self._pooled = pool_first(self.allowed.to(torch.uint8), width, torch.amax)
+        return self._pooled
+
+
+class Means:
+    """The metrics of some heads, as rows of them come in."""
+
+    def __init__(self, heads: int) -> None:
+        self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64)
+        self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64)
+
+    def add(self, heads: slice, values: Mapping[str, Tensor], counted: Mapping[str, Tensor]) -> None:
+        """Take in rows of some heads: of each metric its values and which of them count, (heads, rows)."""
+        at = [NAMES.index(name) for name in values]
+        counts = torch.stack([counted[name] for name in values])  # (metrics, heads, rows)
+        found = torch.stack(list(values.values())).where(counts, 0)
+        self._sums[at, heads] += found.sum(2, dtype=torch.float64).cpu()
+        self._counts[at, heads] += counts.sum(2).cpu()
+
+    @property
+    def values(self) -> Tensor:
+        """(metrics, heads) float64; NaN where nothing counted."""
+        return self._sums / self._counts
+
+    def records(self, rows: int) -> list[Metrics]:
+        """The metrics of each head."""
+        found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
+        heads = (
+            {name: value if there else None for name, value, there in zip(NAMES, *head, strict=True)}
+            for head in zip(found, counted, strict=True)
         )
+        return [Metrics(**head, rows=rows) for head in heads]
 
 
-def _rows(att: Call, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
-    stage = streamed(att, "weights")
-    known = pair(att, batch, head) if stage == "masked" else None
-    entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
-    keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
-    for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        at = slice(rows.start, rows.stop)
-        for keys, S, allowed in blocks(att, batch, head, rows, stage):
-            log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
-            p = S if known is None else exp_(log_p.clone())
-            entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
-            peak[at] = torch.maximum(peak[at], p.amax(0))
-            squares[at] += p.square().sum(0)
-            total[at] += p.sum(0)
-            if isinstance(allowed, Tensor):
-                keys_allowed[at] += allowed.expand(len(rows), len(keys)).sum(1)
-            else:
-                keys_allowed[at] += len(keys) * allowed
-    return entropy / log(2), peak, squares, total, keys_allowed
+class Rows(NamedTuple):
+    """All weights of some queries of some heads."""
+
+    e: Tensor  # (keys, heads, rows), the weights times `total`; 0 where blocked
+    total: Tensor  # (heads, rows); 0 of a query that may attend to nothing
+    entropy: Tensor  # (heads, rows), bits
+    reach: Reach | None  # None if all is allowed
+    scratch: Tensor  # as `e`: room, to be overwritten
 
 
-def _variance(x: Tensor | None, batch: int, head: int) -> float | None:
-    if x is None:
-        return None
-    found = (0, 0.0, 0.0)
-    for piece in x[batch, head].split(KEYS):
-        found = _merged(found, piece)
-    return _of_sample(found[0], found[2])
-
-
-def _scores_variance(att: Call, batch: int, head: int) -> float:
-    found = (0, 0.0, 0.0)
-    for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        row = Cells(batch, head, rows, range(att.shape.K))
-        for keys in att.rules.pieces(row, 1, KEYS):
-            cells = row._replace(keys=keys)
-            allowed = allowed_cells(att, cells)
-            if allowed is False:
-                continue
-            S = plain(att, cells, "scores")
-            found = _merged(found, S[allowed.expand(len(rows), len(keys)).mT] if isinstance(allowed, Tensor) else S)
-    return _of_sample(found[0], found[2])
-
-
-def _merged(one: tuple[int, float, float], x: Tensor) -> tuple[int, float, float]:
-    """Count, mean and Σ (x − mean)² with more numbers (Chan, Golub & LeVeque 1983): no difference of large sums."""
-    count, mean, spread = one
-    variance, here = (float(part) for part in torch.var_mean(x.double(), correction=0))
-    both, apart = count + x.numel(), here - mean
-    spread += variance * x.numel() + apart**2 * count * x.numel() / both
-    return both, mean + apart * x.numel() / both, spread
-
-
-def _of_sample(count: int, spread: float) -> float:
-    return spread / (count - 1) if count > 1 else nan
-
-
-def top_keys(att: Call, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
-    """The strongest keys of one query and their weights: see `Attention.top_keys`."""
-    count = as_size(count, "count")
-    batch, head = att.find(batch, head)
-    query = as_index(query, att.shape.Q, "query", "queries")
-    with exact(att.device):
-        row, allowed, known = _row(att, batch, head, range(query, query + 1))
-        least = row.masked_fill(~allowed, -inf).topk(min(count, len(row))).values[-1]
-        keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count where some are equal
-        keys = keys[row[keys].sort(descending=True, stable=True).indices[:count]]
-        return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
-
-
-def _row(att: Call, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, Pair | None]:
-    """What the weights of a query rank by, (K,), which keys are allowed, (K,), and its log-normalizer, if needed."""
-    row = new(att, att.shape.K).fill_(-inf)
-    permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
-    softmax, stage = Softmax(att, 1), streamed(att, "weights")
-    for keys, S, allowed in blocks(att, batch, head, queries, stage):
-        at = slice(keys.start, keys.stop)
-        row[at] = S[:, 0]
-        permitted[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
-        if stage == "masked":
-            softmax.add(S, S.amax(0))
-    return row, permitted, softmax.pair() if stage == "masked" else None
+def measure(means: Means, heads: slice, marks: Marks, rows: Rows, seen: Tensor) -> None:
+    """Take in rows of some heads; `seen` (keys,) are the keys that the first or the last query may attend to."""
+    e, total, entropy, reach, scratch = rows
+    there = total != 0  # NaN is, and so is seen
+    if marks.own is not None and reach is not None:
+        at = torch.arange(len(marks.own), device=e.device)
+        there = there & (reach.allowed[marks.own, 0, at] | seen[marks.own])
+    places = seen.nonzero()[:, 0]
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, len(e) - 1)
+    weights = {"first_token": e[first], "last_token": e[last]}
+    counted = dict.fromkeys((*weights, "entropy"), there)
+    if marks.own is not None and marks.distance is not None:
+        at = torch.arange(len(marks.own), device=e.device)
+        weights["itself"] = e[marks.own, :, at].mT
+        weights["previous_token"] = e[(marks.own - 1).clamp(min=0), :, at].mT
+        weights["mean_distance"] = torch.mul(e, marks.distance[:, : e.shape[1]], out=scratch).sum(0)
+        counted |= {"itself": there, "mean_distance": there, "previous_token": there & (marks.own > 0)}
+    for name, (keys, at) in marks.alike.items():
+        on = e.new_zeros(total.mT.shape).index_add_(0, at, e[keys, :, at])  # (rows, heads)
+        open_pairs = e.new_ones(len(keys)) if reach is None else reach.allowed[keys, 0, at].to(e.dtype)
+        reached = e.new_zeros(len(on)).index_add_(0, at, open_pairs) > 0
+        weights[name], counted[name] = on.mT, there & reached
+    scale = 1 / total.where(there, 1)
+    values = {name: weight * scale for name, weight in weights.items()}
+    blocked = scale.new_zeros(()) if reach is None else reach.blocked_share.to(scale.dtype)
+    values |= {"entropy": entropy, "masked_share": blocked.expand(total.shape)}
+    means.add(heads, values, counted | {"masked_share": torch.ones_like(there)})

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .call import Call
+from .combine import prepared
 from .dense import filled, rows_at_once, serves
 from .engine import SMALL, Softmax, Sum, is_finite, is_small, normalizing
 from .masks import Strip
@@ -397,6 +398,8 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
         rows, settled = queries[piece.start : piece.stop], None
+        for _ in prepared(att, batch, rows):
+            yield piece.start, work.share(0)
         if normalized and not dense and (not whole_row or (pool == "max" and region.key_bin > 1)):  # else of no use
             settled = att.known_rows(batch, head, rows)
         if normalized and settled is None and not whole_row:

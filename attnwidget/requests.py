@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from reprlib import repr as short  # what is untrusted may be long or deep
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from . import cost, difference, ranking, sections, wire
+from . import cost, difference, ranking, sections, survey, wire
 from .attention import Attention
 from .difference import Both
 from .levels import Key, Levels
@@ -49,7 +49,7 @@ class Desk(Protocol):
     """Who knows the answers that are not in the tensors alone."""
 
     @property
-    def stack(self) -> Layers:
+    def stack(self) -> Layers | Sequence[Attention]:
         """The layers."""
 
     def levels(self, layer: int) -> Levels:
@@ -74,6 +74,9 @@ class Desk(Protocol):
 
     def both(self, layer: int, batch: int, against: str) -> Both:
         """The two attentions that are compared."""
+
+    def together(self, layer: int, name: str) -> Desk:
+        """Who answers for several heads as one, by their name."""
 
 
 @dataclass
@@ -115,6 +118,10 @@ def _answer_one(message: Message, request: Any) -> Reply:
         if not isinstance(kind, str) or kind not in ANSWERS:
             *others, last = ANSWERS
             raise ValueError(f"no request is called {short(kind)}: there are {', '.join(others)} and {last}")
+        if isinstance(request.get("head"), str):  # several heads as one: head 0 of an attention of their own
+            stack = message.desk.stack
+            desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
+            message, request = replace(message, desk=desk), {**request, "head": 0}
         return {**_ok(request), **ANSWERS[kind](message, request)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
         log.debug("request refused", exc_info=True)
@@ -287,6 +294,18 @@ def _pass(message: Message, request: Reply) -> Reply:
     return {}
 
 
+def _thumbnails(message: Message, request: Reply) -> Reply:
+    layer = _integer(request, "layer", len(message.desk.stack))
+    att = message.desk.stack[layer]
+    batch, heads = _integer(request, "batch", att.shape.B), _span_of(request, "heads", att.shape.H)
+    if len(heads) > survey.MOST:
+        raise ValueError(f"{len(heads):,} heads were asked for: at most {survey.MOST} at once")
+    plan = survey.Plan(message.desk.stack, batch)
+    message.purse.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
+    values = survey.finer(message.desk.stack, plan, layer, batch, heads)
+    return {"values": wire.detach(values, message.buffers)}
+
+
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
     message.purse.spend(cells_to_ask(att, batch, head), "Attention.check does it in Python, however long it takes")
@@ -351,6 +370,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "find": _find,
     "change": _change,
     "pass": _pass,
+    "thumbnails": _thumbnails,
     "check": _check,
     "spread": _spread,
     "sweep": _sweep,

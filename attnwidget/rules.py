@@ -196,6 +196,14 @@ class Rules(NamedTuple):
         return {name: tensor for rule in self.rules for name, tensor in rule.tensors().items()}
 
 
+def is_common(rule: Rule) -> bool:
+    """Whether a rule is known to be the same for all heads of a sample."""
+    if isinstance(rule, ByIndex):
+        return rule.mask.shared or rule.mask.strip(0) is not None  # a strip knows no heads
+    tensor = rule.mask if isinstance(rule, Keep) else rule.added if isinstance(rule, Bias) else None
+    return rule.shared if tensor is None else tensor.shape[1] == 1
+
+
 def both(one: Allowed, other: Allowed) -> Allowed:
     """What two rules allow together."""
     if one is True or other is False:

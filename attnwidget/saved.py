@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import ladder, picture, pyramid, requests, wire
+from . import picture, pyramid, requests, sketches, wire
 from .attention import Attention
 from .levels import Key
 from .links import strongest
@@ -304,7 +304,7 @@ def _stages(saved: Saved) -> None:
     widget = saved.widget
     shown = Choice(widget.layer, widget.batch, widget.head)
     where = dict(zip(Choice._fields, shown, strict=True))
-    of_heads = ((c, ladder.stages(widget._layers[c.layer], c.batch, c.head)) for c in saved.choices)
+    of_heads = ((c, sketches.stages(widget._layers[c.layer], c.batch, c.head)) for c in saved.choices)
     saved.add(
         "stages",
         Choice._fields,

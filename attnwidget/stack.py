@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from .attention import Attention
+from .rollout import rollout
 from .tensors import as_tensor
 
 
@@ -67,6 +68,36 @@ class AttentionStack(Sequence[Attention]):
         except IndexError:
             there = f"layers 0 to {len(self) - 1}" if len(self) > 1 else "layer 0 only"
             raise IndexError(f"layer {where} is not there: this stack has {there}") from None
+
+    def rollout(
+        self, batch: int = 0, heads: Literal["mean", "max"] | Sequence[int] = "mean", residual: float = 0.5
+    ) -> Attention:
+        """How much each token reaches each other through all layers: attention rollout (Abnar & Zuidema 2020, §3).
+
+        Each layer passes on A = residual · I + (1 − residual) · W, its rows brought to sum 1, and the layers are
+        multiplied, the first on the right.
+
+        Args:
+            batch: which sample.
+            heads: W is the "mean" or the "max" over all heads, or the mean over those of a list. Rows of a maximum
+                are brought to sum 1 first.
+            residual: the share of the residual connection; 0.5 in the paper.
+
+        Returns:
+            An `Attention` of one head, from weights (n, n). A query that may attend to nothing passes on itself.
+
+        Raises:
+            ValueError: layers of other lengths than the first, or with other keys than queries, with their name; more
+                than 4,096 tokens, for the product is dense.
+            IndexError: a batch or head that is not there.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention.from_weights(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))] * 2)
+        >>> stack.rollout().block()
+        tensor([[1.0000, 0.0000],
+                [0.7500, 0.2500]])
+        """
+        return rollout(self.layers, self.names, batch, heads, residual)
 
     def _find(self, name: str) -> int:
         if name not in self.names:

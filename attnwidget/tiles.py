@@ -174,17 +174,23 @@ class Views:
         self._asked = 0
 
     def ask(
-        self, levels: Levels, of: dict[str, Any], addresses: Sequence[Address], visit: Visit | None, purse: cost.Purse
+        self,
+        levels: Levels,
+        key: Key,
+        of: dict[str, Any],
+        addresses: Sequence[Address],
+        visit: Visit | None,
+        purse: cost.Purse,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         """The tiles that are quick, sampled ones for the others, which follow as they are ready.
 
         Args:
-            of: layer, batch, head, stage, pool, version and view.
+            key: what they are of.
+            of: what the front-end calls it: layer, batch, head, stage, pool, version and view.
             visit: the pass that is under way, if any.
             purse: what all the tiles of one message may cost.
         """
         self.forget(of["view"])
-        key = Key(of["batch"], of["head"], of["stage"], of["pool"])
         now, slow = [], []
         for course in courses(levels, key, addresses):
             kept = course.kept(visit)

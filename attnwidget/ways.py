@@ -118,14 +118,14 @@ def _fused(implementation: Any) -> Iterator[None]:
         return
     hidden: list[Watch] = []
     while isinstance(mode := torch.overrides._get_current_function_mode(), Watch):
-        mode.__exit__(None, None, None)
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         hidden.append(mode)
     try:
         with torch.compiler.set_stance("default"):
             yield
     finally:
         for mode in reversed(hidden):
-            mode.__enter__()
+            mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 # Torch's functions.

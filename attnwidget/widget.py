@@ -13,13 +13,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import anywidget
 import traitlets
 from torch import Tensor
 
-from . import cost, ladder, picture, pyramid, requests, shown, slices, wire
+from . import cost, ladder, picture, pyramid, requests, shown, slices, survey, wire
 from .attention import Attention
 from .check import examine
 from .difference import Both
@@ -27,6 +27,8 @@ from .explain import Explanation
 from .export import to_html
 from .levels import Key, Levels, Shelf
 from .links import strongest
+from .metrics import NAMES as METRICS
+from .metrics import as_ids
 from .parity import deviation
 from .places import as_index
 from .saved import LIMIT, Saved
@@ -35,7 +37,8 @@ from .slices import Slices
 from .source import STAGES
 from .stack import AttentionStack, stack_layers
 from .still import png_of
-from .tensors import check_tokens, refuse_unknown
+from .survey import ALL_HEADS, Surveys
+from .tensors import as_size, check_tokens, refuse_unknown
 from .tiles import PASS, Address, Views
 from .traits import (
     Choice,
@@ -60,6 +63,7 @@ THUMBNAIL_CELLS = 1 << 29  # of the sampled rows of all heads together: fewer ro
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
+HEADS_VIEW = ("bar", "order", "combine")  # how all heads are shown, and several as one
 LISTS = ("heads", "pins")  # several heads, several pinned places
 SHOW = (
     "title",
@@ -68,15 +72,26 @@ SHOW = (
     *SELECTION,
     *LISTS,
     *LOOKS,
+    *HEADS_VIEW,
     "what_if",
     "layout",
 )  # keywords of every way to make one
-FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, "what_if")  # all other traits a front-end only reads
+FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if")  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if")  # and of these other links, or stages
+LINKED = (
+    "view",
+    "heads",
+    "combine",
+    "top_k",
+    "direction",
+    "query",
+    "key",
+    "what_if",
+)  # and of these other links, or stages
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
+TOGETHER = 4  # several heads as one: of so many such sets the levels are kept
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
 Derived = dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]
 CHECKED = 8  # lists of tokens that are known to be right
@@ -127,6 +142,7 @@ class AttentionWidget(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _from_front_end: tuple[str, ...] = FROM_FRONT_END
+    _ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for, as numbers
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
@@ -142,7 +158,7 @@ class AttentionWidget(anywidget.AnyWidget):
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
 
-    view = Choice("heatmap", "graph", "stages", help="How the attention is drawn.").tag(sync=True)
+    view = Choice("heatmap", "graph", "heads", "stages", help="How the attention is drawn.").tag(sync=True)
     stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
     color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
@@ -154,6 +170,10 @@ class AttentionWidget(anywidget.AnyWidget):
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
     what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(sync=True)
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
+
+    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True)
+    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True)
+    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
         sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._tokens_of("query"))
@@ -179,6 +199,7 @@ class AttentionWidget(anywidget.AnyWidget):
         sync=True
     )
     stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
+    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(sync=True)
     pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
 
     @traitlets.default("_esm")
@@ -320,11 +341,36 @@ class AttentionWidget(anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
+    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+        """What every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch: only this sample; None for all.
+            rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
+                heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
+
+        Returns:
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
+            are means. What is not known is None.
+
+        Raises:
+            IndexError: there is no such sample.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)
+        >>> [(one["layer"], one["head"], one["mean_distance"]) for one in w.metrics()]
+        [(0, 0, 0.75), (0, 1, 0.75)]
+        """
+        batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
+        rows = None if rows is None else as_size(rows, "rows")
+        return survey.records(self._layers, self._stack.names, batches, rows, self._ids_of)
+
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        In a notebook it comes by itself between cells; in a script, or before saving, call this. `progress=True` draws
-        a bar with the time left, if tqdm is installed. Once interrupted it goes on where it was.
+        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
+        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
+        it goes on where it was.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -334,6 +380,8 @@ class AttentionWidget(anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
+        with self._guard:
+            self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(pyramid.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
             while (refinement := self._refinement) is not None:
@@ -434,6 +482,7 @@ class AttentionWidget(anywidget.AnyWidget):
         if hasattr(self, "_guard"):
             with self._guard:
                 self._cancel()
+                self._slices.clear()
         super().close()
 
     def __repr__(self) -> str:
@@ -450,6 +499,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._slices = Slices(self._guard)
         self._views = Views(self._slices, self.send)
+        self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
         self._refinement: picture.Refinement | None = None  # while the picture is a sampled one
         self._hold(attention)
         self._version = 0  # of the tensors, which may be replaced
@@ -472,6 +522,8 @@ class AttentionWidget(anywidget.AnyWidget):
         self._layers = Layers(self._stack, self.what_if)
         self._shelf = Shelf()
         self._levels: dict[int, Levels] = {}
+        self._together: dict[tuple[int, str], Levels] = {}  # several heads as one, those that were shown last
+        self._forget_heads()
 
     def open(self) -> None:
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
@@ -623,6 +675,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _derived(self) -> Derived:
         """The traits that follow from the others: of which selection each is, and what makes it."""
         of = tuple(getattr(self, name) for name in FOLLOWED)  # read once: another thread may set one meanwhile
+        shown = (*of[:2], self._shown_head, *of[3:])
         return {
             "facts": (of[:1], self._make_facts),
             "stages": (of[:3] if self.view == "stages" else (), self._make_stages),
@@ -631,7 +684,8 @@ class AttentionWidget(anywidget.AnyWidget):
             "deviation": (of[:3], self._make_deviation),
             "thumbnails": (of[:2], self._make_thumbnails),
             "links": (self._links_wanted(*of[:2]), self._make_links),
-            "picture": (of, self._make_picture),  # the last: it ends what waits
+            "survey": (of[1:2] if self.view == "heads" else (), self._make_survey),
+            "picture": (shown, self._make_picture),  # the last: it ends what waits
         }
 
     def _make(self, name: str) -> bool:
@@ -775,8 +829,10 @@ class AttentionWidget(anywidget.AnyWidget):
         return _cells(att) <= most and not picture.is_long(att, Key(batch, head, "weights", "max"))
 
     def _check_anew(self) -> None:
-        """Tokens tell what is padding."""
+        """Tokens tell what is padding, and what is the same."""
         self._examined.clear()
+        self._forget_heads()
+        self._made.pop("survey", None)
         for name in ("findings", "deviation"):
             self._made.pop(name, None)
         self._refresh()
@@ -784,17 +840,19 @@ class AttentionWidget(anywidget.AnyWidget):
     def _links_wanted(self, layer: int, batch: int) -> tuple[Any, ...]:
         """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
         shape = self._stack[layer].shape
-        count = min(self.top_k or LINKS, wire.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(self.heads)))
+        heads = (self._shown_head,) if isinstance(self._shown_head, str) else tuple(self.heads)
+        count = min(self.top_k or LINKS, wire.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(heads)))
         if self.view != "graph" or count < 1 or shape.Q * shape.K > LINK_CELLS:
             return ()
-        return (layer, batch, tuple(self.heads), self.direction, count)
+        return (layer, batch, heads, self.direction, count)
 
     def _make_links(self, *wanted: Any) -> dict[str, Any] | None:
         if not wanted:
             return None
         layer, batch, heads, side, count = wanted
         try:
-            found = [strongest(self._layers[layer], batch, head, count=count, side=side) for head in heads]
+            looked_at = [self._source(layer, head) for head in heads]
+            found = [strongest(levels.att, batch, at, count=count, side=side) for levels, at in looked_at]
         except Exception:
             if self.comm is None:
                 raise
@@ -843,9 +901,8 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _make_picture(self, *of: Any) -> dict[str, Any]:
         self._cancel()
-        layer, key = of[0], Key(*of[1:])
         try:
-            return self._picture_of(of, self._look_at(layer, key))
+            return self._picture_of(of, self._look_at(*of))
         except Exception as error:
             self._cancel()
             if self.comm is None:
@@ -856,15 +913,17 @@ class AttentionWidget(anywidget.AnyWidget):
         shape = self._stack[of[0]].shape
         return {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
-    def _look_at(self, layer: int, key: Key) -> dict[str, Any]:
+    def _look_at(self, *of: Any) -> dict[str, Any]:
         """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows."""
-        att, levels = self._layers[layer], self._levels_of(layer)
+        layer, batch, name, stage, pool = of
+        levels, head = self._source(layer, name)
+        att, key = levels.att, Key(batch, head, stage, pool)
         if not picture.is_long(att, key):
             return picture.exact_now(att, key)
         kept = levels.find(key)
         if kept is not None:
             return picture.from_level(levels, key, kept)
-        of = (layer, *key)
+        self._refining = of
         self._refinement = picture.Refinement(
             levels,
             key,
@@ -879,6 +938,55 @@ class AttentionWidget(anywidget.AnyWidget):
     def _levels_of(self, layer: int) -> Levels:
         return self._levels.setdefault(layer, Levels(self._layers[layer], shelf=self._shelf))
 
+    # Several heads as one.
+
+    @property
+    def _shown_head(self) -> int | str:
+        """The head that is shown; of several as one their name, such as "mean 0 4"."""
+        alone = len(self.heads) < 2 or self.stage != "weights" or self.view == "stages"
+        return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
+
+    def _source(self, layer: int, head: int | str) -> tuple[Levels, int]:
+        """What is kept of the attention that a head is of, and its number there."""
+        if isinstance(head, int):
+            return self._levels_of(layer), head
+        found = self._together.pop((layer, head), None)
+        if found is None:
+            how, *heads = head.split()
+            att = self._layers[layer].combine([int(one) for one in heads], how)
+            found = Levels(att, shelf=self._shelf)
+        self._together[layer, head] = found  # the last
+        while len(self._together) > TOGETHER:
+            self._together.pop(next(iter(self._together)))
+        return found, 0
+
+    # All heads at a glance.
+
+    def _ids_of(self, layer: int, batch: int) -> Tensor | None:
+        """The tokens of a layer's places as numbers, where each place has one."""
+        tokens = self._tokens_of("key", layer, batch)
+        if tokens is None or len(tokens) != self._stack[layer].shape.Q:
+            return None
+        if self._ids is None or self._ids[0] is not tokens:
+            self._ids = tokens, as_ids(tokens)
+        return self._ids[1]
+
+    def _forget_heads(self) -> None:
+        self._ids = None
+        self._surveys.forget()
+
+    def _make_survey(self, *of: Any) -> dict[str, Any] | None:
+        if not of:
+            self._surveys.leave()
+            return None
+        (batch,) = of
+        try:
+            return self._surveys.look(self._layers, batch, lambda layer: self._ids_of(layer, batch))
+        except Exception as error:
+            if self.comm is None:
+                raise
+            return self._surveys.failed(error)
+
     # The exact picture of a long head, by and by.
 
     def _run(self) -> None:
@@ -891,8 +999,7 @@ class AttentionWidget(anywidget.AnyWidget):
         refinement = self._refinement
         if refinement is None:
             return
-        layer = next(layer for layer, levels in self._levels.items() if levels is refinement.levels)
-        of = dict(zip(FOLLOWED, (layer, *refinement.key), strict=True))
+        of = dict(zip(FOLLOWED, self._refining, strict=True))
         self._views.arrived(refinement.visit)
         self.progress = {**of, "share": share, "seconds_left": seconds_left, "state": state}
 
@@ -922,7 +1029,9 @@ class AttentionWidget(anywidget.AnyWidget):
     def _cancel(self) -> None:
         """Compute nothing more of what was selected before."""
         self._refinement = None
-        self._slices.clear()
+        for job in self._slices.names:
+            if job != ALL_HEADS:
+                self._slices.drop(job)
         self._views.forget()
         self.set_trait("progress", None)
 
@@ -976,7 +1085,7 @@ class Desk:
         self._widget = widget
 
     @property
-    def stack(self) -> Layers:
+    def stack(self) -> Layers | Sequence[Attention]:
         return self._widget._layers
 
     def levels(self, layer: int) -> Levels:
@@ -995,14 +1104,19 @@ class Desk:
     def tiles(
         self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        widget = self._widget
-        of = {"layer": layer, **key._asdict(), "version": widget._version, "view": view}
-        visit = None if widget._refinement is None else widget._refinement.visit
-        return widget._views.ask(self.levels(layer), of, addresses, visit, purse)
+        return self._tiles(layer, key, key.head, view, addresses, purse)
 
-    def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
+    def _tiles(
+        self, layer: int, key: Key, head: int | str, view: str, addresses: Sequence[Address], purse: cost.Purse
+    ) -> tuple[list[dict[str, Any]], list[bytes]]:
+        widget = self._widget
+        of = {"layer": layer, **key._asdict(), "head": head, "version": widget._version, "view": view}
+        visit = None if widget._refinement is None else widget._refinement.visit
+        return widget._views.ask(self.levels(layer), key, of, addresses, visit, purse)
+
+    def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         widget, refinement = self._widget, self._widget._refinement
-        if (layer, batch, head, stage) != (widget.layer, widget.batch, widget.head, widget.stage):
+        if (layer, batch, head, stage) != (widget.layer, widget.batch, widget._shown_head, widget.stage):
             raise ValueError("another picture is selected")
         if refinement is None:
             return
@@ -1028,6 +1142,34 @@ class Desk:
 
     def both(self, layer: int, batch: int, against: str) -> Both:
         raise ValueError("this widget shows one attention: compare(a, b) shows two")
+
+    def together(self, layer: int, name: str) -> Together:
+        if name != self._widget._shown_head:
+            raise ValueError("other heads are selected")
+        return Together(self._widget, layer, name)
+
+
+class Together(Desk):
+    """The same for several heads as one: head 0 of one layer."""
+
+    def __init__(self, widget: AttentionWidget, layer: int, name: str) -> None:
+        super().__init__(widget)
+        self._name, (self._levels, _) = name, widget._source(layer, name)
+
+    @property
+    def stack(self) -> Sequence[Attention]:
+        return [cast(Attention, self._levels.att)] * len(self._widget._layers)  # only this layer is asked for
+
+    def levels(self, layer: int) -> Levels:
+        return self._levels
+
+    def tiles(
+        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+    ) -> tuple[list[dict[str, Any]], list[bytes]]:
+        return self._tiles(layer, key, self._name, view, addresses, purse)
+
+    def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
+        super().steer(layer, batch, self._name, stage, action)
 
 
 def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:

@@ -29,6 +29,7 @@ WHOLE_TOKENS = 65_536  # up to here they are sent at once, if that takes
 TEXT = 224 * 1024  # bytes at most
 PAGE = 4096  # tokens that are sent at a time, else
 STEPS = (2, 4, 8, 16, 32, 64, 128)  # codes that are made one where a picture takes too many bytes
+UNIT = {"kind": "unit", "high": 1.0}
 EVEN = 4  # of these the widest that are all alike
 
 
@@ -105,15 +106,17 @@ def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float |
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
     """Small pictures of (values, allowed), one for each head and each on its own range: 0 to 1 in 250 steps."""
-    pictures = []
-    for values, allowed in heads:
-        cells = to_numpy(values)
-        high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.nan_to_num(cells / np.float32(high), nan=0.0, posinf=0.0, neginf=0.0)
-        codes = np.rint(share * TOP).astype(np.uint8)
-        pictures.append(_mark(codes, cells, ~allowed))
-    return {**encode(np.stack(pictures)), "scale": {"kind": "unit", "high": 1.0}}
+    values, allowed = zip(*heads, strict=True)
+    cells = to_numpy(torch.stack(values))
+    high = np.max(cells, axis=(1, 2), keepdims=True, where=np.isfinite(cells), initial=0.0)
+    return {**encode(_mark(_share_codes(cells, high), cells, ~torch.stack(allowed))), "scale": UNIT}
+
+
+def encode_shares(values: Tensor) -> Envelope:
+    """Numbers from 0 up, as shares of the largest in 250 steps."""
+    cells = to_numpy(values)
+    high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
+    return {**encode(_mark(_share_codes(cells, high), cells, None)), "scale": {**UNIT, "high": high}}
 
 
 def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
@@ -186,6 +189,12 @@ def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
         if len(smaller) < 0.98 * len(raw):
             raw, deflated = smaller, True
     return {"data": raw, "dtype": dtype, "shape": list(shape), "deflated": deflated}
+
+
+def _share_codes(cells: np.ndarray[Any, Any], high: Any) -> np.ndarray[Any, Any]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num(cells / np.float32(high), nan=0.0, posinf=0.0, neginf=0.0)
+    return np.rint(share * TOP).astype(np.uint8)
 
 
 def _log_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:

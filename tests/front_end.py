@@ -139,7 +139,7 @@ class Desk:
 
     def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
         of = {"layer": layer, **key._asdict(), "version": 0, "view": view}
-        return self._views.ask(self._levels[layer], of, addresses, None, purse)
+        return self._views.ask(self._levels[layer], key, of, addresses, None, purse)
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass

@@ -1,148 +1,179 @@
-"""What a row comes down to: the strongest keys, exactly; and a head's numbers, as by the book."""
+"""The metrics of a head, beside a plain loop over its dense weights."""
 
-import math
+from __future__ import annotations
 
+from math import isnan, log2
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case, cases
-from torch.testing import assert_close
 
-from attnwidget import masks
-from attnwidget.attention import Attention
+from attnwidget import Attention, masks
+from attnwidget.metrics import NAMES, Metrics
 
-# The strongest keys.
+TOKENS = list("abcabbacdabcaabb")
 
 
-@given(cases(), st.integers(1, 50), st.data())
-@settings(max_examples=80)
-def test_top_keys_are_those_of_the_dense_row(case: Case, count: int, data: st.DataObject) -> None:
+def by_loop(att: Attention, tokens: list[str] | None, batch: int = 0, head: int = 0) -> dict[str, float | None]:
+    """Every metric as its docstring says, cell by cell."""
+    P = att.block(batch=batch, head=head).double().numpy()
+    allowed = att.block("allowed", batch=batch, head=head).numpy()
+    Q, K = P.shape
+    square = Q == K
+    seen = allowed[0] | allowed[-1]
+    first, last = (np.flatnonzero(seen)[[0, -1]]) if seen.any() else (0, K - 1)
+    found: dict[str, list[float]] = {name: [] for name in NAMES}
+    for i, (p, open_keys) in enumerate(zip(P, allowed, strict=True)):
+        found["masked_share"].append(1 - open_keys.mean())
+        if not open_keys.any() or (square and not (open_keys[i] or seen[i])):
+            continue
+        found["entropy"].append(-sum(w * log2(w) for w in p if w > 0))
+        found["first_token"].append(p[first])
+        found["last_token"].append(p[last])
+        if not square:
+            continue
+        found["itself"].append(p[i])
+        found["mean_distance"].append(sum(w * abs(i - j) for j, w in enumerate(p)))
+        if i > 0:
+            found["previous_token"].append(p[i - 1])
+        if tokens is None:
+            continue
+        same = [j for j in range(K) if j != i and tokens[j] == tokens[i]]
+        after = [j for j in range(1, i) if tokens[j - 1] == tokens[i]]
+        for name, keys in (("same_token", same), ("induction", after)):
+            if any(open_keys[j] for j in keys):
+                found[name].append(sum(p[j] for j in keys))
+    return {name: float(np.mean(values)) if values else None for name, values in found.items()}
+
+
+def check(found: Metrics, wanted: dict[str, float | None]) -> None:
+    for name in NAMES:
+        value = getattr(found, name)
+        assert (value is None) == (wanted[name] is None), name
+        if value is not None:
+            assert value == pytest.approx(wanted[name], rel=2e-5, abs=2e-6), name
+
+
+@given(cases(), st.data())
+@settings(max_examples=60)
+def test_they_are_what_a_loop_finds(case: Case, data: st.DataObject) -> None:
     att = case.attention()
-    query, head = data.draw(st.integers(0, att.shape.Q - 1)), data.draw(st.integers(0, att.shape.H - 1))
-    keys, weights = att.top_keys(query, count, head=head)
-    row = att.block("masked", head=head, queries=query)[0]
-    there = att.block("allowed", head=head, queries=query)[0].nonzero()[:, 0].tolist()
-    expected = sorted(there, key=lambda key: (-row[key].item(), key))[:count]
-    assert keys.tolist() == expected
-    assert_close(weights, att.block(head=head, queries=query)[0, keys], rtol=1e-5, atol=1e-7)
-
-
-def test_top_keys_are_found_in_any_block_and_among_equals_the_lower_comes_first() -> None:
-    k = torch.zeros(9000, 1)
-    k[[8500, 4, 4100, 2048]] = torch.tensor([[3.0], [1.0], [3.0], [2.0]])
-    att = Attention(torch.ones(1, 1), k, scale=1.0)
-    keys, weights = att.top_keys(0, 6)
-    assert keys.tolist() == [4100, 8500, 2048, 4, 0, 1]
-    assert_close(weights, att.block()[0, keys])
-    assert keys.dtype is torch.int64
-    assert att.top_keys(-1, 10**6)[0].tolist()[5:8] == [1, 2, 3]
-
-
-def test_blocked_keys_are_never_among_the_top() -> None:
-    att = Attention(torch.ones(4, 1), torch.ones(4, 1), is_causal=True)
-    assert att.top_keys(1)[0].tolist() == [0, 1]
-    att = Attention(torch.ones(4, 1), torch.ones(4, 1), mask=masks.padding([0]))
-    keys, weights = att.top_keys(2)
-    assert keys.tolist() == weights.tolist() == []
-
-
-def test_top_keys_of_a_row_with_nan_are_nan() -> None:
-    k = torch.ones(5, 1)
-    k[3] = torch.nan
-    keys, weights = Attention(torch.ones(1, 1), k).top_keys(0, 2)
-    assert keys.tolist() == [3, 0]
-    assert weights.isnan().all()
-
-
-def test_top_keys_need_no_more_than_a_row() -> None:
-    att = Attention(torch.randn(300_000, 2), torch.randn(300_000, 2).half().float())
-    keys, weights = att.top_keys(17, 5)
-    scores = att.q[0, 0, 17].double() @ att.k[0, 0].double().mT / math.sqrt(2)
-    assert keys.tolist() == scores.topk(5).indices.tolist()
-    assert_close(weights.double(), scores.softmax(0)[keys], rtol=2e-5, atol=0)
+    head = data.draw(st.integers(0, att.shape.H - 1))
+    tokens = data.draw(st.lists(st.sampled_from("abc"), min_size=att.shape.K, max_size=att.shape.K))
+    check(att.metrics(head=head, tokens=tokens), by_loop(att, tokens, head=head))
 
 
 @pytest.mark.parametrize(
-    ("query", "count", "error", "match"),
+    "rules",
     [
-        (5, 1, IndexError, "query 5 is not there: this attention has queries 0 to 2"),
-        (0, 0, ValueError, "count is 0: give 1 or more"),
-        (0, 2.5, TypeError, r"count is 2\.5: give an integer"),
-        (None, 1, TypeError, "query is None: give an integer"),
+        {},
+        {"is_causal": True},
+        {"window": 3, "is_causal": True},
+        {"mask": masks.padding([11])},
+        {"softcap": 3.0, "is_causal": True},
+        {"bias": torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(3))},
+        {"bias": torch.randn(1, 16, 16, generator=torch.Generator().manual_seed(4)), "is_causal": True},
+        {"bias": lambda score, b, h, q, k: score - (h + 1) * (q - k).abs()},
+        {"mask": torch.rand(1, 4, 16, 16, generator=torch.Generator().manual_seed(5)) > 0.4},
+        {"mask": torch.ones(16, 16).tril(-1).bool()},
     ],
 )
-def test_what_is_not_there_is_named(query: object, count: object, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        Attention(torch.zeros(3, 2), torch.zeros(3, 2)).top_keys(query, count)
+def test_under_every_kind_of_rule(rules: dict[str, object]) -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 4, 16, 8, generator=g), torch.randn(1, 2, 16, 8, generator=g)
+    att = Attention(q * 3, k, **rules)  # type: ignore[arg-type]
+    for head in range(4):
+        check(att.metrics(head=head, tokens=TOKENS), by_loop(att, TOKENS, head=head))
 
 
-# Statistics.
+def test_what_is_given_as_weights_or_scores() -> None:
+    weights = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    weights[..., 2] = 0  # rows that do not sum to 1 are taken as they are
+    for att in (Attention.from_weights(weights), Attention.from_scores(weights * 9, is_causal=True)):
+        check(att.metrics(1, 2, tokens=TOKENS), by_loop(att, TOKENS, 1, 2))
 
 
-@given(cases())
-@settings(max_examples=80)
-def test_statistics_are_those_of_the_dense_matrix(case: Case) -> None:
-    att = case.attention()
-    head = att.shape.H - 1
-    seen, dense = att.statistics(0, head), case.dense(0, head)
-    p, allowed = dense["weights"], dense["allowed"]
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    assert_close(seen.entropy.double(), -torch.xlogy(p, p).sum(1) / math.log(2), **close)
-    assert_close(seen.peak.double(), p.amax(1), **close)
-    assert_close(seen.sensitivity.double(), (p * (1 - p)).sum(1), **close)
-    assert_close(seen.total.double(), allowed.any(1).double(), **close)
-    assert torch.equal(seen.allowed, allowed.sum(1))
-    assert seen.empty_rows == int((~allowed.any(1)).sum())
-    assert seen.theory == case.q.shape[3]
-    for name, entries in (("scores", dense["scores"][allowed]), ("scaled", dense["scaled"][allowed])):
-        expected = float(entries.var()) if entries.numel() > 1 else math.nan
-        assert getattr(seen, f"{name}_variance") == pytest.approx(expected, rel=1e-4, nan_ok=True)
-    group = head // (att.shape.H // att.shape.G)
-    for name, x in (("q", att.q[0, head]), ("k", att.k[0, group]), ("v", att.v[0, group])):
-        expected = float(x.double().var()) if x.numel() > 1 else math.nan
-        assert getattr(seen, f"{name}_variance") == pytest.approx(expected, rel=1e-6, nan_ok=True)
+def test_known_heads() -> None:
+    n = 8
+    itself = Attention.from_weights(torch.eye(n)).metrics()
+    assert (itself.itself, itself.mean_distance, itself.entropy, itself.previous_token) == (1, 0, 0, 0)
+    previous = Attention.from_weights(torch.eye(n).roll(-1, 1)).metrics()  # query 0 looks at the last
+    assert previous.previous_token == 1
+    tokens = list("abcdabcd")
+    induction = torch.zeros(n, n)
+    induction[range(4), 0] = 1
+    induction[range(4, 8), [1, 2, 3, 4]] = 1
+    found = Attention.from_weights(induction).metrics(tokens=tokens)
+    assert found.induction == 1
+    assert found.same_token == 0
+    assert found.first_token == 0.5
 
 
-def test_rows_are_counted_by_what_became_of_them() -> None:
-    scores = torch.tensor([[0.0, 0, 0, 0], [50, 0, 0, 0], [1, 2, 3, 4], [0, 0, 0, 0], [9, 0, 0, 0]])
-    keep = torch.ones(5, 4).bool()
-    keep[3], keep[4, 1:] = False, False
-    seen = Attention.from_scores(scores, mask=keep).statistics()
-    assert (seen.uniform_rows, seen.saturated_rows, seen.empty_rows) == (1, 1, 1)  # one key alone is neither
-    assert_close(seen.entropy[[0, 1, 3, 4]], torch.tensor([2.0, 0, 0, 0]))
-    assert_close(seen.sensitivity[[0, 1, 3, 4]], torch.tensor([0.75, 0, 0, 0]))
-    assert seen.allowed.tolist() == [4, 4, 4, 0, 1]
-    assert (seen.q_variance, seen.theory) == (None, None)
+def test_padding_does_not_count() -> None:
+    q, k = torch.randn(2, 1, 1, 6, 8)
+    padded = Attention(q, k, mask=masks.padding([4])).metrics(tokens=list("abab??"))
+    alone = Attention(q[..., :4, :], k[..., :4, :]).metrics(tokens=list("abab"))
+    for name in NAMES[:-1]:
+        assert getattr(padded, name) == pytest.approx(getattr(alone, name), rel=1e-5), name
+    assert padded.masked_share == pytest.approx(1 / 3)
+    left = Attention(q, k, mask=torch.tensor([[0, 0, 1, 1, 1, 1]]).bool(), mask_dims="bk", is_causal=True).metrics()
+    cut = Attention(q[..., 2:, :], k[..., 2:, :], is_causal=True).metrics()
+    assert left.first_token == pytest.approx(cut.first_token, rel=1e-5)
 
 
-def test_variances_are_stable_where_the_mean_is_large() -> None:
-    """Σ x² − n · mean² would lose all digits here."""
-    scores = 30_000 + torch.randn(700, 3000, generator=torch.manual_seed(2))
-    seen = Attention.from_scores(scores)
-    assert seen.statistics().scores_variance == pytest.approx(float(scores.double().var()), rel=1e-6)
+def test_none_where_there_is_nothing_to_compare() -> None:
+    q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 5, 8)
+    cross = Attention(q, k).metrics()
+    for name in ("previous_token", "itself", "same_token", "induction", "mean_distance"):
+        assert getattr(cross, name) is None, name
+    assert cross.entropy is not None
+    own = Attention(k, k).metrics()
+    assert own.same_token is own.induction is None
+    assert own.itself is not None
+    blocked = Attention(k, k, mask=torch.zeros(5, 5).bool()).metrics()
+    assert blocked.entropy is None
+    assert blocked.masked_share == 1
+    with pytest.raises(ValueError, match="4 tokens but 5 keys"):
+        Attention(k, k).metrics(tokens=list("abcd"))
+    with pytest.raises(IndexError):
+        Attention(k, k).metrics(head=3)
 
 
-def test_sensitivity_is_the_trace_of_the_jacobian_of_the_softmax() -> None:
-    scores = torch.randn(1, 7, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda s: torch.softmax(s, 0), scores[0])
-    assert_close(Attention.from_scores(scores).statistics().sensitivity[0], jacobian.trace())
+def test_nan_is_seen_and_stays_where_it_may_be_seen() -> None:
+    q, k = torch.randn(2, 1, 2, 6, 8)
+    k[0, 0, 5] = torch.nan
+    assert isnan(Attention(q, k).metrics().entropy or 0)
+    blocked = Attention(q, k, mask=masks.padding([5]))
+    check(blocked.metrics(), by_loop(blocked, None))
+    k = k.clone()
+    k[0, 1, 5] = torch.inf
+    blocked = Attention(q, k, mask=masks.padding([5]))
+    check(blocked.metrics(head=1), by_loop(blocked, None, head=1))
 
 
-def test_statistics_of_many_blocks() -> None:
-    q, k = torch.randn(2, 3000, 16, generator=torch.manual_seed(3))
-    seen = Attention(q, k, is_causal=True).statistics()
-    allowed = torch.ones(3000, 3000).tril().bool()
-    scores = (q.double() @ k.double().mT)[allowed]
-    assert seen.scores_variance == pytest.approx(float(scores.var()), rel=1e-6)
-    assert seen.scaled_variance == pytest.approx(float(scores.var()) / 16, rel=1e-6)
-    assert seen.theory == 16
-    assert torch.equal(seen.allowed, torch.arange(1, 3001))
+@pytest.mark.parametrize("causal", [False, True])
+def test_sampled_rows_are_exact(causal: bool) -> None:
+    g = torch.Generator().manual_seed(2)
+    att = Attention(
+        torch.randn(1, 2, 700, 8, generator=g) * 3, torch.randn(1, 1, 700, 8, generator=g), is_causal=causal
+    )
+    found = att.metrics(head=1, rows=16)
+    assert found.rows == 16
+    rows = range(699 % 44, 700, 44)
+    P = att.block(head=1, queries=rows).double()
+    assert len(rows) == 16
+    at, own = torch.arange(16), torch.tensor(rows)
+    assert found.itself == pytest.approx(P[at, own].mean().item(), rel=1e-4)
+    distance = (P * (own[:, None] - torch.arange(700)).abs()).sum(1).mean().item()
+    assert found.mean_distance == pytest.approx(distance, rel=1e-5)
+    assert found.entropy == pytest.approx(-torch.xlogy(P, P).sum(1).mean().item() / np.log(2), rel=1e-5)
 
 
-def test_statistics_do_not_change() -> None:
-    seen = Attention(torch.zeros(2, 2), torch.zeros(2, 2)).statistics()
-    with pytest.raises(AttributeError):
-        seen.peak = 1
-    with pytest.raises(IndexError, match="head 3 is not there"):
-        Attention(torch.zeros(2, 2), torch.zeros(2, 2)).statistics(head=3)
+def test_large_scores_and_float64() -> None:
+    g = torch.Generator().manual_seed(6)
+    q, k = torch.randn(2, 1, 1, 40, 16, generator=g, dtype=torch.float64)
+    for att in (Attention(q, k * 400), Attention((q * 20).float(), (k * 20).float()), Attention(q.half(), k.half())):
+        check(att.metrics(), by_loop(att, None))

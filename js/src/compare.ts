@@ -187,7 +187,7 @@ export function changesIn(comparison: Shown, side: Side, place: number): Changes
     side,
     query: side === "query" ? queries.a(place) : null,
     key: side === "key" ? comparison.keys.a(place) : null,
-    of: { layer: of.layer, batch: of.batch, head: of.head, against },
+    of: { layer: of.layer, batch: of.batch, head: of.head as number, against },
     rows: open,
     rest: { count: 0, a: 0, b: 0 },
     masked: all.length - open.length,

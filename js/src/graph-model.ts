@@ -78,7 +78,7 @@ export function graphModel(ui: Ui): GraphModel {
   });
   const isLong = computed(() => Math.max(store.facts.value.queries, store.facts.value.keys) > WHOLE);
   const isPinned = computed(() => store.query.value !== null || store.key.value !== null);
-  const heads = computed(() => store.shownHeads.value.length);
+  const heads = computed(() => store.drawnHeads.value.length);
   const wanted = computed<readonly HeadTarget[]>(() => {
     const at = focus.value;
     if (at === null) return [];
@@ -86,7 +86,7 @@ export function graphModel(ui: Ui): GraphModel {
     const pins = isLong.value ? store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]) : [];
     const others = [...new Set(pins)].filter((index) => index !== null && index !== at.index).slice(-MOST_OTHERS);
     return [at.index, ...(others as number[])].flatMap((index) =>
-      store.shownHeads.value.map((head) => ({ side, index, head })),
+      store.drawnHeads.value.map((head) => ({ side, index, head })),
     );
   });
   const partners = computed(() => Math.min(MOST_PARTNERS, store.top_k.value ?? RANKS));
@@ -94,7 +94,7 @@ export function graphModel(ui: Ui): GraphModel {
   const lines = computed(() => all.value.slice(0, heads.value));
   const strongest = strongestSource(store, kernel, () => isLong.value && !isPinned.value, stop);
   const pairs = computed<readonly Link[]>(() => {
-    const head = store.shownHeads.value.indexOf(store.picture.value?.of.head ?? -1);
+    const head = store.drawnHeads.value.indexOf(store.picture.value?.of.head ?? -1);
     return isPairs(strongest.value) && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
   });
 
@@ -141,7 +141,7 @@ export function graphModel(ui: Ui): GraphModel {
       const links = isPinned.value ? rest.flatMap((each) => keepLinks(each, 1, 0)) : pairs.value;
       return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
     }
-    const links = store.shownHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
+    const links = store.drawnHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
     return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
   });
   const total = computed(() => others.value.length);
@@ -152,7 +152,7 @@ export function graphModel(ui: Ui): GraphModel {
   const colors = computed(() => {
     const dark = isDark(ui.theme.value);
     const palette = HEAD_COLORS[dark ? "dark" : "light"];
-    const heads = store.shownHeads.value;
+    const heads = store.drawnHeads.value;
     if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
@@ -162,7 +162,7 @@ export function graphModel(ui: Ui): GraphModel {
 /** The strongest links of every token for one of the shown heads, as Python sent them. */
 function overview({ store }: Ui, side: Side, place: number, most = Number.POSITIVE_INFINITY): Link[] {
   const known = store.links.value;
-  const head = store.shownHeads.value[place];
+  const head = store.drawnHeads.value[place];
   if (known === null || head === undefined || known.side !== side) return [];
   if (known.layer !== store.layer.value || known.batch !== store.batch.value) return [];
   const at = known.heads.indexOf(head);

@@ -71,6 +71,7 @@ export interface Answers {
     key: number;
   };
   pass: object;
+  thumbnails: { values: Envelope };
   check: object;
   spread: {
     [K in `${"q" | "k" | "v" | "scores" | "scaled"}_variance`]: Figure;

@@ -12,7 +12,20 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "compare" | "heatmap" | "graph" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "heads" | "stages";
+/** What of a head is measured. */
+export type Metric =
+  | "entropy"
+  | "first_token"
+  | "previous_token"
+  | "itself"
+  | "same_token"
+  | "last_token"
+  | "induction"
+  | "mean_distance"
+  | "masked_share";
+/** A head by its number; several as one by their name, such as "mean 0 4". */
+export type HeadName = number | string;
 /** A pinned place; null where only one side is. */
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
@@ -29,7 +42,7 @@ export interface Sampled {
 export interface Progress {
   layer: number;
   batch: number;
-  head: number;
+  head: HeadName;
   stage: Stage;
   pool: Pool;
   /** Of the cells to compute, 0 to 1. */
@@ -85,7 +98,7 @@ export interface Facts {
 export interface PictureMessage {
   layer: number;
   batch: number;
-  head: number;
+  head: HeadName;
   stage: Stage;
   pool: Pool;
   /** Size of the matrix. */
@@ -110,7 +123,7 @@ export interface PictureMessage {
 export interface BandMessage {
   layer: number;
   batch: number;
-  head: number;
+  head: HeadName;
   stage: Stage;
   pool: Pool;
   version: number;
@@ -137,7 +150,7 @@ export interface TileMessage {
 /** Tiles that the kernel sends of its own accord. */
 export interface TilesMessage {
   tiles: TileMessage[];
-  of: { layer: number; batch: number; head: number; stage: Stage; pool: Pool; version: number; view: string };
+  of: { layer: number; batch: number; head: HeadName; stage: Stage; pool: Pool; version: number; view: string };
 }
 
 export interface ThumbnailsMessage {
@@ -146,10 +159,22 @@ export interface ThumbnailsMessage {
   values: Envelope;
 }
 
+/** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */
+export interface SurveyMessage {
+  batch: number;
+  /** `rows` is how many queries of each head were looked at. */
+  layers: { heads: number; groups: number; queries: number; keys: number; rows: number }[];
+  /** (heads, rows, columns); null of a layer that has no such sample. */
+  pictures: (Envelope | null)[];
+  /** (heads,), NaN where there is none; null where no head has any. */
+  metrics: Record<Metric, Envelope | null>;
+  error: string | null;
+}
+
 export interface LinksMessage {
   layer: number;
   batch: number;
-  heads: number[];
+  heads: HeadName[];
   side: Side;
   /** (heads, positions, count): the partners of each position, strongest first. */
   partners: Envelope;
@@ -343,9 +368,13 @@ export interface Traits {
   top_k: number | null;
   threshold: number;
   direction: Side;
+  bar: Metric;
+  order: "layer" | Metric;
+  combine: "none" | "mean" | "max";
   facts: Facts;
   picture: PictureMessage;
   thumbnails: ThumbnailsMessage;
+  survey: SurveyMessage | null;
   links: LinksMessage | null;
   tokens: TokensMessage | null;
   key_tokens: TokensMessage | null;
@@ -385,9 +414,13 @@ const traitNames = {
   top_k: true,
   threshold: true,
   direction: true,
+  bar: true,
+  order: true,
+  combine: true,
   facts: true,
   picture: true,
   thumbnails: true,
+  survey: true,
   links: true,
   tokens: true,
   key_tokens: true,

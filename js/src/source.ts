@@ -2,7 +2,7 @@
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { type Kernel, KernelError, type Reply } from "./kernel";
-import type { Side, Stage } from "./model";
+import type { HeadName, Side, Stage } from "./model";
 import { type Ranking, rank } from "./rank";
 import { isOf, type Store } from "./store";
 import type { Span } from "./viewport";
@@ -180,7 +180,7 @@ export const rankedOf = (line: Line | null): Ranked | null =>
 interface Address {
   readonly layer: number;
   readonly batch: number;
-  readonly head: number;
+  readonly head: HeadName;
   readonly stage: Stage;
 }
 
@@ -242,7 +242,7 @@ export const numberIn = (value: number | string | null) =>
 
 /** A row or column of one head. */
 export interface HeadTarget extends Target {
-  readonly head: number;
+  readonly head: HeadName;
 }
 
 const REMEMBERED = 512; // rows and columns that are kept
@@ -508,7 +508,7 @@ export function isCurrent(store: Store): boolean {
     isOf(picture, {
       layer: store.layer.value,
       batch: store.batch.value,
-      head: store.head.value,
+      head: store.pictured.value,
       stage: store.stage.value,
       pool: store.pool.value,
     })

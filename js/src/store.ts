@@ -2,12 +2,14 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "./compare";
+import { decodeSurvey, type Survey } from "./heads";
 import type { Kernel } from "./kernel";
 import type {
   BandMessage,
   Bytes,
   Envelope,
   Facts,
+  HeadName,
   Model,
   Pin,
   Side,
@@ -46,6 +48,9 @@ export type Looks = Pick<
   | "top_k"
   | "threshold"
   | "direction"
+  | "bar"
+  | "order"
+  | "combine"
   | "what_if"
   | "against"
 >;
@@ -69,6 +74,9 @@ const PLAIN = [
   "top_k",
   "threshold",
   "direction",
+  "bar",
+  "order",
+  "combine",
   "facts",
   "progress",
   "what_if",
@@ -84,6 +92,7 @@ type Encoded =
   | "picture"
   | "thumbnails"
   | "links"
+  | "survey"
   | "tokens"
   | "key_tokens"
   | "stages"
@@ -100,6 +109,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly problem: ReadonlySignal<string | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
   readonly links: ReadonlySignal<Links | null>;
+  /** All heads of all layers; null in other views. */
+  readonly survey: ReadonlySignal<Survey | null>;
   /** All stages of the selected head, and the pinned pair's way through them; null in other views. */
   readonly stages: ReadonlySignal<Stages | null>;
   readonly pair: ReadonlySignal<Pair | null>;
@@ -114,6 +125,10 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
    *  set, here or by a linked widget, the lists follow, as Python makes them do. */
   readonly shownHeads: ReadonlySignal<readonly number[]>;
   readonly shownPins: ReadonlySignal<readonly Pin[]>;
+  /** What the picture is to be of: the selected head, or several as one. */
+  readonly pictured: ReadonlySignal<HeadName>;
+  /** What the graph draws: the chosen heads, or all of them as one. */
+  readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
   select(change: Partial<Selection>): void;
   /** One more pin, or, where it is one already, one less. */
   addPin(query: number | null, key: number | null): void;
@@ -127,7 +142,7 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
 /** What a picture is of: it is stale while this differs from what is selected. */
 export function isOf(
   picture: Picture,
-  wanted: { layer: number; batch: number; head: number; stage: Stage; pool: string },
+  wanted: { layer: number; batch: number; head: HeadName; stage: Stage; pool: string },
 ) {
   const { of } = picture;
   return (
@@ -203,18 +218,35 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   listen("change:picture", () => kernel.heard());
   const thumbnails = decoded("thumbnails", decodeThumbnails);
   const links = decoded("links", decodeLinks);
+  const survey = decoded("survey", decodeSurvey);
   const stages = decoded("stages", decodeStages);
   const pair = decoded("pair", decodePair);
   const comparison = decoded("comparison", decodeComparison);
   const changes = decoded("changes", decodeChanges);
   const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
+  const shownHeads = computed(() => {
+    const { head, heads } = { head: traits.head.value, heads: traits.heads.value };
+    return heads.includes(head) ? heads : [head];
+  });
+  /** As Python names it. */
+  const pictured = computed<HeadName>(() => {
+    const heads = shownHeads.value;
+    const { combine, stage, view, sides } = traits;
+    const alone = heads.length < 2 || stage.value !== "weights" || view.value === "stages" || sides.value?.length;
+    if ((combine.value ?? "none") === "none" || alone) return traits.head.value;
+    return [combine.value, ...[...heads].sort((a, b) => a - b)].join(" ");
+  });
+  const drawnHeads = computed<readonly HeadName[]>(() =>
+    typeof pictured.value === "string" ? [pictured.value] : shownHeads.value,
+  );
+
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
   const stale = computed(() => {
     const wanted = {
       layer: traits.layer.value,
       batch: traits.batch.value,
-      head: traits.head.value,
+      head: pictured.value,
       stage: traits.stage.value,
       pool: traits.pool.value,
     } as Picture["of"];
@@ -284,10 +316,6 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     }
   }) as never);
 
-  const shownHeads = computed(() => {
-    const { head, heads } = { head: traits.head.value, heads: traits.heads.value };
-    return heads.includes(head) ? heads : [head];
-  });
   const shownPins = computed<readonly Pin[]>(() => {
     const [query, key, pins] = [traits.query.value, traits.key.value, traits.pins.value];
     const last = pins.at(-1) ?? [null, null];
@@ -349,6 +377,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     problem,
     thumbnails,
     links,
+    survey,
     stages,
     pair,
     comparison,
@@ -358,6 +387,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     keyLabels: labelsOf("key"),
     shownHeads,
     shownPins,
+    pictured,
+    drawnHeads,
     select: write,
     addPin,
     toggleHead,

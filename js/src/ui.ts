@@ -4,8 +4,10 @@ import { batch, computed, effect, type ReadonlySignal, type Signal, signal } fro
 import { type Brush, makeBrush, type Paints, readPaints } from "./brush";
 import { contrast, cssOf } from "./color";
 import type { Changed } from "./compare";
+import type { HeadOf } from "./heads";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
+import type { HeadName } from "./model";
 import {
   type Bin,
   type Ranked,
@@ -24,7 +26,7 @@ import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "./th
 export type Hover =
   | {
       readonly bin: Bin /** A link of the graph. */;
-      readonly link?: { readonly head: number; readonly weight: number };
+      readonly link?: { readonly head: HeadName; readonly weight: number };
     }
   | { readonly target: Target };
 
@@ -61,6 +63,8 @@ export interface Ui {
   /** Where the view's own parts end on the right: toolbar and status end there too. */
   readonly extent: Signal<number | null>;
   readonly hover: Signal<Hover | null>;
+  /** The head under the pointer, or the keyboard's, among all heads. */
+  readonly pointedHead: Signal<HeadOf | null>;
   /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
   readonly window: Signal<Window | null>;
   /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
@@ -139,6 +143,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     brush,
     extent,
     hover,
+    pointedHead: signal<HeadOf | null>(null),
     window: signal<Window | null>(null),
     change: signal<Changed | null>(null),
     travel: signal<Travel | null>(null),

@@ -6,6 +6,7 @@
 import type {
   Bytes,
   Envelope,
+  HeadName,
   LinksMessage,
   PictureMessage,
   Pool,
@@ -38,7 +39,7 @@ export interface Grid {
 }
 
 export interface Picture {
-  of: { layer: number; batch: number; head: number; stage: Stage; pool: Pool };
+  of: { layer: number; batch: number; head: HeadName; stage: Stage; pool: Pool };
   /** Size of the matrix. */
   queries: number;
   keys: number;
@@ -221,7 +222,7 @@ export async function decodeTile(
 export interface Links {
   layer: number;
   batch: number;
-  heads: number[];
+  heads: HeadName[];
   side: "query" | "key";
   positions: number;
   count: number;
@@ -244,9 +245,12 @@ export async function decodeLinks(message: LinksMessage): Promise<Links> {
   return { layer, batch, heads, side, positions, count, partners, weights };
 }
 
-export async function decodeThumbnails(message: ThumbnailsMessage): Promise<Thumbnails> {
+export async function decodeThumbnails(
+  message: ThumbnailsMessage,
+  buffers: readonly Bytes[] = [],
+): Promise<Thumbnails> {
   const { layer, batch, values } = message;
-  const array = await decode(values);
+  const array = await decode(values, buffers);
   const [heads, rows, columns] = values.shape;
   if (values.dtype !== "uint8" || values.shape.length !== 3) {
     throw new Error(

@@ -103,7 +103,7 @@ export function tokensOf(words: readonly string[]): TokensMessage {
 
 // --- pictures ---------------------------------------------------------------------------------------------------------
 
-type Of = Pick<PictureMessage, "layer" | "batch" | "head" | "stage" | "pool">;
+type Of = Pick<PictureMessage, "layer" | "batch" | "stage" | "pool"> & { head: number };
 const OF: Of = { layer: 0, batch: 0, head: 0, stage: "weights", pool: "max" };
 
 function ends(cells: Cells) {
@@ -244,7 +244,11 @@ export function stateOf(cells: Cells, changes: Partial<Traits> = {}): Traits {
     top_k: null,
     threshold: 0.02,
     direction: "query",
+    bar: "entropy",
+    order: "layer",
+    combine: "none",
     links: null,
+    survey: null,
     facts,
     picture: pictureOf(cells, of),
     thumbnails: {

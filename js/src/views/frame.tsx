@@ -6,6 +6,7 @@ import type { Ui } from "../ui";
 import { compare } from "./compare";
 import { mount, part, px, type View } from "./dom";
 import { graph } from "./graph";
+import { heads } from "./heads";
 import { matrix } from "./matrix";
 import { Message } from "./message";
 import { picker } from "./picker";
@@ -13,7 +14,7 @@ import { stages } from "./stages";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, heads, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;
@@ -34,7 +35,8 @@ export function frame(ui: Ui): View {
   const ends = [
     effect(() => {
       const facts = store.facts.value;
-      pick.node.hidden = facts.layers.length < 2 && facts.heads < 2 && facts.batches < 2;
+      const fewer = store.view.value === "heads" || (facts.layers.length < 2 && facts.heads < 2);
+      pick.node.hidden = fewer && facts.batches < 2;
       ui.root.dataset.mode = ui.mode.value;
       const failed = store.problem.value !== null;
       stage.hidden = failed && store.picture.value === null;
@@ -54,6 +56,7 @@ export function frame(ui: Ui): View {
         own.abort();
         view.dispose();
         ui.hover.value = null;
+        ui.pointedHead.value = null;
         ui.extent.value = null;
       };
     }),

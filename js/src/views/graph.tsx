@@ -10,6 +10,7 @@ import type { Ui } from "../ui";
 import { mount, part, px, type View } from "./dom";
 import { stepHead, stepLayer } from "./keyboard";
 import { Columns, HEADER, HeadLegend } from "./lanes";
+import { drawnWords } from "./words";
 
 export function graph(ui: Ui): View {
   const { store } = ui;
@@ -55,7 +56,7 @@ export function graph(ui: Ui): View {
     }),
     effect(() => {
       const { heads, queries, keys } = store.facts.value;
-      const chosen = heads > 1 ? `heads ${store.shownHeads.value.join(", ")}, ` : "";
+      const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value)}, ` : "";
       canvas.setAttribute("aria-label", `Attention graph, ${chosen}${count(queries)} queries to ${count(keys)} keys`);
     }),
   ];
@@ -180,7 +181,7 @@ function Pointed({ ui, model }: { ui: Ui; model: GraphModel }) {
   const same = (band: Band) =>
     band.query === at.bin.queries.start &&
     band.key === at.bin.keys.start &&
-    ui.store.shownHeads.value[band.head] === head;
+    ui.store.drawnHeads.value[band.head] === head;
   const ofFocus = model.bands.value.bands.find(same);
   const band = ofFocus ?? model.curves.value.find(same);
   if (band === undefined) return null;
@@ -239,7 +240,7 @@ function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
           ? null
           : {
               bin: { queries: span(band.query), keys: span(band.key) },
-              link: { head: store.shownHeads.value[band.head] ?? 0, weight: band.weight },
+              link: { head: store.drawnHeads.value[band.head] ?? 0, weight: band.weight },
             };
     },
     options,
@@ -257,7 +258,8 @@ function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
       const band = under(event);
       if (band === null) return;
       const { query, key } = band;
-      const head = store.shownHeads.value[band.head] ?? store.head.value;
+      const drawn = store.drawnHeads.value[band.head];
+      const head = typeof drawn === "number" ? drawn : store.head.value;
       if (event.shiftKey) store.addPin(query, key);
       else if (store.query.value === query && store.key.value === key) store.select({ query: null, key: null });
       else store.select({ query, key, head });

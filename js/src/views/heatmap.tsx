@@ -17,7 +17,7 @@ import { keyboard } from "./keyboard";
 import { KeyLabels, QueryLabels } from "./labels";
 import { pointing } from "./pointer";
 import { ExactTo, Readout, Rings, ZoomHint } from "./rings";
-import { numberOf } from "./words";
+import { headWords, numberOf } from "./words";
 
 export interface Heatmap extends View {
   readonly plot: Plot;
@@ -85,7 +85,7 @@ export function heatmap(ui: Ui): Heatmap {
       const { layer, head, stage } = picture.of;
       const layers = store.facts.value.layers.length > 1 ? `layer ${layer}, ` : "";
       const size = `${count(picture.queries)} queries by ${count(picture.keys)} keys`;
-      canvas.setAttribute("aria-label", `Attention ${stage}, ${layers}head ${head}, ${size}`);
+      canvas.setAttribute("aria-label", `Attention ${stage}, ${layers}${headWords(head)}, ${size}`);
     }),
     effect(() => {
       live.textContent = spoken(ui);

@@ -11,7 +11,7 @@ import type { Ui } from "../ui";
 import { BLOCKED, NAN } from "../wire";
 import { px } from "./dom";
 import { pinLine } from "./labels";
-import { isNamed, sentence } from "./words";
+import { headWords, isNamed, sentence } from "./words";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
@@ -28,7 +28,7 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   const top = HEADER * unit;
   const focus = model.focus.value;
   const partners = partnersOf(ui, model);
-  const heads = store.shownHeads.value;
+  const heads = store.drawnHeads.value;
   const byHead = heads.length > 1;
   const valueSide = focus?.side === "key" ? "query" : "key";
   const prompted = focus === null ? prompt(ui, model) : problemOf(model);
@@ -98,7 +98,7 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of head ${store.head.value}, first token aside.`;
+    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, first token aside.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
@@ -316,7 +316,7 @@ function wordAt(lines: readonly (Known | null)[], index: number): string | null 
 /** The colour of each head, and what it attends to most. */
 export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
-  const heads = store.shownHeads.value;
+  const heads = store.drawnHeads.value;
   const focus = model.focus.value;
   const colors = model.colors.value;
   const others = (focus?.side === "key" ? store.queryLabels : store.keyLabels).value;
@@ -331,7 +331,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
         return (
           <span class="aw-graph-key" key={head}>
             <i style={{ background: colors[place] }} />
-            <b>head {head}</b>
+            <b>{headWords(head)}</b>
             {line && isBlocked(line) && <span>nothing allowed</span>}
             {best !== null && (
               <span>

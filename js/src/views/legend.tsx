@@ -9,6 +9,7 @@ import { legendOf } from "../stages";
 import type { Ui } from "../ui";
 import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../wire";
 import { mount, part, type View } from "./dom";
+import { headWords } from "./words";
 
 export function legend(ui: Ui, plot: Plot): View {
   return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
@@ -41,6 +42,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
       </div>
       <div class="aw-kinds">
         <KindList {...{ kinds, brush, paints, stage, cells }} />
+        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
         {scale !== null && scale.queries * scale.keys > 1 && (
           <span>
@@ -116,7 +118,8 @@ function endOf(value: number, stage: Stage): string {
 function rangeText(ui: Ui): string {
   const range = ui.store.color_range.value;
   if (Array.isArray(range)) return "own range";
-  return { head: "range of this head", row: "each row on its own range", unit: "fixed range" }[range];
+  const own = typeof ui.store.pictured.value === "string" ? "its own range" : "range of this head";
+  return { head: own, row: "each row on its own range", unit: "fixed range" }[range];
 }
 
 function binRow(picture: Picture, query: number): number {

@@ -8,6 +8,7 @@ import { count } from "../format";
 import type { Ui } from "../ui";
 import type { Grid } from "../wire";
 import { mount, part, rove, type View } from "./dom";
+import { canCombine } from "./heads-menus";
 
 const CHIPS = 12; // more layers than that are stepped through
 
@@ -19,6 +20,7 @@ function Picker({ ui }: { ui: Ui }) {
   const { store } = ui;
   const facts = store.facts.value;
   const narrow = ui.mode.value === "narrow";
+  const all = store.view.value === "heads"; // they are below
   return (
     <>
       {(facts.saved?.samples.length ?? facts.batches) > 1 && (
@@ -32,8 +34,8 @@ function Picker({ ui }: { ui: Ui }) {
           />
         </div>
       )}
-      {facts.layers.length > 1 && !narrow && <Layers ui={ui} />}
-      {facts.heads > 1 && <Heads ui={ui} label={!narrow} />}
+      {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
+      {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
     </>
   );
 }
@@ -150,19 +152,22 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const paints = ui.paints.value?.sequential ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
   const dense = heads * 29 > Math.max(room, CHIPS * 29);
-  const isGraph = store.view.value === "graph";
-  const shown = isGraph ? store.shownHeads.value : [store.head.value];
+  const isSeveral = store.view.value === "graph" || (canCombine(ui) && store.combine.value !== "none");
+  const shown = isSeveral ? store.shownHeads.value : [store.head.value];
   const dark = isDark(ui.theme.value);
+  const isOne = typeof store.pictured.value === "string";
   const colorOf = (head: number) =>
-    shown.length > 1 ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
-  const choose = (head: number) => store.select(isGraph ? { head, heads: [head] } : { head });
+    shown.length > 1 && !isOne ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
+  const choose = (head: number) => store.select(isSeveral ? { head, heads: [head] } : { head });
   const shared = groups < heads ? heads / groups : 0;
   return (
     <div class="aw-group">
-      {label && <span title={isGraph ? "Shift and click for several" : undefined}>{isGraph ? "Heads" : "Head"}</span>}
+      {label && (
+        <span title={isSeveral ? "Shift and click for several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
+      )}
       <div
         class="aw-heads"
-        {...(isGraph ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
+        {...(isSeveral ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
         data-dense={dense || undefined}
         data-many={heads >= 8 || undefined}
         ref={(list) => keepInView(list, store.head.value)}
@@ -174,7 +179,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
           return (
             <button
               type="button"
-              {...{ role: isGraph ? "checkbox" : "radio", "aria-checked": chosen }}
+              {...{ role: isSeveral ? "checkbox" : "radio", "aria-checked": chosen }}
               key={head}
               style={color ? { "--aw-head": color } : undefined}
               aria-label={`head ${head}`}
@@ -182,7 +187,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
               disabled={!isHere(store.facts.value.saved?.heads, head)}
               onClick={(event) =>
-                isGraph && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
+                isSeveral && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
               }
               onKeyDown={(event) => rove(event, head, heads, choose)}
             >

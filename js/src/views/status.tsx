@@ -1,6 +1,7 @@
 /** The exact number under the pointer, or at the pin, and what it was computed from; above it what needs saying. */
 
 import { count, statusNumber } from "../format";
+import { strongestOf } from "../heads";
 import type { Reading } from "../source";
 import { wordOf } from "../stages";
 import type { Pair } from "../steps";
@@ -9,7 +10,7 @@ import type { Ui } from "../ui";
 import { BLOCKED, NUMBER, type Picture } from "../wire";
 import { mount, part, type View } from "./dom";
 import { Message } from "./message";
-import { isNamed, numberOf, rangeOf, showsCells } from "./words";
+import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "./words";
 
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
@@ -56,6 +57,8 @@ function Status({ ui }: { ui: Ui }) {
       <span>
         {store.view.value === "compare" ? (
           <ChangeLine ui={ui} />
+        ) : store.view.value === "heads" ? (
+          <HeadsLine ui={ui} />
         ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
         ) : reading === null ? (
@@ -76,7 +79,7 @@ function Status({ ui }: { ui: Ui }) {
 function GraphLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   const at = ui.hover.value;
-  const heads = store.shownHeads.value;
+  const heads = store.drawnHeads.value;
   const several = store.facts.value.heads > 1;
   const byQuery = ui.target.value?.side !== "key"; // what a key receives sums to anything
   if (at !== null && "bin" in at && at.link) {
@@ -85,7 +88,7 @@ function GraphLine({ ui }: { ui: Ui }) {
         <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
         <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
         <i class="aw-gap" />
-        {several && ` head ${at.link.head} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -106,6 +109,53 @@ function GraphLine({ ui }: { ui: Ui }) {
       band width = weight{heads.length > 1 && byQuery && ui.mode.value !== "narrow" ? ", each head sums to 1" : ""}
     </>
   );
+}
+
+/** The head that is pointed at, else the selected one, and what it does more than the others. */
+function HeadsLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const survey = store.survey.value;
+  const at = ui.pointedHead.value ?? { layer: store.layer.value, head: store.head.value };
+  const place = survey?.heads.findIndex(({ layer, head }) => layer === at.layer && head === at.head) ?? -1;
+  const best = survey === null || place < 0 ? null : strongestOf(survey, place);
+  return (
+    <>
+      <b>
+        layer {at.layer} · head {at.head}
+      </b>
+      {best !== null && (
+        <>
+          <i class="aw-gap" />
+          strongest at <b>{best.metric.word.toLowerCase()}</b>, rank {count(best.rank)} of{" "}
+          {count(survey?.heads.length ?? 0)}
+        </>
+      )}
+    </>
+  );
+}
+
+/** `6 layers × 12 heads`, and their length where they have one. */
+function allHeads(ui: Ui): string {
+  const { facts, survey, sides, batch } = ui.store;
+  const { dtype, device, batches } = facts.value;
+  const layers = survey.value?.layers ?? [];
+  const same = (of: (layer: (typeof layers)[number]) => number) => layers.every((one) => of(one) === of(layers[0]!));
+  const [first] = layers;
+  if (first === undefined) return "";
+  const heads = same((layer) => layer.heads)
+    ? `× ${first.heads} heads`
+    : `, ${count(survey.value!.heads.length)} heads`;
+  const square = same((layer) => layer.queries) && same((layer) => layer.keys);
+  return [
+    (sides.value?.length ?? 0) > 0 ? `A: ${sides.value![0]}` : "",
+    `${layers.length} ${layers.length === 1 ? "layer" : "layers"} ${heads}`.replace(" ,", ","),
+    batches > 1 ? `sample ${batch.value}` : "",
+    square ? `${count(first.queries)} × ${count(first.keys)}` : "",
+    dtype,
+    device,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** Both numbers of the pair under the pointer, or at the pin, and the change; of several cells of the largest change. */
@@ -224,6 +274,7 @@ function Place(props: { labels: Labels; index: number; side: "query" | "key"; al
 
 function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
+  if (store.view.value === "heads") return allHeads(ui);
   const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
@@ -233,10 +284,8 @@ function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 && (store.view.value !== "graph" || store.shownHeads.value.length === 1) ? `head ${head}` : "",
-    store.view.value === "graph" && store.shownHeads.value.length > 1
-      ? `heads ${store.shownHeads.value.join(", ")}`
-      : "",
+    heads > 1 && (store.view.value !== "graph" || store.drawnHeads.value.length === 1) ? headWords(head) : "",
+    store.view.value === "graph" && store.drawnHeads.value.length > 1 ? drawnWords(store.drawnHeads.value) : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),

@@ -7,6 +7,7 @@ import { isSigned } from "../stages";
 import type { Ui } from "../ui";
 import { mount, part, rove, type View } from "./dom";
 import { FindingsBadge } from "./findings";
+import { barSection, canCombine, HeadsMenus, orderSection, togetherName, togetherSection } from "./heads-menus";
 import { SHORTCUTS } from "./keyboard";
 import { Menu, type Section } from "./menu";
 import { HeadStepper, LayerStepper } from "./picker";
@@ -17,6 +18,7 @@ const COMPARE = { value: "compare", name: "Compare" } as const;
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
   { value: "graph", name: "Graph" },
+  { value: "heads", name: "Heads" },
   { value: "stages", name: "Stages" },
 ] as const;
 
@@ -35,6 +37,8 @@ function Toolbar({ ui }: { ui: Ui }) {
   const isGraph = store.view.value === "graph";
   const isStages = store.view.value === "stages";
   const isCompare = store.view.value === "compare";
+  const isHeads = store.view.value === "heads";
+  const togetherMenu = canCombine(ui);
   const changed = Object.keys(store.what_if.value).length > 0;
   const show = showSection(ui);
   const colour = colourSections(ui);
@@ -71,8 +75,8 @@ function Toolbar({ ui }: { ui: Ui }) {
         </div>
       )}
       <div class="aw-controls">
-        <FindingsBadge ui={ui} />
-        {mode === "narrow" && (
+        {!isHeads && <FindingsBadge ui={ui} />}
+        {mode === "narrow" && !isHeads && (
           <>
             <LayerStepper ui={ui} />
             <HeadStepper ui={ui} />
@@ -81,19 +85,23 @@ function Toolbar({ ui }: { ui: Ui }) {
         {isCompare && sides.length > 2 && (
           <Menu name="Against" label="Against" value={store.against.value ?? ""} sections={[againstSection(ui)]} />
         )}
+        {isHeads && mode !== "narrow" && <HeadsMenus ui={ui} />}
+        {togetherMenu && roomy && (
+          <Menu name="Heads" label="Heads" value={togetherName(ui)} sections={[togetherSection(ui)]} />
+        )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
-        {(isStages || changed) && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
+        {(isStages || changed) && !isHeads && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
           <WhatIfMenu ui={ui} />
         )}
-        {mode !== "narrow" && !isGraph && !isStages && (
+        {mode !== "narrow" && !isGraph && !isStages && !isHeads && (
           <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
         )}
-        {roomy && !isGraph && !isStages && (
+        {roomy && !isGraph && !isStages && !isHeads && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
           </Menu>
         )}
-        {roomy && pooled && !isGraph && !isStages && (
+        {roomy && pooled && !isGraph && !isStages && !isHeads && (
           <Menu
             name="Pool"
             label="Pool"
@@ -105,9 +113,11 @@ function Toolbar({ ui }: { ui: Ui }) {
           name="More"
           sections={[
             ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
-            ...(isGraph || isStages || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
-            ...(isGraph || isStages || roomy ? [] : colour),
-            ...(isGraph || isStages || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...(isHeads && mode === "narrow" ? [barSection(ui, "Bar"), orderSection(ui, "Order")] : []),
+            ...(togetherMenu && !roomy ? [togetherSection(ui, "Heads")] : []),
+            ...(isGraph || isStages || isHeads || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
+            ...(isGraph || isStages || isHeads || roomy ? [] : colour),
+            ...(isGraph || isStages || isHeads || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
             ...lookSections(ui),
           ]}
         >

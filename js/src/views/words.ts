@@ -1,17 +1,33 @@
 /** Words and numbers that several parts of the widget say in the same way. */
 
 import { count, listNumber } from "../format";
-import type { Stage } from "../model";
+import type { HeadName, Stage } from "../model";
 import type { Labels } from "../tokens";
 import type { Ui } from "../ui";
 import type { Span } from "../viewport";
 import { MINUS_INF, NAN, PLUS_INF } from "../wire";
+
+const NAMED_HEADS = 6;
 
 export function numberOf(value: number, kind: number, stage: Stage): string {
   if (kind === NAN) return "NaN";
   if (kind === PLUS_INF) return "+∞";
   if (kind === MINUS_INF) return "−∞";
   return listNumber(value, stage);
+}
+
+/** `head 3`, `mean of heads 0, 4`, `maximum of 12 heads` */
+export function headWords(head: HeadName): string {
+  if (typeof head === "number") return `head ${head}`;
+  const [how, ...heads] = head.split(" ");
+  const which = heads.length > NAMED_HEADS ? `${heads.length} heads` : `heads ${heads.join(", ")}`;
+  return `${how === "max" ? "maximum" : how} of ${which}`;
+}
+
+/** `heads 0, 4`; several as one as these are named. */
+export function drawnWords(heads: readonly HeadName[]): string {
+  const [first] = heads;
+  return typeof first === "string" ? headWords(first) : `heads ${heads.join(", ")}`;
 }
 
 /** `128–131` */

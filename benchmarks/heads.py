@@ -1,0 +1,153 @@
+"""All heads at a glance: 32 layers × 32 heads × 8,192 tokens, 8 key/value heads of size 128.
+
+    python benchmarks/heads.py                 # a table; exits with 1 if a budget is exceeded
+    python benchmarks/heads.py --json out.json # and the same numbers as JSON
+    python benchmarks/heads.py --no-browser
+
+README.md beside this file says what each line means. The browser's part needs Chromium, the browser tests' packages and a
+bundle that is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+
+import torch
+
+from attnwidget import Attention, AttentionStack, AttentionWidget
+
+KERNEL, FIRST = 0.8, 2.0  # seconds, at most
+SENT = 256 * 1024  # bytes of the trait
+LAYERS, HEADS, GROUPS, TOKENS, SIZE = 32, 32, 8, 8192, 128
+
+
+def stack(causal: bool) -> AttentionStack:
+    g = torch.Generator().manual_seed(0)
+
+    def layer() -> Attention:
+        q = torch.randn(1, HEADS, TOKENS, SIZE, generator=g)
+        return Attention(q, torch.randn(1, GROUPS, TOKENS, SIZE, generator=g), is_causal=causal)
+
+    return AttentionStack([layer() for _ in range(LAYERS)])
+
+
+def seconds(run: Callable[[], Any], runs: int) -> list[float]:
+    run()
+    found = []
+    for _ in range(runs):
+        begun = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - begun)
+    return found
+
+
+def sent(survey: dict[str, Any]) -> int:
+    """Bytes of the trait: its envelopes, and the JSON around them."""
+    envelopes = [part for part in (*survey["pictures"], *survey["metrics"].values()) if part is not None]
+    data = sum(len(envelope["data"]) for envelope in envelopes)
+    return data + len(json.dumps(survey, default=lambda _: ""))
+
+
+def kernel(layers: AttentionStack, runs: int) -> dict[str, Any]:
+    tokens = [f"t{i * i % 997}" for i in range(TOKENS)]
+    w = AttentionWidget.from_attention(layers, tokens=tokens)
+
+    def look() -> None:
+        w._forget_heads()
+        w.view = "heatmap"
+        w.view = "heads"
+
+    times = seconds(look, runs)
+    rows = {layer["rows"] for layer in w.survey["layers"]}
+    return {
+        "kernel": median(times),
+        "least": min(times),
+        "most": max(times),
+        "bytes": sent(w.survey),
+        "rows": max(rows),
+    }
+
+
+DRAWN = """() => {
+  const canvas = document.querySelector("[data-aw=picture]");
+  if (!canvas || !canvas.width) return false;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const colours = new Set();
+  for (let i = 0; i < data.length; i += 404) colours.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+  return colours.size > 40;
+}"""
+
+
+def first_picture(layers: AttentionStack) -> float:
+    """Seconds from asking for the widget until heads are on the canvas, on a plain page whose kernel is this process."""
+    from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
+    from lab import OfflinePages, chromium
+
+    from attnwidget.widget import STATIC
+
+    html = (
+        '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="widget.css">'
+        f'{HOSTS["plain-light"]}<div class="mount"></div><script src="host.js"></script>'
+        f'<script type="module">{SCRIPT}</script>'
+    )
+    files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    with (
+        chromium() as browser,
+        tempfile.TemporaryDirectory() as folder,
+        OfflinePages(browser, Path(folder)) as open_page,
+    ):
+        page = open_page(html, files=files, width=960, height=1200).page
+        page.wait_for_function("() => typeof window.start === 'function'")
+        begun = time.perf_counter()
+        w = AttentionWidget.from_attention(layers, view="heads")
+        w.finish()
+        page.evaluate("([states, live]) => window.start(states, live)", [[portable(state_of(w))], False])
+        page.wait_for_function(DRAWN, polling=10)
+        return time.perf_counter() - begun
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--no-browser", action="store_true")
+    asked = parser.parse_args()
+    print(f"{LAYERS} layers × {HEADS} heads × {TOKENS:,} tokens, {GROUPS} key/value heads, D = {SIZE}, ", end="")
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    print("| | rows | kernel | least to most | bytes | first picture |\n|---|--:|--:|--:|--:|--:|")
+    found: dict[str, Any] = {}
+    for name, causal in (("full", False), ("causal", True)):
+        layers = stack(causal)
+        one = kernel(layers, asked.runs)
+        one["first"] = None if asked.no_browser else first_picture(layers)
+        found[name] = one
+        first = "" if one["first"] is None else f"{one['first']:.2f} s"
+        spread = f"{one['least']:.2f} to {one['most']:.2f} s"
+        print(
+            f"| {name} | {one['rows']} | {one['kernel']:.2f} s | {spread} | {one['bytes'] / 1024:.0f} KiB | {first} |"
+        )
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+    over = [
+        f"{name}, {what}"
+        for name, one in found.items()
+        for what, most in (("kernel", KERNEL), ("first", FIRST), ("bytes", SENT))
+        if one[what] is not None and one[what] > most
+    ]
+    print("\nall within their budgets" if not over else f"\nover budget: {'; '.join(over)}")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
