@@ -112,6 +112,8 @@ class ComparisonWidget(AttentionWidget):
 
     # The selection is one for all sides.
 
+    _merges = False
+
     def _hold(self, attention: Given) -> None:
         super()._hold(attention)
         self._all_layers = {name: Layers(stack, self.what_if) for name, stack in self._stacks.items()}
