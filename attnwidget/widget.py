@@ -388,6 +388,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self._slices = Slices(self._guard)
         self._views = Views(self._slices, self.send)
         self._refinement: picture.Refinement | None = None  # while the picture is a sampled one
+        self._spelled: tuple[Any, Spelling | None] = (None, None)
         self._words: dict[tuple[int, int, int], tuple[Any, Bounds]] = {}  # of tokens, by who they are
         self._word_tokens: dict[tuple[int, int], tuple[Bounds, list[str], list[str]]] = {}
         self._hold(attention)
@@ -546,7 +547,9 @@ class AttentionWidget(anywidget.AnyWidget):
 
     @property
     def _spelling(self) -> Spelling | None:
-        return spelling_of(self.tokenizer)
+        if self._spelled[0] is not self.tokenizer:  # a fast one writes out its whole vocabulary to tell
+            self._spelled = self.tokenizer, spelling_of(self.tokenizer)
+        return self._spelled[1]
 
     # Image patches among the positions.
 

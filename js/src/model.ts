@@ -12,7 +12,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "compare" | "heatmap" | "graph" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "stages";
 /** A pinned place; null where only one side is. */
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
@@ -78,6 +78,8 @@ export interface Facts {
   is_causal: boolean;
   /** The stages that can be shown. */
   stages: Stage[];
+  /** Whether merging tokens into words would change anything. */
+  has_pieces?: boolean;
 }
 
 export interface PictureMessage {
@@ -319,6 +321,25 @@ export interface TokensMessage {
   ends: Envelope;
   /** How many there are; those that are not in `text` are asked for. */
   length?: number;
+  /** How the vocabulary is written, where the tokenizer told. */
+  spelling?: "bytes" | "spaced" | "text";
+}
+
+/** Image patches among the positions, row by row: where they begin; null on a side that has none. */
+export interface GridMessage {
+  rows: number;
+  columns: number;
+  query: number | null;
+  key: number | null;
+}
+
+/** What was cut into patches. */
+export interface ImageMessage {
+  mime: string;
+  data: Bytes;
+  /** In pixels, as it was given. */
+  width: number;
+  height: number;
 }
 
 export interface Traits {
@@ -359,6 +380,10 @@ export interface Traits {
   /** null while they are not known: of a long head only once they were asked for. */
   findings: Finding[] | null;
   deviation: Deviation | null;
+  /** Whether tokens are shown one by one or merged into words. */
+  pieces?: "pieces" | "words";
+  grid?: GridMessage | null;
+  image?: ImageMessage | null;
 }
 
 export type TraitName = keyof Traits;
@@ -399,6 +424,9 @@ const traitNames = {
   changes: true,
   findings: true,
   deviation: true,
+  pieces: true,
+  grid: true,
+  image: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

@@ -2,7 +2,17 @@
 
 import { signal } from "@preact/signals-core";
 import { count } from "./format";
-import { display, type Labels, styleOf, type TokenText, unnamed } from "./tokens";
+import {
+  display,
+  joinOf,
+  type Labels,
+  pieceOf,
+  styleOf,
+  type TokenStyle,
+  type TokenText,
+  unnamed,
+  unread,
+} from "./tokens";
 
 export const PAGE = 4096;
 const KEPT = 256; // pages: all of a million tokens
@@ -18,10 +28,13 @@ export function pagedLabels(
   first: readonly string[],
   length: number,
   ask: (start: number, stop: number) => Promise<readonly string[] | null>,
+  spelling?: TokenStyle,
 ): Labels {
-  const style = styleOf(new Set(first));
+  const kinds = new Set(first);
+  const style = spelling ?? styleOf(kinds);
+  const join = joinOf(kinds, style);
   const texts = new Map<string, TokenText>();
-  const pages = new Map<number, readonly TokenText[]>();
+  const pages = new Map<number, readonly string[]>();
   const arrivals = signal(0);
   const onTheWay = new Set<number>();
   let wanted: number[] = [];
@@ -38,7 +51,7 @@ export function pagedLabels(
     return text;
   };
   const keep = (page: number, tokens: readonly string[]) => {
-    pages.set(page, tokens.map(read));
+    pages.set(page, tokens);
     if (pages.size > KEPT) pages.delete(pages.keys().next().value as number);
   };
   for (let stop = PAGE; stop <= first.length; stop += PAGE) keep(stop / PAGE - 1, first.slice(stop - PAGE, stop));
@@ -71,24 +84,35 @@ export function pagedLabels(
     }
   }
 
+  /** A token, if its page is here; else it is looked for. */
+  function raw(position: number): string | null {
+    const page = Math.floor(position / PAGE);
+    const tokens = pages.get(page);
+    if (tokens === undefined) {
+      void arrivals.value;
+      if (position >= 0 && position < length) want(page);
+      return null;
+    }
+    if (page !== latest) {
+      pages.delete(page);
+      pages.set(page, tokens);
+      latest = page;
+    }
+    return tokens[position % PAGE] ?? null;
+  }
+
   return {
     length,
+    raw,
     at(position) {
-      const page = Math.floor(position / PAGE);
-      const tokens = pages.get(page);
-      if (tokens === undefined) {
-        void arrivals.value;
-        if (position >= 0 && position < length) want(page);
-        return unnamed(position);
-      }
-      if (page !== latest) {
-        pages.delete(page);
-        pages.set(page, tokens);
-        latest = page;
-      }
-      const shown = tokens[position % PAGE];
-      if (shown === undefined) return unnamed(position);
+      const token = raw(position);
+      if (token === null) return unnamed(position);
+      const shown = read(token);
       return { ...shown, position, repeated: false, subscript: shown.special ? "" : count(position) };
+    },
+    piece(position) {
+      const token = raw(position);
+      return token === null ? unread(position) : pieceOf(token, style, join);
     },
     find: () => null,
   };

@@ -19,7 +19,7 @@ import type {
 import { pagedLabels } from "./pages";
 import { decodePair, decodeStages, type Pair, type Stages } from "./steps";
 import { createTileCache, type TileCache, tilesOf } from "./tiles";
-import { type Labels, labels } from "./tokens";
+import { type Labels, labels, type TokenStyle } from "./tokens";
 import {
   decodeGrid,
   decodeLinks,
@@ -47,6 +47,7 @@ export type Looks = Pick<
   | "direction"
   | "what_if"
   | "against"
+  | "pieces"
 >;
 
 const PLAIN = [
@@ -75,6 +76,9 @@ const PLAIN = [
   "against",
   "findings",
   "deviation",
+  "pieces",
+  "grid",
+  "image",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 
@@ -326,13 +330,16 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     computed(() => {
       const known = tokens[side].value;
       const length = side === "query" ? facts.value.queries : facts.value.keys;
-      if (known === null || known.length <= known.tokens.length) return labels(known?.tokens ?? null, length);
+      if (known === null || known.length <= known.tokens.length) {
+        return labels(known?.tokens ?? null, length, known?.spelling);
+      }
       const of = { layer: traits.layer.peek(), batch: traits.batch.value, side };
-      return pagedLabels(known.tokens, known.length, async (start, end) => {
+      const ask = async (start: number, end: number) => {
         if (kernel.state.peek() === "gone") return null;
         const { text, ends, buffers } = await kernel.request("tokens", { ...of, start, stop: end });
         return decodeTokens(tokensIn(text, ends, buffers));
-      });
+      };
+      return pagedLabels(known.tokens, known.length, ask, known.spelling);
     });
 
   stop.addEventListener("abort", () => {
@@ -365,7 +372,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
 /** The tokens that were sent, and how many there are. */
 async function readTokens(message: TokensMessage) {
   const tokens = (await decodeTokens(message)) ?? [];
-  return { tokens, length: message.length ?? tokens.length };
+  const spelling: TokenStyle | undefined = message.spelling === "text" ? "words" : message.spelling;
+  return { tokens, length: message.length ?? tokens.length, ...(spelling ? { spelling } : {}) };
 }
 
 /** Tokens of a reply, as a trait would bring them. */

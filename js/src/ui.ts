@@ -6,6 +6,7 @@ import { contrast, cssOf } from "./color";
 import type { Changed } from "./compare";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
+import type { ViewName } from "./model";
 import {
   type Bin,
   type Ranked,
@@ -75,6 +76,9 @@ export interface Ui {
   readonly pinned: ReadonlySignal<Reading | null>;
 }
 
+/** The views whose panel ranks a row or column. */
+const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
+
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
   const outer = signal(0);
@@ -113,7 +117,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
   });
 
-  const listed = computed(() => (store.view.value === "heatmap" ? target.value : null)); // the graph asks for its own
+  const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask for their own
 
   const brush = computed(() => {
     const picture = store.picture.value;

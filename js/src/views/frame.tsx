@@ -6,14 +6,16 @@ import type { Ui } from "../ui";
 import { compare } from "./compare";
 import { mount, part, px, type View } from "./dom";
 import { graph } from "./graph";
+import { image } from "./image";
 import { matrix } from "./matrix";
 import { Message } from "./message";
 import { picker } from "./picker";
 import { stages } from "./stages";
 import { notice, status } from "./status";
+import { text } from "./text";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, text, image, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;

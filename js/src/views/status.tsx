@@ -59,6 +59,7 @@ function Status({ ui }: { ui: Ui }) {
         ) : reading === null ? (
           <>
             <Pinned ui={ui} />
+            <Hint ui={ui} />
             {pair !== null && <PairWeight pair={pair} />}
           </>
         ) : (
@@ -66,6 +67,21 @@ function Status({ ui }: { ui: Ui }) {
         )}
       </span>
       <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+/** What a click does in a running text or in an image. */
+function Hint({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const view = store.view.value;
+  if (view !== "text" && view !== "image") return null;
+  const pinned = (store.query.value ?? store.key.value) !== null;
+  const what = view === "text" ? "token" : "patch";
+  return (
+    <>
+      {pinned && <i class="aw-gap" />}
+      click {pinned ? `another ${what}` : `a ${what}`} to pin it
     </>
   );
 }
