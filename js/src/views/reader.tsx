@@ -31,7 +31,7 @@ const PITCH = 30;
 const MOST_LINES = 16;
 const BEYOND = 4; // lines above and below what is in view
 const PANEL_GAP = 36;
-const TINT = "66"; // .40, so that ink always reads
+const TINT = 0.4; // of the way along the ramp, so that ink always reads
 
 export function reader(ui: Ui, withImage: boolean): View {
   const { store, stop } = ui;
@@ -42,6 +42,7 @@ export function reader(ui: Ui, withImage: boolean): View {
   const beside = part("aw-beside");
   const passages = part("aw-passages", "picture");
   passages.tabIndex = 0;
+  passages.style.width = "100%";
   passages.setAttribute("role", "application");
   passages.setAttribute("aria-roledescription", withImage ? "image" : "text");
   const live = part("aw-visually-hidden");
@@ -219,8 +220,10 @@ function looksOf(ui: Ui, model: TextModel, passage: Passage): Looks {
       if (kind === NAN) return "nan";
       const value = known.values[at] as number;
       if (kind === NUMBER && brush.share(value) < LEAST_SHARE) return null;
-      const full = paints.css[brush.index(value, 0)] as string;
-      return { tint: full + TINT, full };
+      const index = brush.index(value, 0);
+      const zero = brush.signed ? 128 : 0;
+      const tint = paints.css[Math.round(zero + (index - zero) * TINT)] as string;
+      return { tint, full: paints.css[index] as string };
     },
   };
 }
