@@ -4,8 +4,10 @@ import { signal } from "@preact/signals-core";
 import { count } from "./format";
 import {
   display,
+  inText,
   joinOf,
   type Labels,
+  partly,
   pieceOf,
   styleOf,
   type TokenStyle,
@@ -101,18 +103,22 @@ export function pagedLabels(
     return tokens[position % PAGE] ?? null;
   }
 
+  /** A token beside one that is here; another page is not asked for. */
+  const near = (position: number) => pages.get(Math.floor(position / PAGE))?.[position % PAGE] ?? null;
+
   return {
     length,
     raw,
     at(position) {
       const token = raw(position);
       if (token === null) return unnamed(position);
-      const shown = read(token);
+      const { text, special } = read(token);
+      const shown = { text: partly(near, position, text, style), special };
       return { ...shown, position, repeated: false, subscript: shown.special ? "" : count(position) };
     },
     piece(position) {
       const token = raw(position);
-      return token === null ? unread(position) : pieceOf(token, style, join);
+      return token === null ? unread(position) : inText(pieceOf(token, style, join), near, position, style);
     },
     find: () => null,
   };

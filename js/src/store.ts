@@ -19,7 +19,7 @@ import type {
 import { pagedLabels } from "./pages";
 import { decodePair, decodeStages, type Pair, type Stages } from "./steps";
 import { createTileCache, type TileCache, tilesOf } from "./tiles";
-import { type Labels, labels, type TokenStyle } from "./tokens";
+import { type Labels, labels, type TokenStyle, withPatches } from "./tokens";
 import {
   decodeGrid,
   decodeLinks,
@@ -331,6 +331,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
       const known = tokens[side].value;
       const length = side === "query" ? facts.value.queries : facts.value.keys;
       if (known === null || known.length <= known.tokens.length) {
+        const grid = traits.grid.value;
+        if (known === null && grid) return withPatches(labels(null, length), grid, grid[side]);
         return labels(known?.tokens ?? null, length, known?.spelling);
       }
       const of = { layer: traits.layer.peek(), batch: traits.batch.value, side };

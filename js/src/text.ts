@@ -24,7 +24,7 @@ const NO_SPACE_BEFORE = /^(?:[.,!?;:%)\]}’”»…。，、！？]+|['’](?:s
 const NO_SPACE_AFTER = /^[([{“‘«]$/;
 const CLITIC = /^(?:s|t|m|d|ll|re|ve)$/i;
 /** Scripts that write no spaces: kana and ideographs. */
-const IDEOGRAPHIC = /[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
+const IDEOGRAPHIC = /[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
 const LETTER = /\p{L}/u;
 const FROM_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 

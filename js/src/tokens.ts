@@ -104,8 +104,7 @@ export function labels(tokens: readonly string[] | null, length: number, spellin
       const token = raw(position);
       if (token === null) return unread(position);
       const { style, join } = readNow();
-      const piece = pieceOf(token, style, join);
-      return { ...piece, text: partly(raw, position, piece.text, style) };
+      return inText(pieceOf(token, style, join), raw, position, style);
     },
     raw,
     find: (text) => find(text, tokens ?? [], readNow().texts),
@@ -115,6 +114,26 @@ export function labels(tokens: readonly string[] | null, length: number, spellin
 /** The label of a token that is not known: its position. */
 export function unnamed(position: number): Label {
   return { text: count(position), special: false, position, repeated: false, subscript: "" };
+}
+
+/** Positions without tokens, of which some are image patches: named by row and column. */
+export function withPatches(
+  of: Labels,
+  { rows, columns }: { rows: number; columns: number },
+  start: number | null,
+): Labels {
+  const name = (position: number) => {
+    const patch = start === null ? -1 : position - start;
+    if (patch < 0 || patch >= rows * columns) return null;
+    return `row ${Math.floor(patch / columns)}, ${patch % columns}`;
+  };
+  return {
+    ...of,
+    at(position) {
+      const text = name(position);
+      return text === null ? of.at(position) : { ...of.at(position), text };
+    },
+  };
 }
 
 /** A token of running text that is not known: its position. */
@@ -316,8 +335,25 @@ function byteOf(character: string): number {
 /** Tokens to either side among which the rest of a character is looked for: it has at most four bytes. */
 const AROUND = 3;
 
+/** A token within running text: of a character in parts the first shows it, each other one a dot. */
+export function inText(
+  piece: Piece,
+  raw: (position: number) => string | null,
+  position: number,
+  style: TokenStyle,
+): Piece {
+  if (!piece.text.includes("<0x")) return piece;
+  const text = partly(raw, position, piece.text, style);
+  return { ...piece, text: text.replace(/ 1\/\d/g, "").replace(/\S+ [2-4]\/\d/gu, "·") };
+}
+
 /** Of a token that holds part of a character, that character, and which part: `é 1/2`; `text` of any other. */
-function partly(raw: (position: number) => string | null, position: number, text: string, style: TokenStyle): string {
+export function partly(
+  raw: (position: number) => string | null,
+  position: number,
+  text: string,
+  style: TokenStyle,
+): string {
   if (!text.includes("<0x")) return text;
   const bytesAt = (at: number) => rawBytes(raw(at), style);
   const own = bytesAt(position);

@@ -8,11 +8,24 @@ import { px, type View } from "./dom";
 import { reader } from "./reader";
 
 /** How strong the colours lie over an image: it still reads through them. */
-const OVER = 0.62;
+const OVER = 0.55;
 const GAP_FROM = 12; // pixels of a patch
+const SLASH_FROM = 10;
 
 export function image(ui: Ui): View {
   return reader(ui, true);
+}
+
+/** What is masked is a missing tile with a mark. */
+function slash(context: CanvasRenderingContext2D, x: number, y: number, half: number, ink: string, dpr: number): void {
+  context.globalAlpha = 0.2;
+  context.strokeStyle = ink;
+  context.lineWidth = 0.75 * dpr;
+  context.beginPath();
+  context.moveTo(x - half, y + half);
+  context.lineTo(x + half, y - half);
+  context.stroke();
+  context.globalAlpha = 1;
 }
 
 /** A ring around a patch. */
@@ -25,10 +38,11 @@ interface Props {
   readonly patches: Patches;
   readonly message: ImageMessage | null;
   readonly bitmap: ImageBitmap | null;
-  /** Colour of each patch; "" of one that is masked, or while nothing is known. */
+  /** Colour of each patch; "" of one that is masked. */
   readonly colours: readonly string[];
   /** Whether the colours lie over the image. */
   readonly coloured: boolean;
+  readonly ink: string;
   readonly rings: readonly Ring[];
   readonly room: number;
   readonly unit: number;
@@ -76,10 +90,13 @@ export class PatchPicture extends Component<Props> {
       const [top, bottom] = [Math.round((row * h) / rows), Math.round(((row + 1) * h) / rows)];
       for (let column = 0; column < columns; column++) {
         const colour = colours[row * columns + column];
-        if (!colour) continue;
         const [left, right] = [Math.round((column * w) / columns), Math.round(((column + 1) * w) / columns)];
-        context.fillStyle = colour;
-        context.fillRect(left, top, right - left - gap, bottom - top - gap);
+        if (colour) {
+          context.fillStyle = colour;
+          context.fillRect(left, top, right - left - gap, bottom - top - gap);
+        } else if (bitmap === null && right - left >= SLASH_FROM * dpr) {
+          slash(context, (left + right) / 2, (top + bottom) / 2, 2.5 * dpr, this.props.ink, dpr);
+        }
       }
     }
   }

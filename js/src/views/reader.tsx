@@ -31,7 +31,9 @@ const PITCH = 30;
 const MOST_LINES = 16;
 const BEYOND = 4; // lines above and below what is in view
 const PANEL_GAP = 36;
-const TINT = 0.4; // of the way along the ramp, so that ink always reads
+/** How far along the ramp the tint behind a token is, so that ink always reads; colours with signs are darker there. */
+const TINT = 0.4;
+const SIGNED_TINT = 0.32;
 
 export function reader(ui: Ui, withImage: boolean): View {
   const { store, stop } = ui;
@@ -221,8 +223,8 @@ function looksOf(ui: Ui, model: TextModel, passage: Passage): Looks {
       const value = known.values[at] as number;
       if (kind === NUMBER && brush.share(value) < LEAST_SHARE) return null;
       const index = brush.index(value, 0);
-      const zero = brush.signed ? 128 : 0;
-      const tint = paints.css[Math.round(zero + (index - zero) * TINT)] as string;
+      const [zero, share] = brush.signed ? [128, SIGNED_TINT] : [0, TINT];
+      const tint = paints.css[Math.round(zero + (index - zero) * share)] as string;
       return { tint, full: paints.css[index] as string };
     },
   };
@@ -466,6 +468,7 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
         {...{ patches, bitmap, colours }}
         message={ui.store.image.value ?? null}
         coloured={coloured.value}
+        ink={both?.sequential.ink ?? ""}
         rings={[
           ...ring(hovered === null ? [] : [hovered], "hovered"),
           ...ring(looks.further, "further"),
