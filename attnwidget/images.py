@@ -234,4 +234,3 @@ def _averaged(pixels: Pixels, axis: int, wanted: int) -> Pixels:
     counts = np.diff([*starts, length])
     sums = np.add.reduceat(pixels.astype(np.uint32), starts, axis=axis)
     return (sums // counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))).astype(np.uint8)
-

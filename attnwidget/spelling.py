@@ -71,7 +71,7 @@ def _reader(tokenizer: Any) -> Callable[[int], Any]:
     """What gives the word for one id."""
     for method in ("convert_ids_to_tokens", "id_to_token", "id_to_piece"):
         if callable(getattr(tokenizer, method, None)):
-            return getattr(tokenizer, method)  # type: ignore[no-any-return]
+            return getattr(tokenizer, method)
     if callable(getattr(tokenizer, "decode_single_token_bytes", None)):
         return lambda one: _text_of(tokenizer.decode_single_token_bytes(one))
     if callable(getattr(tokenizer, "decode", None)):

@@ -135,9 +135,7 @@ def nearest(name: Any, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}? else " if close else ""
 
 
-def check_tokens(
-    tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None
-) -> list[list[str]] | None:
+def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
     """Tokens as one list of strings for each sample; None where there are none.
 
     Args:
@@ -165,9 +163,7 @@ def check_tokens(
         raise ValueError(
             f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
         )
-    return [
-        _check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)
-    ]
+    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)]
 
 
 def _as_list(tokens: Any, name: str) -> list[Any]:

@@ -77,7 +77,8 @@ SHOW = (
 FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, "what_if", "pieces")  # all other traits a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if", "pieces")  # and of these other links, or stages
+# And of these other links, or stages
+LINKED = ("view", "heads", "top_k", "direction", "query", "key", "what_if", "pieces")
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
@@ -105,8 +106,8 @@ class AttentionWidget(anywidget.AnyWidget):
             its ids as well, a list, an array or a tensor (Q,) or (B, Q).
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
         tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
-        pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`. Positions are then those
-            of words.
+        pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
+            those of words.
         grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
             the queries, the keys or both (`grid_side`).
         image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -97,7 +98,8 @@ class WordRows:
         self.words, self.batch, self.head, self.scale, self.count = words, batch, head, scale, len(queries)
         ends, base = words.queries.of(batch), words.pieces
         self.rows, self.of_row = spread(ends, positions(queries, base.device))  # (pieces,) each
-        self.share = (1.0 / torch.bincount(self.of_row, minlength=self.count).clamp_min(1)).to(base.result_dtype)
+        counts = torch.bincount(self.of_row, minlength=self.count).clamp_min(1)
+        self.share = 1.0 / counts.to(base.result_dtype)
 
     def block(self, keys: Places, room: Room | None) -> Tensor:
         base, batch, head = self.words.pieces, self.batch, self.head
@@ -165,7 +167,9 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
     before: int | None = None
     for at, word in enumerate(words):
         if word is not None and (isinstance(word, bool) or not isinstance(word, int)):
-            raise TypeError(f"{name}[{at}] is {word!r:.40}: give the number of its word, None, or all tokens as strings")
+            raise TypeError(
+                f"{name}[{at}] is {word!r:.40}: give the number of its word, None, or all tokens as strings"
+            )
         if word is None or word != before:
             if word in seen:
                 raise ValueError(f"{name}[{at}] is word {word} again, after another: give each run of pieces a number")
@@ -200,5 +204,4 @@ def merged(att: Call, words: Any, key_words: Any = None) -> dict[str, Any]:
 def merged_tokens(tokens: Sequence[str], words: Bounds, batch: int) -> list[str]:
     """A token for each word of a sample; padding for those that are empty."""
     ends = words.of(batch).tolist()
-    spans = zip(ends, ends[1:], strict=False)
-    return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in spans]
+    return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

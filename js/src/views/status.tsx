@@ -58,8 +58,7 @@ function Status({ ui }: { ui: Ui }) {
           <GraphLine ui={ui} />
         ) : reading === null ? (
           <>
-            <Pinned ui={ui} />
-            <Hint ui={ui} />
+            {hints(ui) ? <Hint ui={ui} /> : <Pinned ui={ui} />}
             {pair !== null && <PairWeight pair={pair} />}
           </>
         ) : (
@@ -71,15 +70,16 @@ function Status({ ui }: { ui: Ui }) {
   );
 }
 
-/** What a click does in a running text or in an image. */
+const hints = ({ store }: Ui) => store.view.value === "text" || store.view.value === "image";
+
+/** What is pinned in a running text or in an image, and what a click does. */
 function Hint({ ui }: { ui: Ui }) {
   const { store } = ui;
-  const view = store.view.value;
-  if (view !== "text" && view !== "image") return null;
   const pinned = (store.query.value ?? store.key.value) !== null;
-  const what = view === "text" ? "token" : "patch";
+  const what = store.view.value === "text" ? "token" : "patch";
   return (
     <>
+      {pinned && <Pinned ui={ui} />}
       {pinned && <i class="aw-gap" />}
       click {pinned ? `another ${what}` : `a ${what}`} to pin it
     </>
