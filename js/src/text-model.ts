@@ -20,7 +20,7 @@ export const LEAST_SHARE = 0.05;
 const MOST_WHOLE = 16_384;
 export const FONT = 15;
 /** Where a pin makes a word wider, its line has so much room left. */
-const SLACK = 24;
+export const SLACK = 24;
 
 /** One text with its image: of queries, of keys, or, where they are the same, of both. */
 export interface Passage {

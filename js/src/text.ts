@@ -18,6 +18,8 @@ export interface Line {
   readonly start: number;
   readonly stop: number;
   readonly rtl: boolean;
+  /** In pixels. */
+  readonly width: number;
 }
 
 const NO_SPACE_BEFORE = /^(?:[.,!?;:%)\]}’”»…。，、！？]+|['’](?:s|t|m|d|ll|re|ve)|n['’]t)$/i;
@@ -83,8 +85,8 @@ export function breakLines(
   let width = 0;
   let opening = 0; // where the line may be broken last
   let upToOpening = 0; // how wide it is until there
-  const close = (stop: number) => {
-    lines.push({ start, stop, rtl: false });
+  const close = (stop: number, wide: number) => {
+    lines.push({ start, stop, rtl: false, width: wide });
     start = stop;
   };
   const endParagraph = () => {
@@ -104,20 +106,22 @@ export function breakLines(
     if (at > start && width + gap + own > room) {
       const whole = opening > start;
       const rest = whole ? width + gap - upToOpening : 0;
-      close(whole ? opening : at);
+      close(whole ? opening : at, whole ? upToOpening - gapAt(tokens, opening, space) : width);
       width = rest + own;
     } else width += gap + own;
     if (token.breaks) {
-      close(at + 1);
+      close(at + 1, width);
       endParagraph();
       paragraph = at + 1;
       width = 0;
     }
   }
-  if (start < tokens.length) close(tokens.length);
+  if (start < tokens.length) close(tokens.length, width);
   endParagraph();
   return lines;
 }
+
+const gapAt = (tokens: readonly Placed[], at: number, space: number) => (tokens[at]?.gap === "" ? 0 : space);
 
 /** Whether the first letter of a paragraph is of a script that is written from the right. */
 function isFromRight(tokens: readonly Placed[], from: number): boolean {

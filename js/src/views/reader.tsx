@@ -13,6 +13,7 @@ import {
   LEAST_SHARE,
   otherSide,
   type Passage,
+  SLACK,
   type TextModel,
   textModel,
   type Weights,
@@ -31,6 +32,7 @@ const PITCH = 30;
 const MOST_LINES = 16;
 const BEYOND = 4; // lines above and below what is in view
 const PANEL_GAP = 36;
+const SUBSCRIPT = 7.2; // pixels of one of its digits
 /** How far along the ramp the tint behind a token is, so that ink always reads; colours with signs are darker there. */
 const TINT = 0.4;
 const SIGNED_TINT = 0.32;
@@ -236,6 +238,7 @@ interface BoxProps {
   readonly lines: readonly Line[];
   readonly looks: Looks;
   readonly unit: number;
+  readonly room: number;
   readonly top: number;
   /** The line to be in view. */
   readonly line: number | null;
@@ -251,6 +254,7 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
     lines: flow.lines.value,
     looks,
     unit: ui.unit.value,
+    room: model.room.value,
     top: flow.scroll.value,
     line: at === undefined ? null : lineOf(flow.lines.value, at),
   };
@@ -344,16 +348,31 @@ class FlowBox extends Component<BoxProps> {
 
   /** Bring the line of the pin into view, once. */
   private follow() {
-    const { line, unit, lines } = this.props;
+    const { flow, line, unit, lines } = this.props;
     const box = this.box.current;
     if (box === null || line === this.shown) return;
     this.shown = line;
-    if (line === null) return;
+    if (line === null || lines.length <= MOST_LINES) return;
     const pitch = PITCH * unit;
-    const [top, bottom] = [line * pitch, (line + 1) * pitch];
-    const high = Math.min(lines.length, MOST_LINES) * pitch;
-    if (top < box.scrollTop) box.scrollTop = top;
-    else if (bottom > box.scrollTop + high) box.scrollTop = bottom - high;
+    const high = MOST_LINES * pitch;
+    const to = Math.max((line + 1) * pitch - high, Math.min(flow.scroll.peek(), line * pitch));
+    box.scrollTop = to;
+    flow.scroll.value = to; // the event comes a frame later
+  }
+
+  /** Whether the positions of tokens that are alike fit beside them: a line is broken without them, and stays so. */
+  private hasRoom(line: Line): boolean {
+    const { flow, tokens, looks, unit, room } = this.props;
+    if (looks.alike === null) return false;
+    let width = line.width;
+    for (let at = line.start; at < line.stop; at++) {
+      const { position } = tokens[at] as Placed;
+      const label = flow.passage.labels.at(position);
+      if (label.text !== looks.alike) continue;
+      width += SUBSCRIPT * label.subscript.length * unit;
+      if (looks.pinned.has(position)) width += (4 + label.text.length) * unit;
+    }
+    return width <= room + SLACK * unit;
   }
 
   override render({ flow, tokens, lines, looks, unit, top }: BoxProps) {
@@ -388,6 +407,7 @@ class FlowBox extends Component<BoxProps> {
                   glued={all[place + 1]?.gap === ""}
                   looks={looks}
                   flow={flow}
+                  numbered={this.hasRoom(line)}
                 />
               ))}
             </div>
@@ -403,11 +423,12 @@ interface TokenProps {
   readonly first: boolean;
   /** Whether the next one follows without a space. */
   readonly glued: boolean;
+  readonly numbered: boolean;
   readonly looks: Looks;
   readonly flow: Flow;
 }
 
-function Token({ token, first, glued, looks, flow }: TokenProps) {
+function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
   const { position, text, gap, special } = token;
   const look = looks.of(position);
   const pinned = looks.pinned.has(position);
@@ -415,7 +436,7 @@ function Token({ token, first, glued, looks, flow }: TokenProps) {
   const coloured = look !== null && typeof look === "object" ? look : null;
   const marked = coloured !== null || pinned || further;
   const label = marked ? flow.passage.labels.at(position) : null;
-  const subscript = label !== null && label.text === looks.alike ? label.subscript : "";
+  const subscript = label !== null && numbered && label.text === looks.alike ? label.subscript : "";
   const names = [
     "aw-word",
     pinned ? "aw-pill" : further ? "aw-word-outline" : coloured ? "aw-tinted" : "",
