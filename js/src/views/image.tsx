@@ -11,6 +11,7 @@ import { reader } from "./reader";
 const OVER = 0.55;
 const GAP_FROM = 12; // pixels of a patch
 const SLASH_FROM = 10;
+const PIXELS_FROM = 4; // device pixels to one of the image
 
 export function image(ui: Ui): View {
   return reader(ui, true);
@@ -79,6 +80,7 @@ export class PatchPicture extends Component<Props> {
     }
     const below = this.picture.current?.getContext("2d");
     if (below && bitmap !== null) {
+      below.imageSmoothingEnabled = w < PIXELS_FROM * bitmap.width; // of a small image the pixels are to be seen
       below.imageSmoothingQuality = "high";
       below.drawImage(bitmap, 0, 0, w, h);
     }
@@ -104,7 +106,7 @@ export class PatchPicture extends Component<Props> {
   override render({ patches, bitmap, coloured, rings }: Props) {
     const { width, height } = this.size();
     const { rows, columns } = patches;
-    const covered = coloured || bitmap === null;
+    const covered = coloured || bitmap === null; // without weights the image is as it is
     return (
       <div class="aw-patches" data-plain={!covered || undefined} style={{ width: px(width), height: px(height) }}>
         <canvas ref={this.picture} />

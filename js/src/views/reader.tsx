@@ -488,7 +488,7 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
       <PatchPicture
         {...{ patches, bitmap, colours }}
         message={ui.store.image.value ?? null}
-        coloured={coloured.value}
+        coloured={coloured.value && known !== null}
         ink={both?.sequential.ink ?? ""}
         rings={[
           ...ring(hovered === null ? [] : [hovered], "hovered"),
@@ -499,7 +499,7 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
         unit={ui.unit.value}
         dpr={ui.dpr.value}
       />
-      {bitmap !== null && (
+      {bitmap !== null && known !== null && (
         <button
           type="button"
           class="aw-toggle"

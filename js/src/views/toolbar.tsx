@@ -38,6 +38,7 @@ function Toolbar({ ui }: { ui: Ui }) {
     ...(store.grid.value ? [IMAGE] : []),
     ...VIEWS.slice(3),
   ];
+  const crowded = mode === "narrow" || (mode === "under" && views.length > 5);
   const roomy = mode === "beside" || mode === "wide";
   const isGraph = store.view.value === "graph";
   const isStages = store.view.value === "stages";
@@ -91,10 +92,10 @@ function Toolbar({ ui }: { ui: Ui }) {
         )}
         {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
         {(isStages || changed) && store.facts.value.stages.length > 2 && <WhatIfMenu ui={ui} />}
-        {mode !== "narrow" && !isGraph && !isStages && (
+        {(isRead ? roomy : mode !== "narrow") && !isGraph && !isStages && (
           <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
         )}
-        {isRead && mode !== "narrow" && <ReadMenu ui={ui} />}
+        {isRead && !crowded && <ReadMenu ui={ui} />}
         {roomy && !isGraph && !isStages && !isRead && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
@@ -112,8 +113,8 @@ function Toolbar({ ui }: { ui: Ui }) {
           name="More"
           sections={[
             ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
-            ...(isGraph || isStages || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
-            ...(isRead && mode === "narrow" ? [readSection(ui, "Read")] : []),
+            ...(isGraph || isStages || (isRead ? roomy : mode !== "narrow") ? [] : [{ ...show, title: "Show" }]),
+            ...(isRead && crowded ? [readSection(ui, "Read")] : []),
             ...(isGraph || isStages || (roomy && !isRead) ? [] : colour),
             ...(isGraph || isStages || isRead || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
             ...(store.facts.value.has_pieces ? [piecesSection(ui)] : []),
