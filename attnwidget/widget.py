@@ -681,6 +681,14 @@ class AttentionWidget(anywidget.AnyWidget):
         except ValueError:  # they were checked for another layer
             return None
 
+    def as_strings(self, name: str) -> Any:
+        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
+        tokens = getattr(self, name)
+        if tokens is None or self.tokenizer is None:
+            return tokens
+        shape = self._whole[self.layer].shape
+        return self._samples(tokens, shape.B, shape.Q if name == "tokens" else shape.K, name)
+
     def _tokens_message(self, side: str) -> dict[str, Any] | None:
         """A sample's tokens, and how its vocabulary is written, where the tokenizer tells."""
         message, spelling = wire.encode_tokens(self._tokens_of(side)), self._spelling

@@ -88,7 +88,8 @@ class Words:
             allowed = whole(allowed_cells(self.pieces, cells), some, columns, q_idx.device).int()
             by_key = torch.zeros(len(some), len(keys), dtype=torch.int32, device=q_idx.device)
             found.index_add_(0, of_row[at.start : at.stop], by_key.index_add_(1, of_column, allowed))
-        return (found > 0).view(len(queries), len(keys)) if q_idx.shape[-1:] == (1,) else (found > 0).mT
+        by_row = kv_idx.shape[-1] == len(keys) if len(keys) > 1 else q_idx.shape[-1] == 1
+        return found > 0 if by_row else (found > 0).mT  # as the indices lie
 
 
 class WordRows:

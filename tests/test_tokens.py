@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from attnwidget import AttentionWidget
+from attnwidget import Attention, AttentionWidget, compare
 from attnwidget.spelling import is_special, joined, spelling_of, word_ids
 from attnwidget.tensors import check_tokens
 
@@ -113,6 +113,16 @@ def test_the_widget_sends_the_words_and_how_they_are_spelled() -> None:
 def test_ids_without_a_tokenizer_are_refused_by_the_widget() -> None:
     with pytest.raises(TypeError, match="tokenizer= as well"):
         AttentionWidget(*torch.randn(2, 3, 4), tokens=[1, 2, 3])
+
+
+def test_a_comparison_takes_ids_and_widgets_made_of_ids() -> None:
+    q, k = torch.randn(2, 1, 1, 3, 4)
+    ids = [1, 2, 4]
+    one = AttentionWidget(q, k, tokens=ids, tokenizer=Transformers())
+    both = compare(one, Attention(q, k))
+    assert both.get_state("tokens")["tokens"]["text"] == b"themilllent"
+    named = compare(Attention(q, k), Attention(q, k), tokens=ids, tokenizer=Transformers())
+    assert named.get_state("tokens")["tokens"]["text"] == b"themilllent"
 
 
 def test_what_is_special() -> None:

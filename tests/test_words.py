@@ -92,6 +92,16 @@ def test_any_block_is_that_of_the_whole() -> None:
     torch.testing.assert_close(seen.values, torch.nn.functional.max_pool2d(whole[None], 2)[0], rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("rules", [{"is_causal": True}, {"mask": masks.sliding_window(2)}])
+def test_what_is_blocked_is_not_among_the_strongest(rules: dict[str, Any]) -> None:
+    merged = random(**rules).merge(IDS)
+    keys, weights = merged.top_keys(2)
+    allowed = merged.block("allowed", queries=2)[0]
+    assert len(keys) == int(allowed.sum())
+    assert bool(allowed[keys].all())
+    assert torch.equal(weights, merged.block(queries=2)[0, keys])
+
+
 @pytest.mark.parametrize(
     ("words", "error", "says"),
     [

@@ -157,6 +157,14 @@ def test_a_patch_is_pinned_and_the_image_is_shown_alone(gallery: Show) -> None:
     assert over.evaluate("canvas => getComputedStyle(canvas).opacity") == "0"
 
 
+def test_without_a_kernel_it_still_draws(gallery: Show) -> None:
+    for case in (CASES["text"], patches):
+        shown = gallery(case(), live=False)
+        tinted = shown.page.locator(".aw-tinted").count()
+        assert tinted > 0 or shown.page.locator(".aw-patches").count() == 1
+        assert shown.page.locator(".aw-ranks .aw-rank").count() > 5
+
+
 def test_words_on_demand(gallery: Show) -> None:
     w = random(5, 5, tokens=["the", "mill", "##er", "##s", "lent"], query=3)
     shown = gallery(w)
