@@ -30,6 +30,7 @@ from .stages import allowed_cells, streamed
 from .statistics import Statistics
 from .tensors import detached, refuse_unknown
 from .what_if import what_if
+from .words import merged
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
@@ -346,6 +347,31 @@ class Attention(Call):
         tensor([[0.0000e+00, 9.9995e-01, 4.5398e-05]])
         """
         return what_if(self, changes)
+
+    def merge(self, words: Any, key_words: Any = None) -> Attention:
+        """The attention between words rather than pieces: to a word summed over its pieces, from one averaged.
+
+        Args:
+            words: for each position the number of its word, as transformers' `encoding.word_ids()` gives them (None: a
+                word of its own), or its token, whose marks (Ġ, ▁, ##, </w>) say where words begin; or such a list for
+                each sample. Pieces of a word follow one another.
+            key_words: the same for the keys; as `words` where None.
+
+        Returns:
+            An `Attention` of weights alone, computed where it is looked at as this one is. Its rows still sum to 1
+            (Clark et al. 2019, §4.1). A word may attend to another if any of its pieces may to any of the other's.
+
+        Raises:
+            TypeError, ValueError: words that do not fit the positions, or lie apart.
+
+        >>> att = Attention.from_weights(torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]))
+        >>> att.merge(["a", "em", "##bed"]).block()
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+        """
+        found = type(self).__new__(type(self))
+        found._fill(**merged(self, words, key_words))
+        return found
 
     def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
         """What is likely wrong with one head, or worth knowing: masks, padding, NaN, saturation, parity with torch.

@@ -75,7 +75,7 @@ class ComparisonWidget(AttentionWidget):
         self._axes: dict[tuple[Any, ...], tuple[Any, difference.Axis]] = {}
         names = list(given)
         show |= {name: value for name, value in self._tokens[names[0]].items() if value is not None}
-        self._check_tokens(show.get("layer", 0))
+        self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
         self._open(self._given[names[0]], {"against": names[1], **show, "sides": names})
 
     @classmethod
@@ -113,6 +113,8 @@ class ComparisonWidget(AttentionWidget):
         super().open()
 
     # The selection is one for all sides.
+
+    _merges = False
 
     def _hold(self, attention: Given) -> None:
         super()._hold(attention)
@@ -256,13 +258,13 @@ class ComparisonWidget(AttentionWidget):
             return None
         return None if samples is None else samples[batch]
 
-    def _check_tokens(self, layer: Any) -> None:
+    def _check_tokens(self, layer: Any, tokenizer: Any) -> None:
         """Raise for tokens of another side that do not fit it; those of the first are checked as the widget's own."""
         for name, own in list(self._tokens.items())[1:]:
             stack = self._stacks[name]
             shape = stack[layer if isinstance(layer, int) and -len(stack) <= layer < len(stack) else 0].shape
-            check_tokens(own["tokens"], shape.B, shape.Q, f"tokens[{name!r}]")
-            check_tokens(own["key_tokens"], shape.B, shape.K, f"key_tokens[{name!r}]")
+            check_tokens(own["tokens"], shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
+            check_tokens(own["key_tokens"], shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
 
     def _desk(self) -> Desk:
         return _Desk(self)
@@ -369,6 +371,6 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
                     raise ValueError(f"{keyword} has {other!r}, which is no side: {advice}")
             given = given.get(name)
         if given is None and isinstance(side, AttentionWidget):
-            given = getattr(side, keyword)
+            given = side.as_strings(keyword)
         found[keyword] = given
     return found

@@ -11,6 +11,7 @@ from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MOST = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
+FEW = 16  # words, of which the rows are computed in no time
 PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
@@ -27,9 +28,13 @@ def cells(att: Call, batch: int, head: int, queries: range, keys: range, stage: 
 
 
 def normalizers(att: Call, batch: int, head: int, queries: range, stage: str) -> int:
-    """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known."""
+    """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known; of
+    words, for those of all their pieces, if not all are known."""
     if isinstance(att.source, Combined):
         return sum(normalizers(att.source.att, batch, one, queries, stage) for one in att.source.heads)
+    pieces = getattr(att.source, "pieces", None)
+    if pieces is not None:
+        return normalizers(pieces, batch, head, range(pieces.shape.Q), stage) if len(queries) > FEW else 0
     if stage not in NORMALIZED or streamed(att, stage) != "masked":
         return 0
     if att.known_rows(batch, head, queries) is not None:

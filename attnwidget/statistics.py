@@ -13,6 +13,7 @@ from .engine import Softmax, pair
 from .memory import Pair
 from .places import Cells, as_index, cuts
 from .precision import exact, exp_
+from .rules import whole
 from .stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .tensors import as_size
 
@@ -165,4 +166,6 @@ def _row(att: Call, batch: int, head: int, queries: range) -> tuple[Tensor, Tens
         permitted[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
         if stage == "masked":
             softmax.add(S, S.amax(0))
+        elif att.rules.rules:  # weights of words, of which some may be blocked
+            permitted[at] = whole(att.rules.allowed(Cells(batch, head, queries, keys)), queries, keys, att.device)[0]
     return row, permitted, softmax.pair() if stage == "masked" else None

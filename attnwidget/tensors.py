@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from .spelling import spell
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -133,18 +135,19 @@ def nearest(name: Any, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}? else " if close else ""
 
 
-def check_tokens(tokens: Any, batches: int, length: int, name: str) -> list[list[str]] | None:
+def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
     """Tokens as one list of strings for each sample; None where there are none.
 
     Args:
         tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
-            tuples or arrays.
+            tuples or arrays. With a tokenizer, ids as well.
         batches, length: how many samples, and positions in each, there are.
         name: what the user calls them.
+        tokenizer: what has words for ids, see `spelling.spell`.
 
     Raises:
-        TypeError: a plain string, or anything in it that is not a string.
-        ValueError: too many or too few.
+        TypeError: a plain string, or anything in it that is neither a string nor an id.
+        ValueError: too many or too few, or an id that the tokenizer has no word for.
 
     >>> check_tokens(["a", "cat"], batches=2, length=2, name="tokens")
     [['a', 'cat'], ['a', 'cat']]
@@ -155,12 +158,12 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str) -> list[list
         raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
     tokens = _as_list(tokens, name)
     if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
-        return [_check_sample(tokens, length, name)] * batches
+        return [_check_sample(tokens, length, name, tokenizer)] * batches
     if len(tokens) != batches:
         raise ValueError(
             f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
         )
-    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]") for i, sample in enumerate(tokens)]
+    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)]
 
 
 def _as_list(tokens: Any, name: str) -> list[Any]:
@@ -170,12 +173,15 @@ def _as_list(tokens: Any, name: str) -> list[Any]:
     return list(tokens)
 
 
-def _check_sample(tokens: list[Any], length: int, name: str) -> list[str]:
+def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> list[str]:
+    if tokenizer is not None and tokens and all(isinstance(token, int | np.integer) for token in tokens):
+        tokens = spell([int(token) for token in tokens], tokenizer, name)
     for i, token in enumerate(tokens):
         if not isinstance(token, str):
             kind = type(token).__name__
             raise TypeError(
                 f"{name}[{i}] is {token!r:.20}, of type {kind}: give strings, the tokenizer's own words for its ids"
+                + (", or tokenizer= as well" if tokenizer is None and isinstance(token, int | np.integer) else "")
             )
     if len(tokens) != length:
         raise ValueError(f"{name} has {len(tokens)} strings but there are {length} positions: give one for each")

@@ -68,20 +68,27 @@ def _state(att: Attention) -> dict[str, Any]:
 
 
 class Layers:
-    """The layers of a stack under other rules, each made when it is looked at and then kept."""
+    """The layers of a stack under other rules, and what is `then` done to them, each made when it is looked at and then
+    kept."""
 
-    def __init__(self, stack: Sequence[Attention], changes: Mapping[str, Any]):
-        self._stack, self._changes = stack, dict(changes)
+    def __init__(
+        self,
+        stack: Sequence[Attention],
+        changes: Mapping[str, Any],
+        then: Callable[[int, Attention], Attention] | None = None,
+    ):
+        self._stack, self._changes, self._then = stack, dict(changes), then
         self._made: dict[int, Attention] = {}
 
     def __len__(self) -> int:
         return len(self._stack)
 
     def __getitem__(self, layer: int) -> Attention:
-        if not self._changes:
+        if not self._changes and self._then is None:
             return self._stack[layer]
         if layer not in self._made:
-            self._made[layer] = what_if(self._stack[layer], self._changes)
+            found = what_if(self._stack[layer], self._changes) if self._changes else self._stack[layer]
+            self._made[layer] = found if self._then is None else self._then(layer, found)
         return self._made[layer]
 
 

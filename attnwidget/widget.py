@@ -19,8 +19,8 @@ import anywidget
 import traitlets
 from torch import Tensor
 
-from . import cost, ladder, picture, pyramid, requests, shown, slices, survey, wire
-from .attention import Attention
+from . import cost, images, ladder, picture, pyramid, requests, shown, slices, survey, wire
+from .attention import Attention, Shape
 from .check import examine
 from .difference import Both
 from .explain import Explanation
@@ -35,6 +35,7 @@ from .saved import LIMIT, Saved
 from .sketches import Sketches
 from .slices import Slices
 from .source import STAGES
+from .spelling import Spelling, spelling_of, word_ids
 from .stack import AttentionStack, stack_layers
 from .still import png_of
 from .survey import ALL_HEADS, Surveys
@@ -56,6 +57,8 @@ from .traits import (
 )
 from .vocabulary import Vocabulary
 from .what_if import Layers, what_if
+from .words import Bounds, merged_tokens
+from .words import bounds as word_bounds
 
 STATIC = pathlib.Path(__file__).parent / "static"
 THUMBNAIL_SIZE = 32
@@ -74,21 +77,19 @@ SHOW = (
     *LOOKS,
     *HEADS_VIEW,
     "what_if",
+    "pieces",
+    "tokenizer",
+    "grid",
+    "grid_side",
+    "grid_start",
+    "image",
     "layout",
 )  # keywords of every way to make one
-FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if")  # all other traits a front-end only reads
+FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if", "pieces")  # others a front-end only reads
 TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
-LINKED = (
-    "view",
-    "heads",
-    "combine",
-    "top_k",
-    "direction",
-    "query",
-    "key",
-    "what_if",
-)  # and of these other links, or stages
+# And of these other links, or stages.
+LINKED = ("view", "heads", "combine", "top_k", "direction", "query", "key", "what_if", "pieces")
 LINKS = 3  # of every token, where nothing is pinned
 LINK_BYTES = 8  # a partner and a weight
 TOGETHER = 4  # several heads as one: of so many such sets the levels are kept
@@ -113,8 +114,16 @@ class AttentionWidget(anywidget.AnyWidget):
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
         mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
-        tokens: a string for each query, or a list of such lists, one for each sample of the batch.
+        tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
+            its ids as well, a list, an array or a tensor (Q,) or (B, Q).
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
+        tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
+        pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
+            those of words.
+        grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
+            the queries, the keys or both (`grid_side`).
+        image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
+            for each sample.
         title: a line above the picture.
         layer, batch, head: what is shown first.
         query, key: the pinned pair; None where nothing is pinned.
@@ -158,7 +167,9 @@ class AttentionWidget(anywidget.AnyWidget):
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
 
-    view = Choice("heatmap", "graph", "heads", "stages", help="How the attention is drawn.").tag(sync=True)
+    view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
+        sync=True
+    )
     stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
     color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
@@ -176,10 +187,21 @@ class AttentionWidget(anywidget.AnyWidget):
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._tokens_of("query"))
+        sync=True, to_json=lambda value, widget: widget._tokens_message("query")
     )
     key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
-        sync=True, to_json=lambda value, widget: wire.encode_tokens(widget._tokens_of("key"))
+        sync=True, to_json=lambda value, widget: widget._tokens_message("key")
+    )
+
+    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.")
+    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(sync=True)
+    grid = traitlets.Any(None, help="Rows and columns of image patches, or None.").tag(
+        sync=True, to_json=lambda value, widget: widget._grid_message()
+    )
+    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.")
+    grid_start = Index(None, allow_none=True, help="The position of the first patch; None: they are the last ones.")
+    image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(
+        sync=True, to_json=lambda value, widget: widget._image_message()
     )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
@@ -295,12 +317,8 @@ class AttentionWidget(anywidget.AnyWidget):
             )
         with self._guard:
             self._cancel()
-            self._hold(attention)
-            self._version += 1
-            self._made.clear()
-            self._sketches = Sketches()
-            for kept in (self._examined, self._was):
-                kept.clear()
+            self._attention = attention
+            self._hold_anew()
             self._refresh_soon()
 
     def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
@@ -501,6 +519,9 @@ class AttentionWidget(anywidget.AnyWidget):
         self._views = Views(self._slices, self.send)
         self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
         self._refinement: picture.Refinement | None = None  # while the picture is a sampled one
+        self._spelled: tuple[Any, Spelling | None] = (None, None)
+        self._words: dict[tuple[int, int, int], tuple[Any, Bounds]] = {}  # of tokens, by who they are
+        self._word_tokens: dict[tuple[int, int], tuple[Bounds, list[str], list[str]]] = {}
         self._hold(attention)
         self._version = 0  # of the tensors, which may be replaced
         self._later: threading.Timer | None = None
@@ -513,13 +534,18 @@ class AttentionWidget(anywidget.AnyWidget):
         self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
         self._vocabularies: dict[str, Vocabulary] = {}
+        self._shown: tuple[Any, Any] = (None, None)  # the grid and the image that were last sent
+        self._sent_image: tuple[Any, dict[str, Any] | None] = (None, None)  # the one that was encoded last
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def _hold(self, attention: Attention | AttentionStack) -> None:
         self._attention = attention
-        self._stack = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
-        self._layers = Layers(self._stack, self.what_if)
+        self._whole = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self._stack = self._whole
+        if self.pieces == "words":
+            self._stack = AttentionStack([self._merge(*layer) for layer in enumerate(self._whole)], self._whole.names)
+        self._layers = Layers(self._whole, self.what_if, self._merge if self.pieces == "words" else None)
         self._shelf = Shelf()
         self._levels: dict[int, Levels] = {}
         self._together: dict[tuple[int, str], Levels] = {}  # several heads as one, those that were shown last
@@ -531,7 +557,8 @@ class AttentionWidget(anywidget.AnyWidget):
         self.on_msg(self._receive)
         self.observe(lambda change: self._refresh(), [*FOLLOWED, *LINKED])
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._check_anew(), ["tokens", "key_tokens"])
+        self.observe(lambda change: self._check_anew(), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
         super().open()
 
     # The selection: checked against the tensors, whoever sets it.
@@ -573,7 +600,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
         try:
-            what_if(self._stack[self.layer], changes)
+            what_if(self._whole[self.layer], changes)
         except IndexError as error:
             raise NotThere(str(error)) from None
         except TypeError as error:
@@ -590,6 +617,122 @@ class AttentionWidget(anywidget.AnyWidget):
             self._hold(self._attention)
             self._version += 1
             self._made.clear()
+
+    # Pieces merged into words.
+
+    _merges = True  # a comparison does not
+
+    @traitlets.validate("pieces")
+    def _can_merge(self, proposal: Any) -> str:
+        value = str(proposal["value"])
+        if value == "words" and not self._merges:
+            raise WrongValue("a comparison does not merge pieces: compare att.merge(words) of both sides")
+        if value == "words" and self.tokens is None and self.key_tokens is None:
+            raise WrongValue("pieces is 'words' but there are no tokens: give tokens= as well")
+        return value
+
+    @traitlets.observe("pieces")
+    def _regroup(self, change: Any) -> None:
+        """Positions are others now: what is pinned is the word that the piece is of, or a word's first piece."""
+        with self._guard:
+            self._cancel()
+            pins = [
+                (self._across("query", query, change["new"]), self._across("key", key, change["new"]))
+                for query, key in self.pins
+            ]
+            self._hold_anew()
+            self.pins = pins
+
+    def _hold_anew(self) -> None:
+        self._hold(self._attention)
+        self._version += 1
+        self._sketches = Sketches()
+        for kept in (self._made, self._examined, self._was):
+            kept.clear()
+
+    def _across(self, side: str, index: int | None, now: str) -> int | None:
+        words = self._bounds_of(side, self.layer)
+        if index is None or words is None:
+            return index
+        return words.word_of(index, self.batch) if now == "words" else words.first_of(index, self.batch)
+
+    def _merge(self, layer: int, att: Attention) -> Attention:
+        """A layer between words; as it is where no tokens fit it."""
+        words, key_words = self._bounds_of("query", layer), self._bounds_of("key", layer)
+        if words is None and key_words is None:
+            return att
+        return att.merge(words or range(att.shape.Q), key_words or range(att.shape.K))
+
+    def _bounds_of(self, side: str, layer: int) -> Bounds | None:
+        """The words of a layer's queries or keys; None where it has no tokens."""
+        shape = self._whole[layer].shape
+        samples = self._samples_of(side, shape)
+        if samples is None:
+            return None
+        length = shape.Q if side == "query" else shape.K
+        key = (id(samples), shape.B, length)
+        if key not in self._words or self._words[key][0] is not samples:
+            if len(self._words) >= CHECKED:
+                self._words.clear()
+            distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
+            ids = [word_ids(sample, self._spelling) for sample in distinct]
+            self._words[key] = samples, word_bounds(ids, shape.B, length, "tokens", self._whole[layer].device)
+        return self._words[key][1]
+
+    @property
+    def _spelling(self) -> Spelling | None:
+        if self._spelled[0] is not self.tokenizer:  # a fast one writes out its whole vocabulary to tell
+            self._spelled = self.tokenizer, spelling_of(self.tokenizer)
+        return self._spelled[1]
+
+    # Image patches among the positions.
+
+    @traitlets.validate("grid")
+    def _grid_fits(self, proposal: Any) -> tuple[int, int] | None:
+        if proposal["value"] is None:
+            return None
+        try:
+            grid = images.as_grid(proposal["value"])
+            shape = self._whole[self.layer].shape
+            images.place(grid, self.grid_side, self.grid_start, shape.Q, shape.K)
+        except IndexError as error:  # a layer set at the same time, that is not there
+            raise NotThere(str(error)) from None
+        except TypeError as error:
+            raise WrongType(str(error)) from None
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
+        return grid
+
+    @traitlets.validate("image")
+    def _image_can_be_shown(self, proposal: Any) -> Any:
+        try:
+            samples = images.as_images(proposal["value"], self._there_are("batch"))
+            for one in samples or ():
+                images.as_pixels(one)
+                if one is proposal["value"]:  # the same for all samples
+                    break
+        except (TypeError, ImportError) as error:
+            raise WrongType(str(error)) from None
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
+        return proposal["value"]
+
+    def _grid_message(self) -> dict[str, Any] | None:
+        """Where the selected layer has patches; None where they do not fit it, or tokens are merged."""
+        if self.grid is None or self.pieces == "words":
+            return None
+        shape = self._whole[self.layer].shape
+        try:
+            return images.place(self.grid, self.grid_side, self.grid_start, shape.Q, shape.K)._asdict()
+        except ValueError:  # it was checked for another layer
+            return None
+
+    def _image_message(self) -> dict[str, Any] | None:
+        samples = images.as_images(self.image, self._there_are("batch")) if self.grid is not None else None
+        image = None if samples is None else samples[min(self.batch, len(samples) - 1)]
+        if self._sent_image[0] is not image:
+            self._sent_image = image, images.encode_image(image)
+        return self._sent_image[1]
 
     @traitlets.validate("heads")
     def _heads_are_there(self, proposal: Any) -> list[int | None]:
@@ -624,8 +767,8 @@ class AttentionWidget(anywidget.AnyWidget):
     def _fits(self, proposal: Any) -> Any:
         name = proposal["trait"].name
         try:
-            length = self._there_are("query" if name == "tokens" else "key")
-            self._samples(proposal["value"], self._there_are("batch"), length, name)
+            shape = self._whole[self.layer].shape
+            self._samples(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
         except IndexError as error:  # a layer set at the same time, that is not there
             raise NotThere(str(error)) from None
         except TypeError as error:
@@ -639,7 +782,7 @@ class AttentionWidget(anywidget.AnyWidget):
         key = (id(tokens), batches, length)
         held, samples = self._checked.get(key, (None, None))
         if held is not tokens:
-            samples = check_tokens(tokens, batches, length, name)
+            samples = check_tokens(tokens, batches, length, name, self.tokenizer)
             if len(self._checked) >= CHECKED:
                 self._checked.clear()
             self._checked[key] = tokens, samples
@@ -647,16 +790,42 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _tokens_of(self, side: str, layer: int | None = None, batch: int | None = None) -> list[str] | None:
         """A sample's tokens, the selected one's unless said otherwise; None where the layer has another length."""
-        shape = self._stack[self.layer if layer is None else layer].shape
+        layer = self.layer if layer is None else layer
         batch = self.batch if batch is None else batch
-        tokens = (
-            self.key_tokens if side == "key" and (self.key_tokens is not None or shape.Q != shape.K) else self.tokens
-        )
+        samples = self._samples_of(side, self._whole[layer].shape)
+        if samples is None or self._stack[layer] is self._whole[layer]:
+            return None if samples is None else samples[batch]
+        words = self._bounds_of(side, layer)
+        assert words is not None
+        kept = self._word_tokens.get((id(samples[batch]), batch))
+        if kept is None or kept[0] is not words or kept[1] is not samples[batch]:
+            if len(self._word_tokens) >= CHECKED:
+                self._word_tokens.clear()
+            kept = words, samples[batch], merged_tokens(samples[batch], words, batch)
+            self._word_tokens[id(samples[batch]), batch] = kept
+        return kept[2]
+
+    def _samples_of(self, side: str, shape: Shape) -> list[list[str]] | None:
+        """The tokens of all samples of a layer of this shape; None where it has another length."""
+        only = self.key_tokens is not None or shape.Q != shape.K
+        tokens = self.key_tokens if side == "key" and only else self.tokens
         try:
-            samples = self._samples(tokens, shape.B, shape.Q if side == "query" else shape.K, "tokens")
+            return self._samples(tokens, shape.B, shape.Q if side == "query" else shape.K, "tokens")
         except ValueError:  # they were checked for another layer
             return None
-        return None if samples is None else samples[batch]
+
+    def as_strings(self, name: str) -> Any:
+        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
+        tokens = getattr(self, name)
+        if tokens is None or self.tokenizer is None:
+            return tokens
+        shape = self._whole[self.layer].shape
+        return self._samples(tokens, shape.B, shape.Q if name == "tokens" else shape.K, name)
+
+    def _tokens_message(self, side: str) -> dict[str, Any] | None:
+        """A sample's tokens, and how its vocabulary is written, where the tokenizer tells."""
+        message, spelling = wire.encode_tokens(self._tokens_of(side)), self._spelling
+        return message if message is None or spelling is None else {**message, "spelling": spelling}
 
     # Keeping the derived traits in step with the selection.
 
@@ -762,6 +931,12 @@ class AttentionWidget(anywidget.AnyWidget):
             if name not in self._told or self._told[name] is not now:
                 self._told[name] = now
                 self._send_soon(name)
+        if self.grid is not None:
+            grid, samples = self._grid_message(), images.as_images(self.image, self._there_are("batch"))
+            shown = grid, None if samples is None else id(samples[self.batch])
+            if self._shown != shown:
+                self._shown = shown
+                self._send_soon("grid", "image")
 
     def _make_facts(self, layer: int) -> dict[str, Any]:
         att, shape = self._layers[layer], self._layers[layer].shape
@@ -779,7 +954,14 @@ class AttentionWidget(anywidget.AnyWidget):
             "device": str(att.device),
             "is_causal": att.is_causal,
             "stages": list(att.stages),
+            "has_pieces": self._has_pieces(layer),
         }
+
+    def _has_pieces(self, layer: int) -> bool:
+        """Whether merging tokens into words would change anything, as far as the first of them tell."""
+        tokens = (self._samples_of(side, self._whole[layer].shape) for side in ("query", "key"))
+        firsts = [samples[0][: wire.PAGE] for samples in tokens if samples]
+        return self._merges and any(len(set(word_ids(some, self._spelling))) < len(some) for some in firsts)
 
     # What cannot be computed (out of memory, a lost device) is refused while opening; later the picture says why.
 
@@ -831,9 +1013,12 @@ class AttentionWidget(anywidget.AnyWidget):
     def _check_anew(self) -> None:
         """Tokens tell what is padding, and what is the same."""
         self._examined.clear()
+        self._checked.clear()
+        if self.pieces == "words":
+            self._hold_anew()
         self._forget_heads()
         self._made.pop("survey", None)
-        for name in ("findings", "deviation"):
+        for name in ("facts", "findings", "deviation"):
             self._made.pop(name, None)
         self._refresh()
 

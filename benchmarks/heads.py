@@ -4,7 +4,7 @@
     python benchmarks/heads.py --json out.json # and the same numbers as JSON
     python benchmarks/heads.py --no-browser
 
-README.md beside this file says what each line means. The browser's part needs Chromium, the browser tests' packages and a
+README.md beside this file says what each line means. The browser needs Chromium, the browser tests' packages and a
 bundle that is built.
 """
 
@@ -90,7 +90,7 @@ DRAWN = """() => {
 
 
 def first_picture(layers: AttentionStack) -> float:
-    """Seconds from asking for the widget until heads are on the canvas, on a plain page whose kernel is this process."""
+    """Seconds from asking for the widget until heads are on the canvas, on a plain page served by this process."""
     from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
     from lab import OfflinePages, chromium
 

@@ -82,7 +82,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
     assert state["facts"] == {
         "version": 0, "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6,
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
-        "stages": ["scores", "scaled", "masked", "weights", "contribution"],
+        "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")
     assert (state["title"], state["layer"], state["batch"], state["head"]) == ("Six letters", 0, 1, 2)
@@ -455,7 +455,7 @@ REFUSED: list[dict[str, Any]] = [
     {"head": 99}, {"head": -3}, {"layer": 1}, {"layer": -99}, {"head": 1, "layer": -99}, {"batch": 10**30},
     {"query": 3}, {"key": -4}, {"head": 1.0}, {"head": "1"}, {"head": None}, {"head": True}, {"query": [1]},
     {"query": {"a": {"b": [1, 2, {"c": None}]}}}, {"stage": "weight"}, {"stage": None}, {"stage": ["weights"]},
-    {"pool": 1}, {"view": "text"}, {"theme": {}}, {"palette": "x" * 10**5}, {"color_scale": [[[]]]},
+    {"pool": 1}, {"view": "tree"}, {"theme": {}}, {"palette": "x" * 10**5}, {"color_scale": [[[]]]},
     {"color_range": [1, 0]}, {"color_range": ["a", "b"]}, {"color_range": [0, 10**400]}, {"color_range": [0, None]},
     {"color_range": 3}, {"color_range": "heads"}, {"head": 1, "stage": "scores", "theme": "darkest"},
     {"query": 1, "key": 2, "head": 7}, {"layer": float("inf")}, {"theme": "half \ud800"},

@@ -88,6 +88,8 @@ export function labelsOf(labels: Labels, places: Places): Labels {
   return {
     length: places.length,
     at: (place): Label => labels.at(places.a(place)),
+    piece: (place) => labels.piece(places.a(place)),
+    raw: (place) => labels.raw(places.a(place)),
     find: (text) => labels.find(text)?.flatMap((position) => places.of(position) ?? []) ?? null,
   };
 }

@@ -12,7 +12,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "compare" | "heatmap" | "graph" | "heads" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "stages";
 /** What of a head is measured. */
 export type Metric =
   | "entropy"
@@ -93,6 +93,8 @@ export interface Facts {
   stages: Stage[];
   /** Only in a saved file: what of this layer is in it, and which layers are. */
   saved?: { layers: number[]; heads: number[]; samples: number[] };
+  /** Whether merging tokens into words would change anything. */
+  has_pieces?: boolean;
 }
 
 export interface PictureMessage {
@@ -346,6 +348,25 @@ export interface TokensMessage {
   ends: Envelope;
   /** How many there are; those that are not in `text` are asked for. */
   length?: number;
+  /** How the vocabulary is written, where the tokenizer told. */
+  spelling?: "bytes" | "spaced" | "text";
+}
+
+/** Image patches among the positions, row by row: where they begin; null on a side that has none. */
+export interface GridMessage {
+  rows: number;
+  columns: number;
+  query: number | null;
+  key: number | null;
+}
+
+/** What was cut into patches. */
+export interface ImageMessage {
+  mime: string;
+  data: Bytes;
+  /** In pixels, as it was given. */
+  width: number;
+  height: number;
 }
 
 export interface Traits {
@@ -390,6 +411,10 @@ export interface Traits {
   /** null while they are not known: of a long head only once they were asked for. */
   findings: Finding[] | null;
   deviation: Deviation | null;
+  /** Whether tokens are shown one by one or merged into words. */
+  pieces?: "pieces" | "words";
+  grid?: GridMessage | null;
+  image?: ImageMessage | null;
 }
 
 export type TraitName = keyof Traits;
@@ -434,6 +459,9 @@ const traitNames = {
   changes: true,
   findings: true,
   deviation: true,
+  pieces: true,
+  grid: true,
+  image: true,
 } satisfies Record<TraitName, true>;
 
 /** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */

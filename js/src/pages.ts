@@ -2,7 +2,19 @@
 
 import { signal } from "@preact/signals-core";
 import { count } from "./format";
-import { display, type Labels, styleOf, type TokenText, unnamed } from "./tokens";
+import {
+  display,
+  inText,
+  joinOf,
+  type Labels,
+  partly,
+  pieceOf,
+  styleOf,
+  type TokenStyle,
+  type TokenText,
+  unnamed,
+  unread,
+} from "./tokens";
 
 export const PAGE = 4096;
 const KEPT = 256; // pages: all of a million tokens
@@ -18,10 +30,13 @@ export function pagedLabels(
   first: readonly string[],
   length: number,
   ask: (start: number, stop: number) => Promise<readonly string[] | null>,
+  spelling?: TokenStyle,
 ): Labels {
-  const style = styleOf(new Set(first));
+  const kinds = new Set(first);
+  const style = spelling ?? styleOf(kinds);
+  const join = joinOf(kinds, style);
   const texts = new Map<string, TokenText>();
-  const pages = new Map<number, readonly TokenText[]>();
+  const pages = new Map<number, readonly string[]>();
   const arrivals = signal(0);
   const onTheWay = new Set<number>();
   let wanted: number[] = [];
@@ -38,7 +53,7 @@ export function pagedLabels(
     return text;
   };
   const keep = (page: number, tokens: readonly string[]) => {
-    pages.set(page, tokens.map(read));
+    pages.set(page, tokens);
     if (pages.size > KEPT) pages.delete(pages.keys().next().value as number);
   };
   for (let stop = PAGE; stop <= first.length; stop += PAGE) keep(stop / PAGE - 1, first.slice(stop - PAGE, stop));
@@ -71,24 +86,39 @@ export function pagedLabels(
     }
   }
 
+  /** A token, if its page is here; else it is looked for. */
+  function raw(position: number): string | null {
+    const page = Math.floor(position / PAGE);
+    const tokens = pages.get(page);
+    if (tokens === undefined) {
+      void arrivals.value;
+      if (position >= 0 && position < length) want(page);
+      return null;
+    }
+    if (page !== latest) {
+      pages.delete(page);
+      pages.set(page, tokens);
+      latest = page;
+    }
+    return tokens[position % PAGE] ?? null;
+  }
+
+  /** A token beside one that is here; another page is not asked for. */
+  const near = (position: number) => pages.get(Math.floor(position / PAGE))?.[position % PAGE] ?? null;
+
   return {
     length,
+    raw,
     at(position) {
-      const page = Math.floor(position / PAGE);
-      const tokens = pages.get(page);
-      if (tokens === undefined) {
-        void arrivals.value;
-        if (position >= 0 && position < length) want(page);
-        return unnamed(position);
-      }
-      if (page !== latest) {
-        pages.delete(page);
-        pages.set(page, tokens);
-        latest = page;
-      }
-      const shown = tokens[position % PAGE];
-      if (shown === undefined) return unnamed(position);
+      const token = raw(position);
+      if (token === null) return unnamed(position);
+      const { text, special } = read(token);
+      const shown = { text: partly(near, position, text, style), special };
       return { ...shown, position, repeated: false, subscript: shown.special ? "" : count(position) };
+    },
+    piece(position) {
+      const token = raw(position);
+      return token === null ? unread(position) : inText(pieceOf(token, style, join), near, position, style);
     },
     find: () => null,
   };

@@ -22,7 +22,7 @@ import type {
 import { pagedLabels } from "./pages";
 import { decodePair, decodeStages, type Pair, type Stages } from "./steps";
 import { createTileCache, type TileCache, tilesOf } from "./tiles";
-import { type Labels, labels } from "./tokens";
+import { type Labels, labels, type TokenStyle, withPatches } from "./tokens";
 import {
   decodeGrid,
   decodeLinks,
@@ -53,6 +53,7 @@ export type Looks = Pick<
   | "combine"
   | "what_if"
   | "against"
+  | "pieces"
 >;
 
 const PLAIN = [
@@ -84,6 +85,9 @@ const PLAIN = [
   "against",
   "findings",
   "deviation",
+  "pieces",
+  "grid",
+  "image",
 ] as const;
 type Plain = (typeof PLAIN)[number];
 
@@ -357,13 +361,18 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     computed(() => {
       const known = tokens[side].value;
       const length = side === "query" ? facts.value.queries : facts.value.keys;
-      if (known === null || known.length <= known.tokens.length) return labels(known?.tokens ?? null, length);
+      if (known === null || known.length <= known.tokens.length) {
+        const grid = traits.grid.value;
+        if (known === null && grid) return withPatches(labels(null, length), grid, grid[side]);
+        return labels(known?.tokens ?? null, length, known?.spelling);
+      }
       const of = { layer: traits.layer.peek(), batch: traits.batch.value, side };
-      return pagedLabels(known.tokens, known.length, async (start, end) => {
+      const ask = async (start: number, end: number) => {
         if (kernel.state.peek() === "gone") return null;
         const { text, ends, buffers } = await kernel.request("tokens", { ...of, start, stop: end });
         return decodeTokens(tokensIn(text, ends, buffers));
-      });
+      };
+      return pagedLabels(known.tokens, known.length, ask, known.spelling);
     });
 
   stop.addEventListener("abort", () => {
@@ -403,7 +412,8 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
 /** The tokens that were sent, and how many there are. */
 async function readTokens(message: TokensMessage) {
   const tokens = (await decodeTokens(message)) ?? [];
-  return { tokens, length: message.length ?? tokens.length };
+  const spelling: TokenStyle | undefined = message.spelling === "text" ? "words" : message.spelling;
+  return { tokens, length: message.length ?? tokens.length, ...(spelling ? { spelling } : {}) };
 }
 
 /** Tokens of a reply, as a trait would bring them. */

@@ -1,8 +1,11 @@
 /** Tokens as labels: a tokenizer's own marks go, and what cannot be seen is made visible. */
 import { count } from "./format";
 
-/** How a tokenizer writes its vocabulary: as text, or each byte as a character (GPT-2 and its descendants). */
-export type TokenStyle = "text" | "bytes";
+/**
+ * How a tokenizer writes its vocabulary: as text with marks of its own, each byte as a character (GPT-2 and its
+ * descendants), or with real spaces before words. In "words" Ġ is a letter of somebody's own.
+ */
+export type TokenStyle = "text" | "bytes" | "spaced" | "words";
 
 export interface TokenText {
   text: string;
@@ -18,9 +21,23 @@ export interface Label extends TokenText {
   subscript: string;
 }
 
+/** A token within running text. */
+export interface Piece {
+  readonly text: string;
+  /** Whether a space is before it; null where only what stands around it tells. */
+  readonly space: boolean | null;
+  /** Whether a line ends with it. */
+  readonly breaks: boolean;
+  readonly special: boolean;
+}
+
 export interface Labels {
   readonly length: number;
   at(position: number): Label;
+  /** As running text shows it. */
+  piece(position: number): Piece;
+  /** As the tokenizer writes it; null while that is not known. */
+  raw(position: number): string | null;
   /** Where a text is, first those tokens that are nothing else; null where not all tokens are here. */
   find(text: string): number[] | null;
 }
@@ -34,6 +51,11 @@ const ALWAYS_SPECIAL = /^(?:\[\/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+
 const SPECIAL_NAME =
   /^<\/?(?:s|pad|unk|mask|bos|eos|bot|eot|eod|eop|cls|sep|think|tool_call|tool_response|mask_\d+|extra_id_\d+|unused_?\d*|reserved\w*|special\w*|(?:start|end|begin)_(?:of|header)\w*|\w+_start|\w+_end|fim_\w+|(?:image|audio|video)(?:_\w+)?|s_\w+)>$/i;
 const BYTE = /^<0x([0-9A-F]{2})>$/;
+const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
+/** Ends a word in the vocabularies of CLIP and of the first GPT. */
+const END = "</w>";
+/** A word after a space, or a run of white space, as a byte-level vocabulary writes them. */
+const MARKED = /^[ĠĊĉ]+[!-~¡-¬®-ÿ]|[ĠĊĉ]{2}/u;
 
 /** Tokens that show as they are, as most do. */
 const PLAIN = /^(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+$/;
@@ -55,22 +77,36 @@ export function display(token: string, style: TokenStyle = "text"): TokenText {
 }
 
 /** The labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use. */
-export function labels(tokens: readonly string[] | null, length: number): Labels {
-  let read: { texts: Map<string, TokenText>; uses: Map<string, number> } | null = null;
+export function labels(tokens: readonly string[] | null, length: number, spelling?: TokenStyle): Labels {
+  let read: ReturnType<typeof readAll> | null = null;
   const readNow = () => {
-    read ??= readAll(tokens ?? []);
+    read ??= readAll(tokens ?? [], spelling);
     return read;
   };
+  const raw = (position: number) => tokens?.[position] ?? null;
   return {
     length,
     at(position) {
       const token = tokens?.[position];
       if (token === undefined) return unnamed(position);
-      const { texts, uses } = readNow();
+      const { texts, uses, style } = readNow();
       const { text, special } = texts.get(token) as TokenText;
       const repeated = (uses.get(text) as number) > 1;
-      return { text, special, position, repeated, subscript: repeated && !special ? count(position) : "" };
+      return {
+        text: partly(raw, position, text, style),
+        special,
+        position,
+        repeated,
+        subscript: repeated && !special ? count(position) : "",
+      };
     },
+    piece(position) {
+      const token = raw(position);
+      if (token === null) return unread(position);
+      const { style, join } = readNow();
+      return inText(pieceOf(token, style, join), raw, position, style);
+    },
+    raw,
     find: (text) => find(text, tokens ?? [], readNow().texts),
   };
 }
@@ -78,6 +114,31 @@ export function labels(tokens: readonly string[] | null, length: number): Labels
 /** The label of a token that is not known: its position. */
 export function unnamed(position: number): Label {
   return { text: count(position), special: false, position, repeated: false, subscript: "" };
+}
+
+/** Positions without tokens, of which some are image patches: named by row and column. */
+export function withPatches(
+  of: Labels,
+  { rows, columns }: { rows: number; columns: number },
+  start: number | null,
+): Labels {
+  const name = (position: number) => {
+    const patch = start === null ? -1 : position - start;
+    if (patch < 0 || patch >= rows * columns) return null;
+    return `row ${Math.floor(patch / columns)}, ${patch % columns}`;
+  };
+  return {
+    ...of,
+    at(position) {
+      const text = name(position);
+      return text === null ? of.at(position) : { ...of.at(position), text };
+    },
+  };
+}
+
+/** A token of running text that is not known: its position. */
+export function unread(position: number): Piece {
+  return { text: count(position), space: true, breaks: false, special: false };
 }
 
 /** Each different token is compared once, as it is shown and as the tokenizer writes it; case does not matter. */
@@ -116,10 +177,11 @@ export function shorten(text: string, max: number, measure: (text: string) => nu
 }
 
 /** Each different token is looked at once, however often it occurs. */
-function readAll(tokens: readonly string[]) {
+function readAll(tokens: readonly string[], spelling?: TokenStyle) {
   const times = new Map<string, number>();
   for (const token of tokens) times.set(token, (times.get(token) ?? 0) + 1);
-  const style = styleOf(times.keys());
+  const style = spelling ?? styleOf(times.keys());
+  const join = joinOf(times.keys(), style);
   const texts = new Map<string, TokenText>();
   const uses = new Map<string, number>();
   for (const [token, count] of times) {
@@ -127,19 +189,56 @@ function readAll(tokens: readonly string[]) {
     texts.set(token, shown);
     uses.set(shown.text, (uses.get(shown.text) ?? 0) + count);
   }
-  return { texts, uses };
+  return { texts, uses, style, join };
 }
 
-/** Byte-level if a space or line break is written so, and nothing occurs that such a vocabulary cannot write. */
+/**
+ * Byte-level if words or runs begin with such a space or line break, and nothing occurs that such a vocabulary cannot
+ * write, or no text would hold. Ġ and Ċ alone, or among letters, are somebody's own.
+ */
 export function styleOf(tokens: Iterable<string>): TokenStyle {
-  let marked = false;
+  let [marked, letters, strange] = [false, false, false];
   for (const token of tokens) {
     if (PLAIN.test(token) || ALWAYS_SPECIAL.test(token) || SPECIAL_NAME.test(token)) continue;
-    if (!BYTE_LEVEL.test(token)) return "text";
-    marked ||= /[ĠĊĉ]/.test(token);
+    strange ||= !BYTE_LEVEL.test(token);
+    marked ||= MARKED.test(token);
+    letters ||= BYTE_LEVEL.test(token) && Array.from(token, byteOf).some(neverInText);
   }
-  return marked ? "bytes" : "text";
+  if (!marked || letters) return "words";
+  return strange ? "text" : "bytes";
 }
+
+/** How tokens become running text: their spaces are known, or those after the last piece of a word, or none is. */
+export type Join = "known" | "ends" | "words";
+
+export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
+  if (style === "bytes" || style === "spaced") return "known";
+  for (const token of tokens) {
+    if (ALWAYS_SPECIAL.test(token) || SPECIAL_NAME.test(token)) continue;
+    if (/^[▁\s]|\s$/u.test(token) || (style === "text" && MARKED.test(token))) return "known";
+    if (token.endsWith(END)) return "ends";
+  }
+  return "words";
+}
+
+/** A token as running text shows it: without the space before it and the marks of a piece. */
+export function pieceOf(token: string, style: TokenStyle, join: Join): Piece {
+  const { text, special } = display(token, style);
+  if (special) return { text, special, space: true, breaks: false };
+  const plain = plainText(token, style);
+  const breaks = /\n$/.test(plain);
+  if (join === "words") {
+    const inside = /^##[^#\s]/u.test(token);
+    return { text: inside ? text.slice(1) : text, special, space: inside ? false : null, breaks };
+  }
+  // For the last of a word its space comes after it: whoever joins pieces asks the one before.
+  if (join === "ends") return { text, special, space: false, breaks };
+  const space = /^ /.test(spacesOf(token, style)) && plain.trim() !== "";
+  return { text: space && /^ /.test(plain) ? text.replace(/^·/, "") : text, special, space, breaks };
+}
+
+/** Whether a word ends with a piece of a vocabulary that marks the ends of words. */
+export const endsWord = (token: string | null) => token?.endsWith(END) === true;
 
 /** Without the tokenizer's marks; what is left of a space is one that the mark did not stand for. */
 function plainText(token: string, style: TokenStyle): string {
@@ -149,12 +248,18 @@ function plainText(token: string, style: TokenStyle): string {
     return code < 0x80 ? String.fromCharCode(code) : token;
   }
   if (/^##[^#\s]/u.test(token)) return `\u2010${token.slice(2)}`;
-  const spaced =
-    style === "bytes" && !ASCII_BYTES.test(token)
-      ? fromBytes(token)
-      : token.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
-  const startsWord = spaced.startsWith(" ") && !token.startsWith(" ") && spaced.trim() !== "";
-  return startsWord ? spaced.slice(1) : spaced;
+  const spaced = spacesOf(token, style);
+  const isMark = style === "spaced" || !token.startsWith(" ");
+  return isMark && spaced.startsWith(" ") && spaced.trim() !== "" ? spaced.slice(1) : spaced;
+}
+
+/** The text that a token stands for, with the space before it. */
+function spacesOf(token: string, style: TokenStyle): string {
+  const bare = token.length > END.length && token.endsWith(END) ? token.slice(0, -END.length) : token;
+  if (style === "spaced") return bare;
+  if (style === "words") return bare.replace(/▁/g, " ");
+  if (style === "bytes" && !ASCII_BYTES.test(bare)) return BYTE_LEVEL.test(bare) ? fromBytes(bare) : bare;
+  return bare.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
 }
 
 /** Spaces at the ends and in runs, line breaks, tabs and all that is invisible, made visible. */
@@ -200,6 +305,14 @@ const BYTE_LEVEL = /^[!-~¡-¬®-ÿĀ-Ń]+$/u;
 /** Those of which only white space is written in another way. */
 const ASCII_BYTES = /^[!-~ĠĊĉ]*$/u;
 
+/** Bytes that no text holds: control characters, and those that UTF-8 has no use for. */
+const neverInText = (byte: number) =>
+  byte === 0x7f ||
+  byte === 0xc0 ||
+  byte === 0xc1 ||
+  byte > 0xf4 ||
+  (byte < 0x20 && byte !== 9 && byte !== 10 && byte !== 13);
+
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** The text of a byte-level token; bytes that are no whole character are shown as such. */
@@ -208,9 +321,7 @@ function fromBytes(token: string): string {
   try {
     return utf8.decode(raw);
   } catch {
-    return Array.from(raw, (byte) =>
-      byte < 0x80 ? String.fromCharCode(byte) : `<0x${byte.toString(16).toUpperCase()}>`,
-    ).join("");
+    return Array.from(raw, (byte) => (byte < 0x80 ? String.fromCharCode(byte) : hex(byte))).join("");
   }
 }
 
@@ -219,4 +330,80 @@ function byteOf(character: string): number {
   if (code < 0x100) return code;
   const place = code - 0x100;
   return place <= 0x20 ? place : place <= 0x42 ? place - 0x21 + 0x7f : 0xad;
+}
+
+/** Tokens to either side among which the rest of a character is looked for: it has at most four bytes. */
+const AROUND = 3;
+
+/** A token within running text: of a character in parts the first shows it, each other one a dot. */
+export function inText(
+  piece: Piece,
+  raw: (position: number) => string | null,
+  position: number,
+  style: TokenStyle,
+): Piece {
+  if (!piece.text.includes("<0x")) return piece;
+  const text = partly(raw, position, piece.text, style);
+  return { ...piece, text: text.replace(/ 1\/\d/g, "").replace(/\S+ [2-4]\/\d/gu, "·") };
+}
+
+/** Of a token that holds part of a character, that character, and which part: `é 1/2`; `text` of any other. */
+export function partly(
+  raw: (position: number) => string | null,
+  position: number,
+  text: string,
+  style: TokenStyle,
+): string {
+  if (!text.includes("<0x")) return text;
+  const bytesAt = (at: number) => rawBytes(raw(at), style);
+  const own = bytesAt(position);
+  if (own === null) return text;
+  let [first, last] = [position, position];
+  while (position - first < AROUND && bytesAt(first - 1) !== null) first--;
+  while (last - position < AROUND && bytesAt(last + 1) !== null) last++;
+  const bytes: number[] = [];
+  const owners: number[] = [];
+  for (let at = first; at <= last; at++) {
+    for (const byte of bytesAt(at) as readonly number[]) {
+      bytes.push(byte);
+      owners.push(at);
+    }
+  }
+  let found = "";
+  for (let at = 0; at < bytes.length; ) {
+    const length = characterAt(bytes, at);
+    const sharing = [...new Set(owners.slice(at, at + Math.max(1, length)))];
+    const part = sharing.indexOf(position);
+    if (part >= 0) {
+      if (length === 0) found += hex(bytes[at] as number);
+      else {
+        const character = utf8.decode(Uint8Array.from(bytes.slice(at, at + length)));
+        found += sharing.length === 1 ? character : `${character} ${part + 1}/${sharing.length}`;
+      }
+    }
+    at += Math.max(1, length);
+  }
+  return visible(found.startsWith(" ") && found.trim() !== "" ? found.slice(1) : found);
+}
+
+const hex = (byte: number) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
+
+/** The bytes that a token stands for, if it is of those that are written by bytes. */
+function rawBytes(token: string | null, style: TokenStyle): readonly number[] | null {
+  if (token === null) return null;
+  if (BYTES.test(token)) return token.match(/[0-9A-F]{2}/g)?.map((digits) => Number.parseInt(digits, 16)) ?? null;
+  return style === "bytes" && BYTE_LEVEL.test(token) && !ALWAYS_SPECIAL.test(token) ? Array.from(token, byteOf) : null;
+}
+
+/** How many bytes the character has that begins here; 0 where none does. */
+function characterAt(bytes: readonly number[], at: number): number {
+  const first = bytes[at] as number;
+  const length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  if (length === 0 || at + length > bytes.length) return 0;
+  try {
+    utf8.decode(Uint8Array.from(bytes.slice(at, at + length)));
+    return length;
+  } catch {
+    return 0;
+  }
 }

@@ -7,7 +7,7 @@ import type { Changed } from "./compare";
 import type { HeadOf } from "./heads";
 import type { Kernel } from "./kernel";
 import { type Mode, modeOf } from "./layout";
-import type { HeadName } from "./model";
+import type { HeadName, ViewName } from "./model";
 import {
   type Bin,
   type Ranked,
@@ -79,6 +79,9 @@ export interface Ui {
   readonly pinned: ReadonlySignal<Reading | null>;
 }
 
+/** The views whose panel ranks a row or column. */
+const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
+
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
   const outer = signal(0);
@@ -117,7 +120,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
   });
 
-  const listed = computed(() => (store.view.value === "heatmap" ? target.value : null)); // the graph asks for its own
+  const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask for their own
 
   const brush = computed(() => {
     const picture = store.picture.value;

@@ -7,14 +7,16 @@ import { compare } from "./compare";
 import { mount, part, px, type View } from "./dom";
 import { graph } from "./graph";
 import { heads } from "./heads";
+import { image } from "./image";
 import { matrix } from "./matrix";
 import { Message } from "./message";
 import { picker } from "./picker";
 import { stages } from "./stages";
 import { notice, status } from "./status";
+import { text } from "./text";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, heads, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, text, image, heads, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;

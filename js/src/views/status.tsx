@@ -63,7 +63,7 @@ function Status({ ui }: { ui: Ui }) {
           <GraphLine ui={ui} />
         ) : reading === null ? (
           <>
-            <Pinned ui={ui} />
+            {hints(ui) ? <Hint ui={ui} /> : <Pinned ui={ui} />}
             {pair !== null && <PairWeight pair={pair} />}
           </>
         ) : (
@@ -71,6 +71,22 @@ function Status({ ui }: { ui: Ui }) {
         )}
       </span>
       <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+const hints = ({ store }: Ui) => store.view.value === "text" || store.view.value === "image";
+
+/** What is pinned in a running text or in an image, and what a click does. */
+function Hint({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const pinned = (store.query.value ?? store.key.value) !== null;
+  const what = store.view.value === "text" ? "token" : "patch";
+  return (
+    <>
+      {pinned && <Pinned ui={ui} />}
+      {pinned && <i class="aw-gap" />}
+      click {pinned ? `another ${what}` : `a ${what}`} to pin it
     </>
   );
 }

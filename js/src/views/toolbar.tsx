@@ -18,9 +18,11 @@ const COMPARE = { value: "compare", name: "Compare" } as const;
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
   { value: "graph", name: "Graph" },
+  { value: "text", name: "Text" },
   { value: "heads", name: "Heads" },
   { value: "stages", name: "Stages" },
 ] as const;
+const IMAGE = { value: "image", name: "Image" } as const;
 
 export function toolbar(ui: Ui): View {
   return mount(part("aw-toolbar", "toolbar"), () => <Toolbar ui={ui} />);
@@ -32,10 +34,17 @@ function Toolbar({ ui }: { ui: Ui }) {
   const picture = store.picture.value;
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
   const sides = store.sides.value ?? [];
-  const views = sides.length > 0 ? [COMPARE, ...VIEWS] : VIEWS;
+  const views = [
+    ...(sides.length > 0 ? [COMPARE] : []),
+    ...VIEWS.slice(0, 3),
+    ...(store.grid.value ? [IMAGE] : []),
+    ...VIEWS.slice(3),
+  ];
+  const crowded = mode === "narrow" || (mode === "under" && views.length > 5);
   const roomy = mode === "beside" || mode === "wide";
   const isGraph = store.view.value === "graph";
   const isStages = store.view.value === "stages";
+  const isRead = store.view.value === "text" || store.view.value === "image";
   const isCompare = store.view.value === "compare";
   const isHeads = store.view.value === "heads";
   const togetherMenu = canCombine(ui);
@@ -93,15 +102,16 @@ function Toolbar({ ui }: { ui: Ui }) {
         {(isStages || changed) && !isHeads && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
           <WhatIfMenu ui={ui} />
         )}
-        {mode !== "narrow" && !isGraph && !isStages && !isHeads && (
+        {(isRead ? roomy : mode !== "narrow") && !isGraph && !isStages && !isHeads && (
           <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
         )}
-        {roomy && !isGraph && !isStages && !isHeads && (
+        {isRead && !crowded && <ReadMenu ui={ui} />}
+        {roomy && !isGraph && !isStages && !isHeads && !isRead && (
           <Menu name="Colour" label="Colour" value={store.color_scale.value} sections={colour}>
             <OwnRange range={range} ui={ui} />
           </Menu>
         )}
-        {roomy && pooled && !isGraph && !isStages && !isHeads && (
+        {roomy && pooled && !isGraph && !isStages && !isHeads && !isRead && (
           <Menu
             name="Pool"
             label="Pool"
@@ -115,9 +125,13 @@ function Toolbar({ ui }: { ui: Ui }) {
             ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
             ...(isHeads && mode === "narrow" ? [barSection(ui, "Bar"), orderSection(ui, "Order")] : []),
             ...(togetherMenu && !roomy ? [togetherSection(ui, "Heads")] : []),
-            ...(isGraph || isStages || isHeads || mode !== "narrow" ? [] : [{ ...show, title: "Show" }]),
-            ...(isGraph || isStages || isHeads || roomy ? [] : colour),
-            ...(isGraph || isStages || isHeads || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...(isGraph || isStages || isHeads || (isRead ? roomy : mode !== "narrow")
+              ? []
+              : [{ ...show, title: "Show" }]),
+            ...(isRead && crowded ? [readSection(ui, "Read")] : []),
+            ...(isGraph || isStages || isHeads || (roomy && !isRead) ? [] : colour),
+            ...(isGraph || isStages || isHeads || isRead || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
+            ...(store.facts.value.has_pieces ? [piecesSection(ui)] : []),
             ...lookSections(ui),
           ]}
         >
@@ -131,18 +145,35 @@ function Toolbar({ ui }: { ui: Ui }) {
 /** What of the links is drawn, and whose. */
 function GraphMenus({ ui, roomy }: { ui: Ui; roomy: boolean }) {
   if (!roomy) return null;
-  const { store } = ui;
   return (
     <>
-      <Menu
-        name="Read"
-        label="Read"
-        value={store.direction.value === "query" ? "what it attends to" : "who attends to it"}
-        sections={[readSection(ui)]}
-      />
+      <ReadMenu ui={ui} />
       <Menu name="Keep" label="Keep" value={keepName(ui)} sections={[keepSection(ui)]} />
     </>
   );
+}
+
+function ReadMenu({ ui }: { ui: Ui }) {
+  return (
+    <Menu
+      name="Read"
+      label="Read"
+      value={ui.store.direction.value === "query" ? "what it attends to" : "who attends to it"}
+      sections={[readSection(ui)]}
+    />
+  );
+}
+
+function piecesSection({ store }: Ui): Section {
+  return {
+    title: "Tokens",
+    value: store.pieces.value ?? "pieces",
+    choices: [
+      { value: "pieces", name: "pieces", note: "as the tokenizer cuts them" },
+      { value: "words", name: "words", note: "to one summed, from one averaged" },
+    ],
+    choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
+  };
 }
 
 function againstSection({ store }: Ui): Section {

@@ -1,0 +1,181 @@
+"""Pieces merged into words: the definition of Clark et al. (2019, §4.1), cell by cell, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnwidget import Attention, AttentionWidget, masks
+
+IDS = [0, 0, 1, 2, 2, 2, None, 3, 4, 4]
+SPANS = [(0, 2), (2, 3), (3, 6), (6, 7), (7, 8), (8, 10)]
+TOKENS = ["em", "##bed", "the", "mill", "##er", "##s", "[SEP]", "a", "riv", "##er"]
+
+
+def random(**more: Any) -> Attention:
+    generator = torch.Generator().manual_seed(7)
+    q, k, v = torch.randn(3, 2, 3, 10, 8, generator=generator, dtype=torch.float64)
+    return Attention(q, k, v, **more)
+
+
+def by_definition(weights: Tensor) -> Tensor:
+    """Summed over the pieces of the key, averaged over those of the query."""
+    return torch.stack([torch.stack([weights[q0:q1, k0:k1].sum(1).mean() for k0, k1 in SPANS]) for q0, q1 in SPANS])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"is_causal": True}, {"window": 3}, {"softcap": 2.0}, {"mask": torch.rand(10, 10) > 0.4}],
+    ids=["plain", "causal", "window", "softcap", "mask"],
+)
+def test_weights_are_those_of_the_definition(rules: dict[str, Any]) -> None:
+    att = random(**rules)
+    merged = att.merge(IDS)
+    assert merged.shape[:5] == (2, 3, 3, 6, 6)
+    for batch in range(2):
+        for head in range(3):
+            expected = by_definition(att.block(batch=batch, head=head))
+            torch.testing.assert_close(merged.block(batch=batch, head=head), expected, rtol=0, atol=1e-14)
+
+
+def test_rows_sum_to_one_as_those_of_the_pieces_do() -> None:
+    sums = random(is_causal=True).merge(IDS).block().sum(1)
+    torch.testing.assert_close(sums, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("rules", [{"is_causal": True}, {"mask": masks.sliding_window(2)}])
+def test_a_word_may_attend_where_any_of_its_pieces_may(rules: dict[str, Any]) -> None:
+    att = random(**rules)
+    allowed = att.block("allowed")
+    expected = torch.tensor([[bool(allowed[a:b, c:d].any()) for c, d in SPANS] for a, b in SPANS])
+    assert torch.equal(att.merge(IDS).block("allowed"), expected)
+
+
+def test_words_of_queries_and_keys_may_differ() -> None:
+    q, k = torch.randn(4, 8, dtype=torch.float64), torch.randn(10, 8, dtype=torch.float64)
+    att = Attention(q, k)
+    merged = att.merge([0, 1, 1, 2], IDS)
+    assert merged.shape[3:5] == (3, 6)
+    W = att.block()
+    assert merged.block()[1, 0] == pytest.approx(float((W[1:3, :2].sum(1)).mean()), abs=1e-14)
+
+
+def test_samples_with_other_words_have_empty_ones_at_the_end() -> None:
+    merged = random().merge([IDS, list(range(10))])
+    assert merged.shape[3:5] == (10, 10)
+    assert not merged.block("allowed", batch=0)[:, 6:].any()
+    assert not merged.block(batch=0)[6:].any()
+    torch.testing.assert_close(merged.block(batch=1), random().block(batch=1), rtol=0, atol=1e-14)
+
+
+def test_it_is_computed_where_it_is_looked_at() -> None:
+    """No (Q, K): an attention of a hundred thousand pieces gives a row and an overview of sampled ones."""
+    n = 100_000
+    q, k = torch.randn(2, n, 4)
+    merged = Attention(q, k, is_causal=True).merge([at // 3 for at in range(n)])
+    row = merged.block(queries=20_000)
+    assert row.shape == (1, 33_334)
+    assert float(row.sum()) == pytest.approx(1, abs=1e-4)
+    assert not row[0, 20_001:].any()
+
+
+def test_any_block_is_that_of_the_whole() -> None:
+    att = random(is_causal=True)
+    merged = att.merge(IDS)
+    whole = merged.block()
+    some = merged.block(queries=[5, 0, 2], keys=[4, 1])
+    torch.testing.assert_close(some, whole[[5, 0, 2]][:, [4, 1]], rtol=0, atol=1e-14)
+    seen = merged.overview(size=3)
+    torch.testing.assert_close(seen.values, torch.nn.functional.max_pool2d(whole[None], 2)[0], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("rules", [{"is_causal": True}, {"mask": masks.sliding_window(2)}])
+def test_what_is_blocked_is_not_among_the_strongest(rules: dict[str, Any]) -> None:
+    merged = random(**rules).merge(IDS)
+    keys, weights = merged.top_keys(2)
+    allowed = merged.block("allowed", queries=2)[0]
+    assert len(keys) == int(allowed.sum())
+    assert bool(allowed[keys].all())
+    assert torch.equal(weights, merged.block(queries=2)[0, keys])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        ([0] * 9, ValueError, "9 entries but there are 10 positions"),
+        ([0, 1, 0, *range(2, 9)], ValueError, r"words\[2\] is word 0 again"),
+        ("words", TypeError, "give encoding.word_ids"),
+        ([0.5] * 10, TypeError, r"words\[0\] is 0.5"),
+        ([[0] * 10] * 3, ValueError, "3 lists but there are 2 samples"),
+    ],
+)
+def test_words_that_do_not_fit(words: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        random().merge(words)
+
+
+def test_other_keys_need_words_of_their_own() -> None:
+    with pytest.raises(ValueError, match="key_words="):
+        Attention(torch.randn(2, 4), torch.randn(3, 4)).merge([0, 1])
+
+
+# In the widget.
+
+
+def shown(**more: Any) -> AttentionWidget:
+    att = random(is_causal=True)
+    return AttentionWidget.from_attention(att, tokens=TOKENS, **more)
+
+
+def test_the_widget_merges_on_demand_and_takes_the_pins_along() -> None:
+    w = shown(query=4, key=1)
+    assert w.facts["has_pieces"]
+    w.pieces = "words"
+    assert (w.facts["queries"], w.facts["keys"], w.facts["stages"]) == (6, 6, ["weights"])
+    assert (w.query, w.key, w.pins) == (2, 0, [(2, 0)])
+    assert w.get_state("tokens")["tokens"]["text"] == b"embedthemillers[SEP]ariver"
+    torch.testing.assert_close(w.weights(2), by_definition(random(is_causal=True).block())[2], rtol=0, atol=1e-14)
+    w.pieces = "pieces"
+    assert (w.facts["queries"], w.query, w.key) == (10, 3, 0)
+    assert w.get_state("tokens")["tokens"]["length"] == 10
+
+
+def test_other_rules_come_before_the_merging() -> None:
+    w = shown(pieces="words", what_if={"temperature": 0.5})
+    att = random(is_causal=True).what_if({"temperature": 0.5})
+    torch.testing.assert_close(w.weights(2), by_definition(att.block())[2], rtol=0, atol=1e-14)
+    w.what_if = {}
+    torch.testing.assert_close(w.weights(2), by_definition(random(is_causal=True).block())[2], rtol=0, atol=1e-14)
+
+
+def test_other_tokens_are_other_words() -> None:
+    w = shown(pieces="words")
+    w.tokens = [token.removeprefix("##") for token in TOKENS]
+    assert w.facts["queries"] == 10
+    assert not w.facts["has_pieces"]
+
+
+def test_without_tokens_there_are_no_words() -> None:
+    with pytest.raises(ValueError, match="no tokens: give tokens= as well"):
+        AttentionWidget.from_attention(random(), pieces="words")
+
+
+def test_a_front_end_may_merge_and_nothing_else() -> None:
+    w = shown(query=4)
+    w.set_state({"pieces": "words"})
+    assert (w.pieces, w.query) == ("words", 2)
+    w.set_state({"pieces": "syllables"})
+    assert w.pieces == "words"
+
+
+def test_layers_of_another_length_stay_in_pieces() -> None:
+    from attnwidget import AttentionStack
+
+    short = Attention(*torch.randn(2, 2, 3, 5, 8, dtype=torch.float64))
+    w = AttentionWidget.from_attention(AttentionStack([random(), short]), tokens=TOKENS, pieces="words")
+    assert w.facts["queries"] == 6
+    w.layer = 1
+    assert w.facts["queries"] == 5
