@@ -19,6 +19,7 @@ from torch.utils.dlpack import from_dlpack
 
 from .spelling import spell
 
+LISTED = 24  # names that are read through
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -126,7 +127,8 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {', '.join(known)}")
+            there = ", ".join(known) if len(known) <= LISTED else f"the {len(known)} that its help() lists"
+            raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {there}")
 
 
 def nearest(name: Any, known: Sequence[str]) -> str:
