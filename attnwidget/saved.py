@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import picture, pyramid, requests, sketches, wire
+from . import picture, pyramid, requests, sketches, survey, wire
 from .attention import Attention
 from .levels import Key
 from .links import strongest
@@ -188,6 +188,7 @@ def save(widget: AttentionWidget, choices: Sequence[Choice]) -> Saved:
     _peaks(saved)
     _links(saved)
     _stages(saved)
+    _survey(saved)
     _answers(saved)
     widget._save_more(saved)
     return saved
@@ -318,6 +319,19 @@ def _stages(saved: Saved) -> None:
         pairs = [(widget.query, widget.key)]
     steps = (((*shown, *at), {**where, **(widget._make_pair(*shown, *at) or {})}) for at in pairs)
     saved.add("pair", [*Choice._fields, "query", "key"], steps)
+
+
+def _survey(saved: Saved) -> None:
+    """All heads at a glance, also those that a reader cannot open."""
+    widget = saved.widget
+
+    def whole(batch: int) -> Known:
+        found = survey.Survey(widget._layers, batch, lambda layer: widget._ids_of(layer, batch))
+        for _ in found:
+            pass
+        return found.message()
+
+    saved.add("survey", ["batch"], (((batch,), whole(batch)) for batch in sorted({c.batch for c in saved.choices})))
 
 
 def _answers(saved: Saved) -> None:

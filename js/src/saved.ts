@@ -53,6 +53,8 @@ const FREE: readonly TraitName[] = [
   "top_k",
   "threshold",
   "direction",
+  "bar",
+  "order",
 ];
 const MOST_GRIDS = 32;
 

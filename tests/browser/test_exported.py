@@ -114,6 +114,17 @@ def test_all_views(opened: Opened) -> None:
     page.page.get_by_role("radio", name="layer 1").click()
     settle(page)
     assert "were not saved in this file" in page.page.locator(".aw-steps").inner_text()
+    page.page.get_by_role("tab", name="Text").click()
+    page.page.locator(".aw-word", has_text="river").first.click()
+    page.page.get_by_text("attends to").first.wait_for()
+    settle(page)
+    page.screenshot("exported-text")
+    page.page.get_by_role("tab", name="Heads").click()
+    page.page.wait_for_selector(".aw-heads-board canvas")
+    page.page.get_by_role("button", name="Bar").click()
+    page.page.get_by_role("menuitemradio", name="First token").click()
+    settle(page)
+    page.screenshot("exported-heads")
     check(page)
 
 
