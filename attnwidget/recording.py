@@ -57,8 +57,8 @@ class Keeper:
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
 
     def converted(self, x: Tensor) -> Tensor:
-        """x where and as the kept ones are, to be compared with them."""
-        return x.detach().to(self.device or x.device, self.dtype or x.dtype)
+        """x where and as the kept ones are, to be compared with them or copied to them."""
+        return x if self.device is None and self.dtype is None else x.to(self.device or x.device, self.dtype or x.dtype)
 
     def mask(self, mask: Any) -> Rows:
         """A mask in its least form, made once for all layers that share it."""
@@ -96,17 +96,26 @@ class Growing:
     def __init__(self, x: Tensor) -> None:
         self._room, self.length = x, x.shape[2]
 
-    def view(self) -> Tensor:
-        return self._room[:, :, : self.length]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        B, heads, _, size = self._room.shape
+        return B, heads, self.length, size
+
+    @property
+    def device(self) -> torch.device:
+        return self._room.device
+
+    def view(self, start: int = 0) -> Tensor:
+        return self._room.narrow(2, start, self.length - start)
 
     def append(self, x: Tensor) -> None:
         after = self.length + x.shape[2]
         if after > self._room.shape[2]:
             B, heads, _, size = self._room.shape
             room = self._room.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
-            room[:, :, : self.length] = self.view()
+            room.narrow(2, 0, self.length).copy_(self.view())
             self._room = room
-        self._room[:, :, self.length : after] = x
+        self._room.narrow(2, self.length, x.shape[2]).copy_(x)
         self.length = after
 
     def reorder(self, order: Sequence[int]) -> None:
@@ -152,15 +161,14 @@ class Record:
 
         A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places.
         """
-        B, K = seen.k.shape[0], seen.k.shape[2]
-        if seen.k[:, :, :0].shape != self.k.view()[:, :, :0].shape:
+        (B, G, K, D), (_, H, Q, _) = seen.k.shape, seen.q.shape
+        kept, total = self.k.shape, self.k.length
+        if (kept[0], kept[1], kept[3], self.q.shape[1]) != (B, G, D, H):
             return None
-        if seen.q.shape[1] != self.q.view().shape[1] or (seen.scale, seen.softcap) != (self.scale, self.softcap):
+        past = K if self.cross else K - Q
+        if not 0 < past <= total or (self.cross and past != total) or seen.scale != self.scale:
             return None
-        past = K if self.cross else K - seen.q.shape[2]
-        if past < 1 or past > self.k.length or (self.cross and past != self.k.length):
-            return None
-        before, now = self.k.view()[:, :, self.k.length - past :], self._keeper.converted(seen.k[:, :, :past])
+        before, now = self.k.view(total - past), self._keeper.converted(seen.k.narrow(2, 0, past))
         if torch.equal(before, now):
             return list(range(B))
         alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
@@ -180,9 +188,10 @@ class Record:
         first = self.k.length - past
         self.q.append(self._keeper.converted(seen.q))
         if not self.cross:
-            self.k.append(self._keeper.converted(seen.k[:, :, past:]))
+            new = seen.q.shape[2]
+            self.k.append(self._keeper.converted(seen.k.narrow(2, past, new)))
             if self.v is not None and seen.v is not None:
-                self.v.append(self._keeper.converted(seen.v[:, :, past:]))
+                self.v.append(self._keeper.converted(seen.v.narrow(2, past, new)))
         self.parts.append(self._part(seen, first))
         self._made = None
 
@@ -208,9 +217,9 @@ class Record:
     def rules(self) -> dict[str, Any]:
         """The keywords of its `Attention` beside q, k and v."""
         if len(self.parts) > 1:
-            self.parts = [joined(self.parts, self.k.length, self.q.view().device)]
+            self.parts = [joined(self.parts, self.k.length, self.q.device)]
         (part,) = self.parts
-        B = self.k.view().shape[0]
+        B = self.k.shape[0]
         mask = simplest(part.mask, B, part.queries, part.keys) if isinstance(part.mask, Spans) else part.mask
         return {
             "mask": mask,

@@ -116,16 +116,11 @@ def _fused(implementation: Any) -> Iterator[None]:
     if implementation != "flex_attention" or not hasattr(torch.compiler, "set_stance"):
         yield
         return
-    hidden: list[Watch] = []
-    while isinstance(mode := torch.overrides._get_current_function_mode(), Watch):
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        hidden.append(mode)
-    try:
+    with contextlib.ExitStack() as stack:
+        while isinstance(mode := torch.overrides._get_current_function_mode(), Watch):
+            stack.enter_context(mode.hidden())
         with torch.compiler.set_stance("default"):
             yield
-    finally:
-        for mode in reversed(hidden):
-            mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 # Torch's functions.
@@ -182,6 +177,15 @@ class Watch(TorchFunctionMode):
         if _here.heads is not None and func in self._parts:
             self._parts[func](result, *args, **kwargs)
         return result
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Sees nothing for a while; it must be the last mode that was entered."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         cross = None if _here.heads is None else _here.heads[1]
