@@ -18,7 +18,7 @@ from .slices import Slices
 
 SIZE = 32  # rows and columns of a picture, at most
 CELLS = 1 << 28  # of all heads together, up to which all rows are looked at
-SAMPLED = 3 << 26  # else; fewer rows of each head, and of very long ones a single one
+SAMPLED = 1 << 27  # else: so many rows, and of very many or very long heads a single one
 ROWS = 32  # of a head, at most
 FLOATS = 2048  # heads, up to which metrics are sent as float32; of more, in 250 steps
 LAYER = 256  # bytes that a layer's names and numbers take

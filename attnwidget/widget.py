@@ -25,6 +25,7 @@ from .check import examine
 from .difference import Both
 from .explain import Explanation
 from .export import to_html
+from .heads import Glance, sample
 from .levels import Key, Levels, Shelf
 from .links import strongest
 from .metrics import NAMES as METRICS
@@ -968,8 +969,7 @@ class AttentionWidget(anywidget.AnyWidget):
     def _make_thumbnails(self, layer: int, batch: int) -> dict[str, Any] | None:
         att = self._layers[layer]
         try:
-            seen = (_thumbnail(att, batch, head) for head in range(att.shape.H))
-            values = wire.encode_thumbnails((small.values, small.allowed) for small in seen)
+            values = wire.encode_thumbnails(_thumbnails(att, batch))
         except Exception:
             if self.comm is None:
                 raise
@@ -1368,12 +1368,16 @@ def _cells(att: Attention) -> int:
     return att.shape.Q * att.shape.K
 
 
-def _thumbnail(att: Attention, batch: int, head: int) -> pyramid.Overview:
-    size = min(THUMBNAIL_SIZE, math.isqrt(wire.BUDGET // att.shape.H))
-    if att.shape.Q * att.shape.K <= picture.SIZE * picture.SIZE:
-        return pyramid.overview(att, batch, head, size=size)
-    rows = max(1, min(size, THUMBNAIL_CELLS // (att.shape.H * att.shape.K)))
-    return pyramid.sampled(att, batch, head, rows=rows, columns=size)
+def _thumbnails(att: Attention, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every head small: all of it, or of a long one exact queries, evenly spread."""
+    shape = att.shape
+    size = min(THUMBNAIL_SIZE, math.isqrt(wire.BUDGET // shape.H))
+    most = max(1, min(size, THUMBNAIL_CELLS // (shape.H * shape.K)))
+    queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= picture.SIZE * picture.SIZE else most)
+    seen = Glance(att, batch, range(shape.H), queries, size=size, measured=False)
+    for _ in seen.steps():
+        pass
+    return zip(seen.values, seen.allowed, strict=True)
 
 
 @functools.cache

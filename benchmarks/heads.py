@@ -4,8 +4,8 @@
     python benchmarks/heads.py --json out.json # and the same numbers as JSON
     python benchmarks/heads.py --no-browser
 
-README.md beside this file says what each line means. The browser needs Chromium, the browser tests' packages and a
-bundle that is built.
+README.md beside this file says what each column means. The browser's part needs Chromium, the browser tests' packages
+and a bundle that is built.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ DRAWN = """() => {
 
 
 def first_picture(layers: AttentionStack) -> float:
-    """Seconds from asking for the widget until heads are on the canvas, on a plain page served by this process."""
+    """Seconds from asking for the widget until all heads are on the canvas, on a plain page."""
     from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
     from lab import OfflinePages, chromium
 
@@ -131,6 +131,7 @@ def main() -> int:
         layers = stack(causal)
         one = kernel(layers, asked.runs)
         one["first"] = None if asked.no_browser else first_picture(layers)
+        del layers  # 5 GB: before the next are made
         found[name] = one
         first = "" if one["first"] is None else f"{one['first']:.2f} s"
         spread = f"{one['least']:.2f} to {one['most']:.2f} s"

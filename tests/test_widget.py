@@ -6,7 +6,7 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ipywidgets.widgets import widget as ipywidget
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, pyramid
+from attnwidget.heads import Glance
 
 Make = Callable[..., AttentionWidget]
 
@@ -596,7 +597,14 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 97.00 GiB")
         return overview(att, batch, head, **keywords)
 
+    def steps(self: Glance) -> Iterator[None]:
+        if heads & set(self.heads):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 97.00 GiB")
+        return small(self)
+
+    small = Glance.steps
     monkeypatch.setattr(pyramid, "overview", failing)
+    monkeypatch.setattr(Glance, "steps", steps)
     return heads
 
 
