@@ -318,8 +318,7 @@ class AttentionWidget(anywidget.AnyWidget):
             )
         with self._guard:
             self._cancel()
-            self._attention = attention
-            self._hold_anew()
+            self._hold_anew(attention)
             self._refresh_soon()
 
     def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
@@ -641,11 +640,11 @@ class AttentionWidget(anywidget.AnyWidget):
                 (self._across("query", query, change["new"]), self._across("key", key, change["new"]))
                 for query, key in self.pins
             ]
-            self._hold_anew()
+            self._hold_anew(self._attention)
             self.pins = pins
 
-    def _hold_anew(self) -> None:
-        self._hold(self._attention)
+    def _hold_anew(self, attention: Attention | AttentionStack) -> None:
+        self._hold(attention)
         self._version += 1
         self._sketches = Sketches()
         for kept in (self._made, self._examined, self._was):
@@ -1015,7 +1014,7 @@ class AttentionWidget(anywidget.AnyWidget):
         self._examined.clear()
         self._checked.clear()
         if self.pieces == "words":
-            self._hold_anew()
+            self._hold_anew(self._attention)
         self._forget_heads()
         self._made.pop("survey", None)
         for name in ("facts", "findings", "deviation"):
