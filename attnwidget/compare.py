@@ -11,6 +11,7 @@ import traitlets
 
 from . import difference
 from .attention import Attention
+from .desk import Desk
 from .difference import Both
 from .levels import Key
 from .saved import PAIRS, Choice, Saved
@@ -20,7 +21,7 @@ from .tensors import check_tokens, nearest, refuse_unknown
 from .traits import Choice as OneOf
 from .traits import NotThere, Text, WrongType, WrongValue
 from .what_if import Layers, what_if
-from .widget import FOLLOWED, FROM_FRONT_END, SHOW, AttentionWidget, Derived, Desk
+from .widget import FOLLOWED, FROM_FRONT_END, SHOW, AttentionWidget, Derived
 
 Given = Attention | AttentionStack
 TOKENS = ("tokens", "key_tokens")

@@ -11,18 +11,18 @@ import pathlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import anywidget
 import traitlets
 from torch import Tensor
 
-from . import cost, images, ladder, picture, pyramid, requests, shown, slices, survey, wire
+from . import images, ladder, picture, pyramid, requests, shown, slices, survey, wire
 from .attention import Attention, Shape
 from .check import examine
-from .difference import Both
+from .desk import Desk
 from .explain import Explanation
 from .export import to_html
 from .heads import Glance, sample
@@ -41,7 +41,7 @@ from .stack import AttentionStack, stack_layers
 from .still import png_of
 from .survey import ALL_HEADS, Surveys
 from .tensors import as_size, check_tokens, refuse_unknown
-from .tiles import PASS, Address, Views
+from .tiles import PASS, Views
 from .traits import (
     Choice,
     ColorRange,
@@ -1260,100 +1260,6 @@ class AttentionWidget(anywidget.AnyWidget):
 
     def _desk(self) -> Desk:
         return Desk(self)
-
-
-class Desk:
-    """What a widget knows for the answers to its front-end's questions."""
-
-    def __init__(self, widget: AttentionWidget) -> None:
-        self._widget = widget
-
-    @property
-    def stack(self) -> Layers | Sequence[Attention]:
-        return self._widget._layers
-
-    def levels(self, layer: int) -> Levels:
-        return self._widget._levels_of(layer)
-
-    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
-        widget = self._widget
-        tokens = widget._tokens_of(side, layer, batch)
-        if tokens is None:
-            return None
-        known = widget._vocabularies.get(side)
-        if known is None or known.tokens is not tokens:
-            known = widget._vocabularies[side] = Vocabulary(tokens)
-        return known
-
-    def tiles(
-        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
-    ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self._tiles(layer, key, key.head, view, addresses, purse)
-
-    def _tiles(
-        self, layer: int, key: Key, head: int | str, view: str, addresses: Sequence[Address], purse: cost.Purse
-    ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        widget = self._widget
-        of = {"layer": layer, **key._asdict(), "head": head, "version": widget._version, "view": view}
-        visit = None if widget._refinement is None else widget._refinement.visit
-        return widget._views.ask(self.levels(layer), key, of, addresses, visit, purse)
-
-    def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
-        widget, refinement = self._widget, self._widget._refinement
-        if (layer, batch, head, stage) != (widget.layer, widget.batch, widget._shown_head, widget.stage):
-            raise ValueError("another picture is selected")
-        if refinement is None:
-            return
-        if action == "resume":
-            widget._run()
-            return
-        widget._slices.drop(PASS)
-        widget._views.left_alone(refinement.visit)
-        with widget.hold_sync():
-            widget.picture = widget._as_far_as_known(widget.picture)
-            widget._tell(refinement.share, None, "stopped")
-
-    def check(self, layer: int, batch: int, head: int) -> None:
-        widget = self._widget
-        widget._examine(layer, batch, head, asked=True)
-        for name in ("findings", "deviation"):
-            widget._made.pop(name, None)
-        widget._refresh()
-
-    def retry(self) -> None:
-        self._widget._made.clear()
-        self._widget._refresh()
-
-    def both(self, layer: int, batch: int, against: str) -> Both:
-        raise ValueError("this widget shows one attention: compare(a, b) shows two")
-
-    def together(self, layer: int, name: str) -> Together:
-        if name != self._widget._shown_head:
-            raise ValueError("other heads are selected")
-        return Together(self._widget, layer, name)
-
-
-class Together(Desk):
-    """The same for several heads as one: head 0 of one layer."""
-
-    def __init__(self, widget: AttentionWidget, layer: int, name: str) -> None:
-        super().__init__(widget)
-        self._name, (self._levels, _) = name, widget._source(layer, name)
-
-    @property
-    def stack(self) -> Sequence[Attention]:
-        return [cast(Attention, self._levels.att)] * len(self._widget._layers)  # only this layer is asked for
-
-    def levels(self, layer: int) -> Levels:
-        return self._levels
-
-    def tiles(
-        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
-    ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self._tiles(layer, key, self._name, view, addresses, purse)
-
-    def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
-        super().steer(layer, batch, self._name, stage, action)
 
 
 def _attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
