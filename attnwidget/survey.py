@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import wire
 from .call import Call
-from .heads import Glance, sample
+from .heads import Glance, Known, sample
 from .metrics import NAMES, Metrics
 from .slices import Slices
 
@@ -80,11 +80,17 @@ class Survey:
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
+        self._known: Known = {}
         self._steps = self._run()
 
     @property
     def finished(self) -> bool:
         return len(self._pictures) == len(self._layers)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to see."""
+        return bool(self._pictures)
 
     def __iter__(self) -> Iterator[None]:
         """The steps that are left: whoever stops may go on later."""
@@ -101,7 +107,8 @@ class Survey:
 
     def _glance(self, layer: int, heads: int) -> Glance:
         att, queries = self._layers[layer], self.plan.queries[layer]
-        return Glance(att, self._batch, range(heads), queries, size=self.plan.size, ids=self._ids(layer))
+        of = att, self._batch, range(heads), queries
+        return Glance(*of, size=self.plan.size, ids=self._ids(layer), known=self._known)
 
     def message(self) -> dict[str, Any]:
         """What is ready, for the front-end."""
@@ -151,7 +158,7 @@ class Surveys:
         found = self._of[1]
         until = inf if self._slices.find_loop() is None else time.monotonic() + AT_FIRST
         for _ in found:
-            if time.monotonic() > until:
+            if found.begun and time.monotonic() > until:
                 self._slices.start(ALL_HEADS, self._rest(found))
                 break
         return found.message()
