@@ -13,7 +13,7 @@ import traitlets
 from front_end import FrontEnd
 from ipywidgets.widgets import widget as ipywidget
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, pyramid
+from attnwidget import Attention, AttentionStack, AttentionWidget, pyramid, widget
 
 q, k, v = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
 WORDS = list("abcdef")
@@ -113,14 +113,11 @@ def test_what_is_refused_leaves_no_half_made_widget(given: str, front_end: Front
 def test_what_cannot_be_computed_leaves_no_half_made_widget(
     what: str, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overview = pyramid.overview
+    def out_of_memory(*of: Any, **keywords: Any) -> Any:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 97 GiB")
 
-    def out_of_memory(*of: Any, size: int, **keywords: Any) -> Any:
-        if size == {"picture": 512, "thumbnails": 32}[what]:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 97 GiB")
-        return overview(*of, size=size, **keywords)
-
-    monkeypatch.setattr(pyramid, "overview", out_of_memory)
+    module, name = {"picture": (pyramid, "overview"), "thumbnails": (widget, "Glance")}[what]
+    monkeypatch.setattr(module, name, out_of_memory)
     before = comms_and_widgets(front_end)
     with pytest.raises(RuntimeError, match="CUDA out of memory") as refusal:
         AttentionWidget(q, k)
