@@ -46,6 +46,12 @@ def graph(page: Callable[[AttentionWidget], Page]) -> Page:
     return page(bank(layer=2, head=0, heads=[0, 4, 8, 9], query=14, view="graph"))
 
 
+def heads(page: Callable[[AttentionWidget], Page]) -> Page:
+    shown = page(bank(layer=5, head=7, view="heads"))
+    shown.page.mouse.move(0, 0)
+    return shown
+
+
 def stages(page: Callable[[AttentionWidget], Page]) -> Page:
     return page(bank(layer=5, head=7, query=14, key=16, view="stages"))
 
@@ -75,7 +81,7 @@ def smaller(taken: Image.Image) -> Image.Image:
     return made
 
 
-PICTURES = {"heatmap": heatmap, "graph": graph, "stages": stages, "compare": comparison}
+PICTURES = {"heatmap": heatmap, "graph": graph, "heads": heads, "stages": stages, "compare": comparison}
 
 
 def main(names: list[str]) -> None:
