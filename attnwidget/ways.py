@@ -10,6 +10,7 @@ import contextlib
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -135,6 +136,16 @@ def needs_watch(model: nn.Module) -> bool:
 def _may_call(kind: type) -> bool:
     if not kind.__module__.startswith(KNOWN):
         return True
+    if kind not in _searched:
+        _searched[kind] = _calls(kind)
+    return _searched[kind]
+
+
+_searched: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _calls(kind: type) -> bool:
+    """Whether the code of a class names one of torch's attention functions."""
     own = [one for one in kind.__mro__ if one not in (nn.Module, object)]
     return any(CALLS & _names(f.__code__) for one in own for f in vars(one).values() if isinstance(f, FunctionType))
 
