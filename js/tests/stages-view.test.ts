@@ -268,7 +268,7 @@ describe("what if", () => {
     expect(host.saved.at(-1)).toEqual({ what_if: {} });
   });
 
-  test("of many values one is on its way, and the last is always sent", async () => {
+  test("of many values two are on their way, and the last is always sent", async () => {
     const version = signal(0);
     const facts = { peek: () => ({ version: version.peek() }), get value() { return { version: version.value }; } }; // biome-ignore format: one line
     const sent: unknown[] = [];
@@ -278,16 +278,26 @@ describe("what if", () => {
       attempt: ({ scale }: { scale: number }) => sent.push(scale),
     } as unknown as Store;
     const send = newestOnly(store);
-    for (const scale of [1, 2, 3]) send(scale);
-    expect(sent).toEqual([1]);
+    for (const scale of [1, 2, 3, 4]) send(scale);
+    expect(sent).toEqual([1, 2]);
     version.value++;
     await settle(1);
-    expect(sent).toEqual([1, 3]);
-    send(4);
-    await settle(700); // no answer came
-    expect(sent).toEqual([1, 3, 4]);
-    await settle(700);
+    expect(sent).toEqual([1, 2, 4]);
     send(5);
-    expect(sent).toEqual([1, 3, 4, 5]);
+    send(6);
+    expect(sent).toEqual([1, 2, 4]);
+    version.value += 2; // both at once
+    await settle(1);
+    expect(sent).toEqual([1, 2, 4, 6]);
+    version.value++;
+    await settle(1);
+    send(7);
+    send(8);
+    send(9);
+    await settle(700); // no answer came
+    expect(sent).toEqual([1, 2, 4, 6, 7, 8, 9]);
+    await settle(700);
+    send(10);
+    expect(sent.at(-1)).toBe(10);
   });
 });

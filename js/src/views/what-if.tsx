@@ -200,38 +200,46 @@ function sections({ store }: Ui): Section[] {
 
 const PATIENCE = 600; // milliseconds, after which an answer is no longer waited for
 
+const AHEAD = 2; // values on their way: while the kernel computes for one, what came of the other is drawn
+
 /**
- * Sends the newest of many values, one at a time: the next goes when what the last has changed is there. Nothing queues
- * up, and the last is always sent.
+ * Sends the newest of many values: the next goes when what one of the last has changed is there. Nothing queues up, and
+ * the last is always sent.
  */
 export function newestOnly(store: Store): (scale: number) => void {
   let wanted: number | null = null;
-  let sentAt: number | null = null; // the version of the tensors when the last was sent
+  let ahead = 0;
+  let version = 0; // of the tensors: each value that is sent makes another
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let end: (() => void) | null = null;
   const send = () => {
-    if (wanted === null) return;
+    if (wanted === null || ahead >= AHEAD) return;
     const scale = wanted;
     wanted = null;
-    sentAt = store.facts.peek().version;
+    ahead++;
     clearTimeout(timer);
-    timer = setTimeout(arrived, PATIENCE);
+    timer = setTimeout(() => arrived(ahead), PATIENCE);
     store.attempt(changed(store, { scale, temperature: undefined })); // what is dragged is the scale that comes out
   };
-  const arrived = () => {
+  const arrived = (count: number) => {
+    ahead = Math.max(0, ahead - count);
+    send();
+    if (ahead > 0) return;
     clearTimeout(timer);
-    sentAt = null;
-    if (wanted === null) end();
-    else send();
+    end?.();
+    end = null;
   };
-  let end = () => {};
   return (scale) => {
     wanted = scale;
-    if (sentAt !== null) return;
-    end();
+    if (end === null) {
+      version = store.facts.peek().version;
+      end = effect(() => {
+        const count = store.facts.value.version - version;
+        version += count;
+        if (count > 0) queueMicrotask(() => arrived(count));
+      });
+    }
     send();
-    end = effect(() => {
-      if (sentAt !== null && store.facts.value.version !== sentAt) queueMicrotask(arrived);
-    });
   };
 }
 
