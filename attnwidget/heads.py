@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil, inf
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +26,6 @@ CELLS = 1 << 20  # that are computed at once, where a row is not longer: 4 MiB o
 LEAST = -126.0  # 2^−126 is the least normal number; weights below are 0
 EXACT = 1 << 26  # cells of a head, up to which all its rows are looked at
 ROWS = 64  # of a longer one
-
-
-Known = dict[Any, tuple[Marks, Tensor | None]]
 
 
 def sample(queries: int, rows: int) -> range:
@@ -65,7 +61,6 @@ class Glance:
         size: rows and columns of the small pictures, at most; 0 for none.
         ids: of each position its token, for the metrics that compare them.
         measured: whether there are metrics.
-        known: what other layers of as many tokens have in common with this, kept there.
 
     `values` are weights pooled by maximum, (heads, rows, columns), and `allowed` says which bins have an allowed cell.
     """
@@ -80,11 +75,9 @@ class Glance:
         size: int = 0,
         ids: Tensor | None = None,
         measured: bool = True,
-        known: Known | None = None,
     ) -> None:
         self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
         self._ids, self._measured = ids, measured
-        self._known = {} if known is None else known
         shape, n = att.shape, len(queries)
         self._row_bin, self._key_bin = (ceil(n / size), ceil(shape.K / size)) if size else (1, 1)
         bins = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if size else (0, 0)
@@ -125,12 +118,7 @@ class Glance:
         att, shape = self.att, self.att.shape
         if not self._measured:
             return None
-        about = rows, shape.K, heads, self._ids, shape.Q == shape.K, att.result_dtype, att.device
-        key = *about[:3], id(self._ids), *about[4:]
-        if key not in self._known:
-            self._known.clear()
-            self._known[key] = Marks(*about), self._ids  # with the tokens, so that their id stays theirs
-        return self._known[key][0]
+        return Marks(rows, shape.K, heads, self._ids, shape.Q == shape.K, att.result_dtype, att.device)
 
     def _seen(self) -> Tensor:
         """The keys that the first or the last of the queries may attend to, (keys,) bool."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import wire
 from .call import Call
-from .heads import Glance, Known, sample
+from .heads import Glance, sample
 from .metrics import NAMES, Metrics
 from .slices import Slices
 
@@ -80,7 +80,6 @@ class Survey:
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
-        self._known: Known = {}
         self._steps = self._run()
 
     @property
@@ -107,8 +106,7 @@ class Survey:
 
     def _glance(self, layer: int, heads: int) -> Glance:
         att, queries = self._layers[layer], self.plan.queries[layer]
-        of = att, self._batch, range(heads), queries
-        return Glance(*of, size=self.plan.size, ids=self._ids(layer), known=self._known)
+        return Glance(att, self._batch, range(heads), queries, size=self.plan.size, ids=self._ids(layer))
 
     def message(self) -> dict[str, Any]:
         """What is ready, for the front-end."""
