@@ -63,6 +63,7 @@ from .words import bounds as word_bounds
 
 STATIC = pathlib.Path(__file__).parent / "static"
 THUMBNAIL_SIZE = 32
+ROOM = 1 << 20  # cells of one head's thumbnail that are held at once; of more, block by block
 THUMBNAIL_CELLS = 1 << 29  # of the sampled rows of all heads together: fewer rows of very long ones
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
@@ -1278,6 +1279,9 @@ def _thumbnails(att: Attention, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     shape = att.shape
     size = min(THUMBNAIL_SIZE, math.isqrt(wire.BUDGET // shape.H))
     most = max(1, min(size, THUMBNAIL_CELLS // (shape.H * shape.K)))
+    if most * shape.K > ROOM:
+        long = (pyramid.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
+        return ((seen.values, seen.allowed) for seen in long)
     queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= picture.SIZE * picture.SIZE else most)
     seen = Glance(att, batch, range(shape.H), queries, size=size, measured=False)
     for _ in seen.steps():
