@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import operator
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import traitlets
@@ -25,6 +27,21 @@ class WrongType(traitlets.TraitError, TypeError):
 
 class NotThere(traitlets.TraitError, IndexError):
     """A layer, batch, head, query or key that the attention does not have."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is refused within, as a trait refuses it: the same sentence, in the error of the same kind."""
+    try:
+        yield
+    except traitlets.TraitError:
+        raise
+    except IndexError as error:
+        raise NotThere(str(error)) from None
+    except (TypeError, ImportError) as error:
+        raise WrongType(str(error)) from None
+    except ValueError as error:
+        raise WrongValue(str(error)) from None
 
 
 class Index(traitlets.TraitType[Any, Any]):

@@ -55,6 +55,7 @@ from .traits import (
     WhatIf,
     WrongType,
     WrongValue,
+    refusing,
 )
 from .vocabulary import Vocabulary
 from .what_if import Layers, what_if
@@ -581,33 +582,21 @@ class AttentionWidget(anywidget.AnyWidget):
     def _index(self, name: str, value: int | None) -> int | None:
         if value is None:
             return None
-        try:
+        with refusing():
             return as_index(value, self._there_are(name), name, PLURALS[name])
-        except IndexError as error:
-            raise NotThere(str(error)) from None
 
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])
-        try:
+        with refusing():  # also a layer set at the same time, that is not there
             self._selected.check_stage(stage)
-        except IndexError as error:  # a layer set at the same time, that is not there
-            raise NotThere(str(error)) from None
-        except ValueError as error:
-            raise WrongValue(str(error)) from None
         return stage
 
     @traitlets.validate("what_if")
     def _can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
-        try:
+        with refusing():
             what_if(self._whole[self.layer], changes)
-        except IndexError as error:
-            raise NotThere(str(error)) from None
-        except TypeError as error:
-            raise WrongType(str(error)) from None
-        except ValueError as error:
-            raise WrongValue(str(error)) from None
         return changes
 
     @traitlets.observe("what_if")
@@ -692,30 +681,20 @@ class AttentionWidget(anywidget.AnyWidget):
     def _grid_fits(self, proposal: Any) -> tuple[int, int] | None:
         if proposal["value"] is None:
             return None
-        try:
+        with refusing():  # also a layer set at the same time, that is not there
             grid = images.as_grid(proposal["value"])
             shape = self._whole[self.layer].shape
             images.place(grid, self.grid_side, self.grid_start, shape.Q, shape.K)
-        except IndexError as error:  # a layer set at the same time, that is not there
-            raise NotThere(str(error)) from None
-        except TypeError as error:
-            raise WrongType(str(error)) from None
-        except ValueError as error:
-            raise WrongValue(str(error)) from None
         return grid
 
     @traitlets.validate("image")
     def _image_can_be_shown(self, proposal: Any) -> Any:
-        try:
+        with refusing():
             samples = images.as_images(proposal["value"], self._there_are("batch"))
             for one in samples or ():
                 images.as_pixels(one)
                 if one is proposal["value"]:  # the same for all samples
                     break
-        except (TypeError, ImportError) as error:
-            raise WrongType(str(error)) from None
-        except ValueError as error:
-            raise WrongValue(str(error)) from None
         return proposal["value"]
 
     def _grid_message(self) -> dict[str, Any] | None:
