@@ -83,9 +83,8 @@ class Book:
         rows = self._keeper.mask(seen.mask)
         if not isinstance(rows, Spans):
             return
-        stops = rows.stops.amax((0, 1))
-        used = int(stops.max())
-        if Q <= used < K and (seen.cached or bool(stops[-1] > stops[0])):  # the rest of a buffer is not filled yet
+        used, grows = rows.reach
+        if Q <= used < K and (seen.cached or grows):  # the rest of a buffer is not filled yet
             seen.mask, seen.k = rows, seen.k[:, :, :used]
             seen.v = None if seen.v is None else seen.v[:, :, :used]
             seen.bias = seen.bias[..., :used] if isinstance(seen.bias, torch.Tensor) else seen.bias

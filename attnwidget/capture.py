@@ -301,7 +301,7 @@ class _Recorder:
         if name is None:
             return
         try:
-            with torch.inference_mode(False), torch.no_grad():  # what is kept outlives the mode it was made in
+            with _plainly():
                 self.book.add(name, read)
         except Unreadable as error:
             self.skipped[name] = str(error)
@@ -328,6 +328,19 @@ class _Recorder:
         if not found:
             self._passed[name] = None
         return bool(found)
+
+
+def _plainly() -> contextlib.AbstractContextManager[Any]:
+    """Without gradients, and without the inference mode that what is kept is to outlive."""
+    if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return _switched_off()
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _module_of(model: Any) -> nn.Module | None:

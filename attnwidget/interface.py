@@ -136,8 +136,14 @@ class Lookup:
 
 
 def _wrapping(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
+    known: dict[tuple[Any, int], tuple[Any, Any]] = {}  # models look up the same one for each call
+
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
-        return wrap(implementation, look_up(self, implementation, *default, **named))
+        found = look_up(self, implementation, *default, **named)
+        key = implementation, id(found)
+        if key not in known:
+            known[key] = found, wrap(implementation, found)
+        return known[key][1]
 
     return looked_up

@@ -38,6 +38,12 @@ class Spans(Mask):
     def _ends(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         return self.starts.cpu().numpy(), self.stops.cpu().numpy()
 
+    @cached_property
+    def reach(self) -> tuple[int, bool]:
+        """Where the last row to end ends, and whether the last query may see further than the first."""
+        stops = self._ends[1].max((0, 1))
+        return int(stops.max()), bool(stops[-1] > stops[0])
+
     def bounds(self, cells: Cells) -> Bounds:
         if not len(cells.queries):
             return Bounds(NOTHING, NOTHING)
