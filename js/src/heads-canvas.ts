@@ -1,9 +1,9 @@
-/** All heads on one canvas: pictures from an atlas, a bar or a tint for each, rings; larger pictures as they come in view. */
+/** All heads on one canvas: pictures from an atlas, a bar or a tint for each; larger pictures as they come in view. */
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Brush, Paints } from "./brush";
 import { drawRaster } from "./canvas";
-import { cornerOf, type Measured, picturesOf, type Sheet, type Survey } from "./heads";
+import { cornerOf, type Measured, nameOf, picturesOf, type Sheet, type Survey } from "./heads";
 import type { Ui } from "./ui";
 import type { Grid } from "./wire";
 
@@ -65,7 +65,6 @@ export interface Style {
   readonly unit: number;
   readonly font: string;
   readonly page: string;
-  readonly ink: string;
   readonly ink2: string;
   readonly ink3: string;
   readonly track: string;
@@ -80,9 +79,6 @@ interface Scene {
   readonly paints: Paints;
   readonly style: Style;
   readonly atlas: Atlas;
-  /** Places; -1 for none. */
-  readonly selected: number;
-  readonly pointed: number;
 }
 
 export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
@@ -99,8 +95,6 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
     if (sheet.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
     if (sheet.named) name(context, scene, place, x, y);
   }
-  ring(context, scene, scene.selected, 2);
-  if (scene.pointed !== scene.selected) ring(context, scene, scene.pointed, 1);
 }
 
 function shareOf(metric: Measured | null, place: number): number {
@@ -152,39 +146,19 @@ function bar(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: numb
 /** The metric behind the picture: what shows of it is a margin. */
 function tint(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: number, y: number, share: number): void {
   const margin = (sheet.across - sheet.size) / 2;
-  context.globalAlpha = 0.85 * share;
+  context.globalAlpha = 0.6 * share;
   context.fillStyle = style.data;
   context.fillRect(x - margin, y - margin, sheet.across, sheet.down);
   context.globalAlpha = 1;
 }
 
-/** `2·9` */
 function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
-  const { sheet, survey, style, selected, pointed } = scene;
-  const { layer, head } = survey.heads[place]!;
-  const stands = place === selected || place === pointed;
-  context.font = `${stands ? 700 : 400} ${10 * style.unit}px ${style.font}`;
-  context.fillStyle = stands ? style.ink : style.ink3;
+  const { sheet, survey, style } = scene;
+  context.font = `400 ${10 * style.unit}px ${style.font}`;
+  context.fillStyle = style.ink3;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText(`${layer}·${head}`, x + sheet.size / 2, y + sheet.size + 20 * style.unit);
-}
-
-/** A ring outside the picture, on a halo of the page. */
-function ring(context: CanvasRenderingContext2D, { sheet, style }: Scene, place: number, width: number): void {
-  if (place < 0) return;
-  const { x, y } = cornerOf(sheet, place);
-  const out = (sheet.bars ? 2.5 : 1) * style.unit;
-  for (const [color, line] of [
-    [style.page, width + 2.5],
-    [style.ink, width],
-  ] as const) {
-    context.strokeStyle = color;
-    context.lineWidth = line * style.unit;
-    context.beginPath();
-    context.roundRect(x - out, y - out, sheet.size + 2 * out, sheet.size + 2 * out, (sheet.bars ? 5 : 3) * style.unit);
-    context.stroke();
-  }
+  context.fillText(nameOf(survey, place), x + sheet.size / 2, y + sheet.size + 20 * style.unit);
 }
 
 // --- more detail --------------------------------------------------------------------------------------------------------

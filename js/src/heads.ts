@@ -4,12 +4,19 @@ import type { Bytes, Envelope, Metric, SurveyMessage } from "./model";
 import { decodeGrid, decodeThumbnails, type Grid } from "./wire";
 
 /** What the metrics are called, and what their numbers are of. */
-export const METRICS: readonly { readonly name: Metric; readonly word: string; readonly kind: Kind }[] = [
+interface Named {
+  readonly name: Metric;
+  readonly word: string;
+  /** Where there is little room. */
+  readonly brief?: string;
+  readonly kind: Kind;
+}
+export const METRICS: readonly Named[] = [
   { name: "entropy", word: "Entropy", kind: "bits" },
   { name: "first_token", word: "First token", kind: "weight" },
   { name: "previous_token", word: "Previous token", kind: "weight" },
   { name: "itself", word: "Itself", kind: "weight" },
-  { name: "same_token", word: "Same token elsewhere", kind: "weight" },
+  { name: "same_token", word: "Same token elsewhere", brief: "same token", kind: "weight" },
   { name: "last_token", word: "Last token", kind: "weight" },
   { name: "induction", word: "Induction", kind: "weight" },
   { name: "mean_distance", word: "Mean distance", kind: "tokens" },
@@ -146,7 +153,9 @@ const LEAST = 34; // of a pitch: below, there are no bars
 const LEAST_NAMED = 44;
 const DENSE = 20;
 const DENSE_PITCH = 26;
-const LEAST_PITCH = 23;
+const LEAST_PITCH = 17;
+const SCROLLED_PITCH = 23; // of those that do not fit even so
+const TINTED = 3; // of a pitch without bars, what is not picture, at least
 const TALLEST = 920;
 const MARGIN = 4;
 const GUTTER = 30; // left of the rows, for the layers' numbers
@@ -174,18 +183,20 @@ export interface Sheet {
   readonly where: readonly (readonly [column: number, row: number])[];
 }
 
-/** A row for each layer; or, by a metric, as many in a row as fit. */
+/** A row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
 export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): Sheet {
   const room = width / unit;
   const places = orderOf(survey, order);
   const where: [number, number][] = new Array(places.length);
-  const byLayer = !survey.metrics.some(({ name }) => name === order);
-  const left = byLayer && survey.layers.length > 1 ? GUTTER : 0;
+  const inOrder = survey.metrics.some(({ name }) => name === order);
+  const alone = survey.layers.length === 1;
+  const left = inOrder || alone ? 0 : GUTTER;
   let columns = Math.max(1, ...survey.layers.map(({ heads }) => heads));
   let rows = survey.layers.length;
   const wide = (each: number) => (columns - 1) * each + sizeFor(each);
   let pitch = Math.min(PITCH, Math.floor(TALLEST / rows));
   while (pitch > LEAST_PITCH && wide(pitch) > room - left) pitch--;
+  const byLayer = !inOrder && !(alone && pitch < LEAST);
   if (!byLayer) {
     for (pitch = PITCH; pitch >= LEAST_NAMED; pitch--) {
       columns = Math.max(1, Math.floor((room + pitch - sizeFor(pitch)) / pitch));
@@ -194,15 +205,16 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
     }
   }
   const bars = pitch >= (byLayer ? LEAST : LEAST_NAMED);
-  if (!bars) {
-    pitch = Math.max(LEAST_PITCH, Math.min(DENSE_PITCH, Math.floor((room - left) / columns)));
-    if (!byLayer) {
-      pitch = DENSE_PITCH;
-      columns = Math.max(1, Math.floor(room / pitch));
-      rows = Math.ceil(places.length / columns);
-    }
+  if (!bars && byLayer) {
+    const fitting = Math.min(DENSE_PITCH, Math.floor((room - left) / columns));
+    pitch = fitting >= LEAST_PITCH ? fitting : SCROLLED_PITCH;
   }
-  const size = bars ? sizeFor(pitch) : DENSE;
+  if (!bars && !byLayer) {
+    pitch = DENSE_PITCH;
+    columns = Math.max(1, Math.floor(room / pitch));
+    rows = Math.ceil(places.length / columns);
+  }
+  const size = bars ? sizeFor(pitch) : Math.min(DENSE, pitch - TINTED);
   const down = bars ? size + UNDER + (byLayer ? 0 : CAPTION) : pitch;
   const margin = bars ? MARGIN : (pitch - size) / 2; // room for the ring, or the tint
   if (byLayer) {
@@ -242,6 +254,12 @@ export function placeAt(sheet: Sheet, x: number, y: number): number {
     Math.floor((x - sheet.margin + gap) / sheet.across),
     Math.floor((y - sheet.margin + Math.min(gap, sheet.margin)) / sheet.down),
   );
+}
+
+/** `2·9`, or of a single layer `9`. */
+export function nameOf({ layers, heads }: Survey, place: number): string {
+  const { layer, head } = heads[place]!;
+  return layers.length === 1 ? String(head) : `${layer}·${head}`;
 }
 
 /** The corner of a picture on the canvas. */

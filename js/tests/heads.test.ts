@@ -7,6 +7,7 @@ import {
   layoutHeads,
   METRICS,
   metricText,
+  nameOf,
   orderOf,
   placeAt,
   rankOf,
@@ -101,23 +102,35 @@ describe("where they stand", () => {
     expect(sheet.left + sheet.width - 2 * sheet.margin).toBeLessThanOrEqual(952);
   });
 
-  test.each([1272, 952, 592, 352])("it fits %i pixels, or scrolls with pictures of 20", async (width) => {
-    for (const [layers, heads] of [
-      [6, 12],
-      [32, 32],
-      [12, 16],
-      [1, 4],
-      [2, 100],
-    ] as const) {
-      const of = await survey(...new Array<number>(layers).fill(heads));
-      for (const order of ["layer", "entropy"]) {
-        const sheet = layoutHeads(of, order, width);
-        const wide = sheet.left + sheet.width - 2 * sheet.margin;
-        expect(wide <= width || (sheet.size === 20 && order === "layer"), `${layers} × ${heads} ${order}`).toBe(true);
-        expect(sheet.size).toBeGreaterThanOrEqual(20);
-        expect(sheet.where.length).toBe(layers * heads);
+  test.each([1272, 952, 592, 352])(
+    "it fits %i pixels with pictures of 14 at least, or scrolls with pictures of 20",
+    async (width) => {
+      for (const [layers, heads] of [
+        [6, 12],
+        [32, 32],
+        [12, 16],
+        [1, 4],
+        [2, 100],
+      ] as const) {
+        const of = await survey(...new Array<number>(layers).fill(heads));
+        for (const order of ["layer", "entropy"]) {
+          const sheet = layoutHeads(of, order, width);
+          const wide = sheet.left + sheet.width - 2 * sheet.margin;
+          expect(wide <= width || (sheet.size === 20 && order === "layer"), `${layers} × ${heads} ${order}`).toBe(true);
+          expect(sheet.size).toBeGreaterThanOrEqual(14);
+          expect(sheet.where.length).toBe(layers * heads);
+        }
       }
-    }
+    },
+  );
+
+  test("a single layer is wrapped where its heads do not fit", async () => {
+    const wrapped = layoutHeads(await survey(64), "layer", 592);
+    expect([wrapped.named, wrapped.left, wrapped.top]).toEqual([true, 0, 0]);
+    expect(wrapped.width).toBeLessThanOrEqual(592 + 2 * wrapped.margin);
+    expect(nameOf(await survey(64), 7)).toBe("7");
+    expect(nameOf(await survey(2, 3), 3)).toBe("1·1");
+    expect(layoutHeads(await survey(12), "layer", 952).rows).toBe(1);
   });
 
   test("32 × 32: 20 pixels, no bars", async () => {

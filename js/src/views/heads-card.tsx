@@ -50,7 +50,7 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
               <span>{word}</span>
               <i>
                 <i style={{ width: percent(values[place]! / high) }} />
-                <u style={{ left: percent(median / high) }} />
+                {survey.heads.length > 1 && <u style={{ left: percent(median / high) }} />}
               </i>
               <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
             </div>
@@ -59,7 +59,7 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
       ) : (
         <div class="aw-head-shared">not computed yet</div>
       )}
-      {known && (
+      {known && survey.heads.length > 1 && (
         <div class="aw-head-median">
           <u /> median of all {count(survey.heads.length)} heads
         </div>

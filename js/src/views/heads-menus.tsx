@@ -8,13 +8,15 @@ import { Menu, type Section } from "./menu";
 export function HeadsMenus({ ui }: { ui: Ui }) {
   return (
     <>
-      <Menu name="Bar" label="Bar" value={wordOf(ui.store.bar.value)} sections={[barSection(ui)]} />
-      <Menu name="Order" label="Order" value={`by ${wordOf(ui.store.order.value)}`} sections={[orderSection(ui)]} />
+      <Menu name="Bar" label="Bar" value={briefOf(ui.store.bar.value)} sections={[barSection(ui)]} />
+      <Menu name="Order" label="Order" value={`by ${briefOf(ui.store.order.value)}`} sections={[orderSection(ui)]} />
     </>
   );
 }
 
 export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
+
+const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
 
 /** The metrics that there are: without tokens some are not. */
 function choices({ store }: Ui) {

@@ -8,6 +8,7 @@ import {
   layoutHeads,
   type Measured,
   metricText,
+  nameOf,
   placeAt,
   type Sheet,
   type Survey,
@@ -58,10 +59,15 @@ export function heads(ui: Ui): View {
       <HeadCard ui={ui} sheet={sheet.value} place={described.value} scrolled={scrolled.value} />
     )),
     mount(part("aw-problem"), () => <Problem survey={store.survey.value} ui={ui} />),
+    mount(part("aw-heads-marks"), () => (
+      <Marks survey={store.survey.value} sheet={sheet.value} selected={selected.value} pointed={pointed.value} />
+    )),
   ];
-  const [caption, names, layers, card, problem] = views as [View, View, View, View, View];
+  const [caption, names, layers, card, problem, marks] = views as [View, View, View, View, View, View];
   const board = part("aw-heads-board");
-  board.append(names.node, canvas);
+  const pictures = part("aw-heads-pictures");
+  pictures.append(canvas, marks.node);
+  board.append(names.node, pictures);
   scroller.append(board);
   frame.append(layers.node, scroller, card.node);
   node.append(caption.node, frame, problem.node, live);
@@ -89,8 +95,7 @@ export function heads(ui: Ui): View {
       void detail.value;
       void ui.theme.value;
       if (at === null || survey === null || !paints) return;
-      const marks = { selected: selected.value, pointed: pointed.value };
-      drawHeads(canvas, { sheet: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas, ...marks });
+      drawHeads(canvas, { sheet: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas });
     }),
     effect(() => {
       const survey = store.survey.value;
@@ -198,13 +203,49 @@ function styleOf(ui: Ui) {
     unit: ui.unit.value,
     font: ui.font.value,
     page: ui.paints.value?.sequential.page ?? "",
-    ink: ui.paints.value?.sequential.ink ?? "",
     ink2: color("--aw-ink2"),
     ink3: color("--aw-ink3"),
     track: color("--aw-track"),
     plate: color("--aw-plate"),
     data: color("--aw-data"),
   };
+}
+
+interface MarksProps {
+  readonly survey: Survey | null;
+  readonly sheet: Sheet | null;
+  /** Places; -1 for none. */
+  readonly selected: number;
+  readonly pointed: number;
+}
+
+/** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
+function Marks({ survey, sheet, selected, pointed }: MarksProps) {
+  if (survey === null || sheet === null) return null;
+  const around = (place: number) => {
+    const { x, y } = cornerOf(sheet, place);
+    const out = sheet.bars ? 1 : 0;
+    return (
+      <div
+        key={place}
+        style={{ transform: `translate(${x}px, ${y}px)`, width: px(sheet.size), height: px(sheet.size) }}
+      >
+        <i
+          class="aw-ring"
+          data-pinned={place === selected || undefined}
+          data-small={!sheet.bars || undefined}
+          style={{ inset: px(-out) }}
+        />
+        {sheet.named && <b>{nameOf(survey, place)}</b>}
+      </div>
+    );
+  };
+  return (
+    <>
+      {pointed >= 0 && pointed !== selected && around(pointed)}
+      {selected >= 0 && around(selected)}
+    </>
+  );
 }
 
 /** How to read what is below. */
