@@ -128,6 +128,13 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     return names
 
 
+def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
+    """One attention, or a stack of layers where there are five dimensions or a list."""
+    if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
+        return stack_layers(q, k, v, **keywords)
+    return Attention(q, k, v, **keywords)
+
+
 def stack_layers(
     q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
 ) -> AttentionStack:
