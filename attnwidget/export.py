@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import saved
 from .bundle import bundled
 from .colors import LOOKS, look_of
+from .still import still_of
 
 if TYPE_CHECKING:
     from .widget import AttentionWidget
@@ -139,7 +140,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _still(widget: AttentionWidget) -> str:
-    made = widget._still()
+    made = still_of(widget)
     if made is None:
         return ""
     return f'<img alt="{html.escape(repr(widget))}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'

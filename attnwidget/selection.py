@@ -9,7 +9,8 @@ import traitlets
 from .attention import Attention
 from .held import Held
 from .places import as_index
-from .traits import Heads, Index, Pin, Pins, refusing
+from .source import STAGES
+from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
@@ -46,7 +47,7 @@ class Selection(NamedTuple):
 
 
 class Selected(traitlets.HasTraits):
-    """A layer, a sample, heads, queries and keys, all of which are there."""
+    """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
 
     _held: Held
 
@@ -58,6 +59,8 @@ class Selected(traitlets.HasTraits):
 
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+
+    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
 
     @property
     def _selected(self) -> Attention:
@@ -78,6 +81,13 @@ class Selected(traitlets.HasTraits):
     @traitlets.validate("layer", "batch", "head", "query", "key")
     def _is_there(self, proposal: Any) -> int | None:
         return self._index(proposal["trait"].name, proposal["value"])
+
+    @traitlets.validate("stage")
+    def _stage_is_there(self, proposal: Any) -> str:
+        stage = str(proposal["value"])
+        with refusing():  # also a layer set at the same time, that is not there
+            self._selected.check_stage(stage)
+        return stage
 
     @traitlets.validate("heads")
     def _heads_are_there(self, proposal: Any) -> list[int | None]:
@@ -115,6 +125,8 @@ class Selected(traitlets.HasTraits):
             value = getattr(self, name)
             if value is not None and value >= self._there_are(name):
                 setattr(self, name, None if name in ("query", "key") else 0)
+        if self.stage not in (*self._selected.stages, "capped"):
+            self.stage = "weights"
         shape = self._selected.shape
         self.heads = [head for head in self.heads if head < shape.H] or [self.head]
         self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]

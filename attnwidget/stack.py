@@ -135,6 +135,17 @@ def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention 
     return Attention(q, k, v, **keywords)
 
 
+def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
+    """The same of weights that are in hand."""
+    if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
+        values = [None] * len(weights) if v is None else v
+        if len(values) != len(weights):
+            raise ValueError(f"v has {len(values)} layers but weights have {len(weights)}: give one for each layer")
+        layers = zip(weights, values, strict=True)
+        return AttentionStack([Attention.from_weights(w, v, dims=dims) for w, v in layers])
+    return Attention.from_weights(weights, v, dims=dims)
+
+
 def stack_layers(
     q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
 ) -> AttentionStack:

@@ -15,30 +15,31 @@ import anywidget
 import traitlets
 from torch import Tensor
 
-from . import images, pyramid, requests, shown, slices, survey
+from . import pyramid, requests, slices, survey
 from .attention import Attention
 from .bundle import bundled
+from .captions import Captioned
 from .derived import Derived, Rule
 from .desk import Desk
 from .export import to_html
 from .findings import Findings
 from .held import Held
+from .images import Illustration
 from .makers import Makers
 from .metrics import NAMES as METRICS
 from .pace import Pace
 from .passes import ExactPass
 from .places import as_index
 from .saved import LIMIT, Saved
-from .selection import FOLLOWED, LISTS, SELECTION, Selected, Selection
+from .selection import FOLLOWED, LISTS, SELECTION, Selection
 from .slices import Slices
-from .source import STAGES
-from .stack import AttentionStack, attention_of
-from .still import png_of
+from .stack import AttentionStack, attention_from_weights, attention_of
+from .still import still_of
 from .survey import Surveys
 from .tensors import as_size, refuse_unknown
 from .texts import Texts, Tokens
 from .tiles import Views
-from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
+from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, refusing
 from .what_if import what_if
 
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
@@ -54,7 +55,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(Selected, anywidget.AnyWidget):
+class AttentionWidget(Captioned, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -99,7 +100,6 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _from_front_end: tuple[str, ...] = FROM_FRONT_END
-    _merges = True  # whether pieces can be merged; those of a comparison cannot
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
@@ -109,7 +109,6 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
     view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
         sync=True
     )
-    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
     color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
     color_range = ColorRange(help="What the colours span.").tag(sync=True)
@@ -124,24 +123,6 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
     bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True)
     order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True)
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
-
-    tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: widget._texts.message(widget._tokens_of("query"))
-    )
-    key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
-        sync=True, to_json=lambda value, widget: widget._texts.message(widget._tokens_of("key"))
-    )
-
-    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.")
-    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(sync=True)
-    grid = traitlets.Any(None, help="Rows and columns of image patches, or None.").tag(
-        sync=True, to_json=lambda value, widget: widget._grid_message()
-    )
-    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.")
-    grid_start = Index(None, allow_none=True, help="The position of the first patch; None: they are the last ones.")
-    image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: widget._image_message()
-    )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
@@ -230,14 +211,7 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
         >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
         AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
         """
-        if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
-            values = [None] * len(weights) if v is None else v
-            if len(values) != len(weights):
-                raise ValueError(f"v has {len(values)} layers but weights have {len(weights)}: give one for each layer")
-            layers = zip(weights, values, strict=True)
-            stack = AttentionStack([Attention.from_weights(w, v, dims=dims) for w, v in layers])
-            return cls.from_attention(stack, **show)
-        return cls.from_attention(Attention.from_weights(weights, v, dims=dims), **show)
+        return cls.from_attention(attention_from_weights(weights, v, dims), **show)
 
     @property
     def attention(self) -> Attention | AttentionStack:
@@ -410,20 +384,11 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The widget, and beside it a small picture for where no widget runs."""
         made = super()._repr_mimebundle_(**kwargs)
-        still = self._still() if made is not None and self.still else None
+        still = still_of(self) if made is not None and self.still else None
         if made is None or still is None:
             return made
         data, metadata = made
         return {**data, "image/png": base64.b64encode(still).decode()}, metadata
-
-    def _still(self) -> bytes | None:
-        """A small PNG of the picture; None where there is none."""
-        try:
-            seen = shown.of_picture(self._exact.as_far_as_known(self.picture))
-            looks = {name: getattr(self, name) for name in ("color_scale", "color_range", "palette", "theme")}
-            return png_of(seen, **looks)
-        except Exception:  # displaying a widget must not fail for want of a picture of it
-            return None
 
     def _save_more(self, saved: Saved) -> None:
         """What another kind of widget adds to a file."""
@@ -454,7 +419,7 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
         self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
         self._findings = Findings(self._slices)
         self._texts = Texts(lambda: Tokens(self.tokens, self.key_tokens, self.tokenizer))
-        self._illustration = images.Illustration()
+        self._illustration = Illustration()
         self._makers = Makers(self._exact, self._surveys, self._findings, merges=self._merges)
         self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
         self._pace = Pace(self._refresh, self._guard)
@@ -491,6 +456,13 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
         self._findings.forget()
         self._derived.forget()
 
+    @traitlets.validate("what_if")
+    def _can_be(self, proposal: Any) -> dict[str, Any]:
+        changes: dict[str, Any] = proposal["value"]
+        with refusing():
+            what_if(self._held.whole[self.layer], changes)
+        return changes
+
     @traitlets.observe("what_if")
     def _see_anew(self, change: Any) -> None:
         """Under other rules all is another, as with other tensors."""
@@ -522,101 +494,13 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
 
-    # What may be set: checked against what is held, whoever sets it.
-
-    @traitlets.validate("stage")
-    def _stage_is_there(self, proposal: Any) -> str:
-        stage = str(proposal["value"])
-        with refusing():  # also a layer set at the same time, that is not there
-            self._selected.check_stage(stage)
-        return stage
-
-    @traitlets.validate("what_if")
-    def _can_be(self, proposal: Any) -> dict[str, Any]:
-        changes: dict[str, Any] = proposal["value"]
-        with refusing():
-            what_if(self._held.whole[self.layer], changes)
-        return changes
-
-    @traitlets.validate("pieces")
-    def _can_merge(self, proposal: Any) -> str:
-        value = str(proposal["value"])
-        if value == "words" and not self._merges:
-            raise WrongValue("a comparison does not merge pieces: compare att.merge(words) of both sides")
-        if value == "words" and self.tokens is None and self.key_tokens is None:
-            raise WrongValue("pieces is 'words' but there are no tokens: give tokens= as well")
-        return value
-
-    @traitlets.validate("tokens", "key_tokens")
-    def _fits(self, proposal: Any) -> Any:
-        name = proposal["trait"].name
-        with refusing():  # also a layer set at the same time, that is not there
-            shape = self._held.whole[self.layer].shape
-            self._texts.check(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
-        return proposal["value"]
-
-    @traitlets.validate("grid")
-    def _grid_fits(self, proposal: Any) -> tuple[int, int] | None:
-        if proposal["value"] is None:
-            return None
-        with refusing():
-            grid = images.as_grid(proposal["value"])
-            shape = self._held.whole[self.layer].shape
-            images.place(grid, self.grid_side, self.grid_start, shape.Q, shape.K)
-        return grid
-
-    @traitlets.validate("image")
-    def _image_can_be_shown(self, proposal: Any) -> Any:
-        with refusing():
-            images.check_images(proposal["value"], self._there_are("batch"))
-        return proposal["value"]
-
-    # What is sent of tokens and of the image: those of the selected sample.
-
-    def as_strings(self, name: str) -> Any:
-        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
-        return self._texts.as_strings(name, self._held.whole[self.layer].shape)
-
-    def _tokens_of(self, side: str) -> list[str] | None:
-        return self._held.tokens(side, self.layer, self.batch)
-
-    def _patches(self) -> images.Patches | None:
-        """Where the selected layer has patches; None where they do not fit it, or tokens are merged."""
-        if self.grid is None or self.pieces == "words":
-            return None
-        shape = self._held.whole[self.layer].shape
-        return images.fitting(self.grid, self.grid_side, self.grid_start, shape.Q, shape.K)
-
-    def _grid_message(self) -> dict[str, Any] | None:
-        patches = self._patches()
-        return None if patches is None else patches._asdict()
-
-    def _image_message(self) -> dict[str, Any] | None:
-        image = None if self.grid is None else self.image
-        return self._illustration.message(image, self.batch, self._there_are("batch"))
-
-    def _send_tokens(self) -> None:
-        """Send the tokens and the image of another sample, or layer, if they are others."""
-        for name, side in (("tokens", "query"), ("key_tokens", "key")):
-            if self._texts.is_new(name, self._tokens_of(side)):
-                self._send_soon(name)
-        if self.grid is not None:
-            batches = self._there_are("batch")
-            if self._illustration.is_new(self._patches(), self.image, self.batch, batches):
-                self._send_soon("grid", "image")
-
-    def _send_soon(self, *names: str) -> None:
-        """Send traits whose values are as before but mean something else now."""
-        with self.hold_sync():
-            self._states_to_send.update(names)
-
     # Keeping the derived traits in step with the selection.
 
     def _refresh(self) -> None:
         """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
         with self._guard, self.hold_sync():
             self._drop_what_is_gone()
-            self._send_tokens()
+            self._send_soon(*self._new_captions())
             later = self._what_can_wait()
             for name in self._rules():
                 if name not in later:
@@ -626,11 +510,6 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
 
     def _rules(self) -> dict[str, Rule]:
         return self._makers.rules(Selection.of(self))
-
-    def _drop_what_is_gone(self) -> None:
-        super()._drop_what_is_gone()
-        if self.stage not in (*self._selected.stages, "capped"):
-            self.stage = "weights"
 
     def _what_can_wait(self) -> tuple[str, ...]:
         """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
@@ -650,6 +529,11 @@ class AttentionWidget(Selected, anywidget.AnyWidget):
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _send_soon(self, *names: str) -> None:
+        """Send traits whose values are as before but mean something else now."""
+        with self.hold_sync():
+            self._states_to_send.update(names)
 
     def _put(self, **traits: Any) -> None:
         """Set traits that only Python sets, all in one message."""
