@@ -100,10 +100,12 @@ class Makers:
 
     def _links_wanted(self, at: Selection) -> tuple[Any, ...]:
         """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
-        shape = self._held.stack[at.layer].shape
-        heads = (at.shown_head,) if isinstance(at.shown_head, str) else tuple(at.heads)
+        if at.view != "graph":
+            return ()
+        shape, shown = self._held.stack[at.layer].shape, at.shown_head
+        heads = (shown,) if isinstance(shown, str) else tuple(at.heads)
         count = min(at.top_k or LINKS, wire.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(heads)))
-        if at.view != "graph" or count < 1 or shape.Q * shape.K > LINK_CELLS:
+        if count < 1 or shape.Q * shape.K > LINK_CELLS:
             return ()
         return (at.layer, at.batch, heads, at.direction, count)
 
