@@ -128,6 +128,15 @@ def test_findings_follow_the_selection() -> None:
     assert w.findings == []
 
 
+def test_a_head_and_rules_that_are_set_together_are_checked_together() -> None:
+    q, k, v = torch.randn(3, 1, 2, 8, 4)
+    one_by_one, together = AttentionWidget(q, k, v, head=1), AttentionWidget(q, k, v)
+    one_by_one.what_if = {"window": 3}
+    together.set_state({"head": 1, "what_if": {"window": 3}})
+    assert together.deviation["original"]["weights"] > 0
+    assert together.deviation == one_by_one.deviation
+
+
 def test_tokens_say_what_is_padding() -> None:
     w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["a", "b", "[PAD]", "[PAD]"])
     assert [found["kind"] for found in w.findings] == ["attention to padding"]
