@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
-import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
-STATIC = pathlib.Path(__file__).parent / "static"
+from .bundle import bundled
+
 LOG_DEPTH = 1000  # a log scale begins at the maximum through this
 LEAST_STEP = 0.0006  # of lightness from one entry of a table to the next
 FROM_ZERO = {"sequential": 31, "diverging": 24}  # entries over which the plate is led into the ramp
@@ -130,7 +130,7 @@ def scale_of(kind: str, log: bool, low: float, high: float) -> Scale:
 
 @functools.cache
 def _ramps() -> dict[str, Any]:
-    ramps: dict[str, Any] = json.loads((STATIC / "ramps.json").read_text(encoding="utf-8"))
+    ramps: dict[str, Any] = json.loads(bundled("ramps.json"))
     return ramps
 
 

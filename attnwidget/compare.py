@@ -11,20 +11,25 @@ import traitlets
 
 from . import difference
 from .attention import Attention
+from .derived import Rule
 from .desk import Desk
 from .difference import Both
 from .levels import Key
 from .saved import PAIRS, Choice, Saved
+from .selection import FOLLOWED
 from .source import STAGES
 from .stack import AttentionStack
 from .tensors import check_tokens, nearest, refuse_unknown
+from .texts import Tokens
 from .traits import Choice as OneOf
 from .traits import NotThere, Text, WrongType, WrongValue
 from .what_if import Layers, what_if
-from .widget import FOLLOWED, FROM_FRONT_END, SHOW, AttentionWidget, Derived
+from .widget import FROM_FRONT_END, SHOW, AttentionWidget
 
 Given = Attention | AttentionStack
 TOKENS = ("tokens", "key_tokens")
+COMPARED = (*FOLLOWED, "against")  # what a comparison is of
+CHANGED = (*FOLLOWED[:3], "against", "query", "key")  # and what changes
 
 
 def compare(*sides: Any, **show: Any) -> ComparisonWidget:
@@ -75,7 +80,7 @@ class ComparisonWidget(AttentionWidget):
         self._tokens = {name: _own_tokens(name, side, given, show) for name, side in given.items()}
         self._axes: dict[tuple[Any, ...], tuple[Any, difference.Axis]] = {}
         names = list(given)
-        show |= {name: value for name, value in self._tokens[names[0]].items() if value is not None}
+        show |= {name: value for name, value in self._tokens[names[0]]._asdict().items() if value is not None}
         self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
         self._open(self._given[names[0]], {"against": names[1], **show, "sides": names})
 
@@ -87,7 +92,7 @@ class ComparisonWidget(AttentionWidget):
     @property
     def attention(self) -> Given:
         """The first side."""
-        return self._attention
+        return self._held.attention
 
     @attention.setter
     def attention(self, attention: Given) -> NoReturn:
@@ -102,7 +107,7 @@ class ComparisonWidget(AttentionWidget):
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
         return (
-            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._stack)}, "
+            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._held.stack)}, "
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
@@ -171,62 +176,51 @@ class ComparisonWidget(AttentionWidget):
         """The stages that all sides have."""
         return [stage for stage in STAGES if all(stage in layers[layer].stages for layers in self._all_layers.values())]
 
-    def _make_facts(self, layer: int) -> dict[str, Any]:
-        return {**super()._make_facts(layer), "stages": self._common_stages(layer)}
+    def _facts(self, layer: int) -> dict[str, Any]:
+        return {**self._makers.facts(layer), "stages": self._common_stages(layer)}
 
     # What is compared.
 
-    def _derived(self) -> Derived:
+    def _rules(self) -> dict[str, Rule]:
+        rules = super()._rules()
         of = tuple(getattr(self, name) for name in FOLLOWED)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
         changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
         return {
-            "comparison": ((*of, self.against) if shown else (), self._make_comparison),
-            "changes": (changes, self._make_changes),
-            **super()._derived(),
+            "comparison": Rule((*of, self.against) if shown else (), self._comparison, self._no_comparison),
+            "changes": Rule(changes, self._changes),
+            **rules,
+            "facts": rules["facts"]._replace(make=self._facts),
         }
 
     def _compare_anew(self) -> None:
         """Other tokens bring other places together."""
         with self._guard:
             self._axes.clear()
-            self._made.pop("comparison", None)
-            self._made.pop("changes", None)
+            self._derived.forget("comparison", "changes")
             self._refresh()
 
-    def _make_comparison(self, *of: Any) -> dict[str, Any] | None:
-        if not of:
-            return None
+    def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against = of
-        where = {"layer": layer, "batch": batch, "head": head, "stage": stage, "pool": pool, "against": against}
-        try:
-            made = difference.pictures(self._both(layer, batch, against), Key(batch, head, stage, pool))
-        except Exception as error:
-            if self.comm is None:
-                raise
-            return {**where, "error": str(error) or type(error).__name__}
-        return {**where, **made, "error": None}
+        made = difference.pictures(self._both(layer, batch, against), Key(batch, head, stage, pool))
+        return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
 
-    def _make_changes(self, *of: Any) -> dict[str, Any] | None:
-        if not of:
-            return None
+    def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
+        return {**dict(zip(COMPARED, of, strict=True)), "error": str(error) or type(error).__name__}
+
+    def _changes(self, *of: Any) -> dict[str, Any] | None:
         layer, batch, head, against, query, key = of
-        where = {"layer": layer, "batch": batch, "head": head, "against": against, "query": query, "key": key}
-        try:
-            both = self._both(layer, batch, against)
-            rows, columns = (
-                None if at is None or at not in axis.a else axis.a.index(at)
-                for at, axis in ((query, both.queries), (key, both.keys))
-            )
-            side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
-            if place is None or (side == "key" and both.is_long(Key(batch, head, "weights", "max"))):
-                return None
-            return {**where, "side": side, **difference.changes(both, batch, head, side, place, other)}
-        except Exception:
-            if self.comm is None:
-                raise
+        both = self._both(layer, batch, against)
+        rows, columns = (
+            None if at is None or at not in axis.a else axis.a.index(at)
+            for at, axis in ((query, both.queries), (key, both.keys))
+        )
+        side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
+        if place is None or (side == "key" and both.is_long(Key(batch, head, "weights", "max"))):
             return None
+        where = dict(zip(CHANGED, of, strict=True))
+        return {**where, "side": side, **difference.changes(both, batch, head, side, place, other)}
 
     def _both(self, layer: int, batch: int, against: str | None = None) -> Both:
         """The first side and the one it is compared with, and which of their places belong together."""
@@ -241,7 +235,7 @@ class ComparisonWidget(AttentionWidget):
     def _axis(
         self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]
     ) -> difference.Axis:
-        tokens = self._tokens_of(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
+        tokens = self._held.tokens(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
         ids = (names, side, lengths, *map(id, tokens))
         if ids not in self._axes:  # with the tokens, so that their ids stay theirs
             made = difference.together(lengths, tokens, names, "queries" if side == "query" else "keys")
@@ -250,13 +244,8 @@ class ComparisonWidget(AttentionWidget):
 
     def _tokens_beside(self, name: str, side: str, layer: int, batch: int) -> list[str] | None:
         """The tokens of a sample of another side; None where there are none for its length."""
-        shape, own = self._stacks[name][layer].shape, self._tokens[name]
-        only = own["key_tokens"] is not None or shape.Q != shape.K
-        tokens = own["key_tokens"] if side == "key" and only else own["tokens"]
-        try:
-            samples = self._samples(tokens, shape.B, shape.Q if side == "query" else shape.K, f"tokens[{name!r}]")
-        except ValueError:  # they were checked for another layer
-            return None
+        shape = self._stacks[name][layer].shape
+        samples = self._texts.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
         return None if samples is None else samples[batch]
 
     def _check_tokens(self, layer: Any, tokenizer: Any) -> None:
@@ -264,8 +253,8 @@ class ComparisonWidget(AttentionWidget):
         for name, own in list(self._tokens.items())[1:]:
             stack = self._stacks[name]
             shape = stack[layer if isinstance(layer, int) and -len(stack) <= layer < len(stack) else 0].shape
-            check_tokens(own["tokens"], shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
-            check_tokens(own["key_tokens"], shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
+            check_tokens(own.tokens, shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
+            check_tokens(own.key_tokens, shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
 
     def _desk(self) -> Desk:
         return _Desk(self)
@@ -276,13 +265,13 @@ class ComparisonWidget(AttentionWidget):
         for choice, against in product(saved.choices, self.sides[1:]):
             stages = dict.fromkeys([self.stage, *self._common_stages(choice.layer)])
             of_stages = ((*choice, stage, self.pool, against) for stage in stages)
-            pictures += [(of, self._make_comparison(*of)) for of in of_stages]
-            changes += [(of, self._make_changes(*of)) for of in self._pins_to_save(choice, against)]
-        saved.add("comparison", [*FOLLOWED, "against"], pictures)
-        saved.add("changes", [*FOLLOWED[:3], "against", "query", "key"], changes)
+            pictures += [(of, self._derived.value("comparison", *of)) for of in of_stages]
+            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(choice, against)]
+        saved.add("comparison", COMPARED, pictures)
+        saved.add("changes", CHANGED, changes)
 
     def _pins_to_save(self, choice: Choice, against: str) -> list[tuple[Any, ...]]:
-        shape = self._stack[choice.layer].shape
+        shape = self._held.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
         if shape.Q * shape.K <= PAIRS:
@@ -329,7 +318,8 @@ def _attention_of(name: str, side: Any) -> Given:
     if isinstance(side, AttentionWidget):
         if not side.what_if:
             return side.attention
-        return AttentionStack([side._layers[layer] for layer in range(len(side._stack))], side._stack.names)
+        held = side._held
+        return AttentionStack([held.layers[layer] for layer in range(len(held.stack))], held.stack.names)
     if not isinstance(side, Attention | AttentionStack):
         raise TypeError(
             f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
@@ -360,7 +350,7 @@ def _of(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> dict[str, Any]:
+def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> Tokens:
     """The tokens of one side: as they were given for it, or for all, or as the widget that it is has them."""
     found: dict[str, Any] = {}
     for keyword in TOKENS:
@@ -374,4 +364,4 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
         if given is None and isinstance(side, AttentionWidget):
             given = side.as_strings(keyword)
         found[keyword] = given
-    return found
+    return Tokens(**found)

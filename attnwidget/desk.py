@@ -9,7 +9,8 @@ from . import cost
 from .attention import Attention
 from .difference import Both
 from .levels import Key, Levels
-from .tiles import PASS, Address
+from .selection import Selection
+from .tiles import Address
 from .vocabulary import Vocabulary
 from .what_if import Layers
 
@@ -25,20 +26,14 @@ class Desk:
 
     @property
     def stack(self) -> Layers | Sequence[Attention]:
-        return self._widget._layers
+        return self._widget._held.layers
 
     def levels(self, layer: int) -> Levels:
-        return self._widget._levels_of(layer)
+        return self._widget._held.levels(layer)
 
     def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
-        widget = self._widget
-        tokens = widget._tokens_of(side, layer, batch)
-        if tokens is None:
-            return None
-        known = widget._vocabularies.get(side)
-        if known is None or known.tokens is not tokens:
-            known = widget._vocabularies[side] = Vocabulary(tokens)
-        return known
+        tokens = self._widget._held.tokens(side, layer, batch)
+        return None if tokens is None else self._widget._texts.vocabulary(side, tokens)
 
     def tiles(
         self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
@@ -49,41 +44,33 @@ class Desk:
         self, layer: int, key: Key, head: int | str, view: str, addresses: Sequence[Address], purse: cost.Purse
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         widget = self._widget
-        of = {"layer": layer, **key._asdict(), "head": head, "version": widget._version, "view": view}
-        visit = None if widget._refinement is None else widget._refinement.visit
-        return widget._views.ask(self.levels(layer), key, of, addresses, visit, purse)
+        of = {"layer": layer, **key._asdict(), "head": head, "version": widget._held.version, "view": view}
+        return widget._views.ask(self.levels(layer), key, of, addresses, widget._exact.visit, purse)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
-        widget, refinement = self._widget, self._widget._refinement
-        if (layer, batch, head, stage) != (widget.layer, widget.batch, widget._shown_head, widget.stage):
+        widget, at = self._widget, Selection.of(self._widget)
+        if (layer, batch, head, stage) != (at.layer, at.batch, at.shown_head, at.stage):
             raise ValueError("another picture is selected")
-        if refinement is None:
-            return
         if action == "resume":
-            widget._run()
-            return
-        widget._slices.drop(PASS)
-        widget._views.left_alone(refinement.visit)
-        with widget.hold_sync():
-            widget.picture = widget._as_far_as_known(widget.picture)
-            widget._tell(refinement.share, None, "stopped")
+            widget._exact.resume()
+        else:
+            widget._exact.stop(widget.picture)
 
     def check(self, layer: int, batch: int, head: int) -> None:
         widget = self._widget
-        widget._examine(layer, batch, head, asked=True)
-        for name in ("findings", "deviation"):
-            widget._made.pop(name, None)
+        widget._findings.of(widget._held, layer, batch, head, asked=True)
+        widget._derived.forget("findings", "deviation")
         widget._refresh()
 
     def retry(self) -> None:
-        self._widget._made.clear()
+        self._widget._derived.forget()
         self._widget._refresh()
 
     def both(self, layer: int, batch: int, against: str) -> Both:
         raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
     def together(self, layer: int, name: str) -> Together:
-        if name != self._widget._shown_head:
+        if name != Selection.of(self._widget).shown_head:
             raise ValueError("other heads are selected")
         return Together(self._widget, layer, name)
 
@@ -93,11 +80,11 @@ class Together(Desk):
 
     def __init__(self, widget: AttentionWidget, layer: int, name: str) -> None:
         super().__init__(widget)
-        self._name, (self._levels, _) = name, widget._source(layer, name)
+        self._name, (self._levels, _) = name, widget._held.source(layer, name)
 
     @property
     def stack(self) -> Sequence[Attention]:
-        return [cast(Attention, self._levels.att)] * len(self._widget._layers)  # only this layer is asked for
+        return [cast(Attention, self._levels.att)] * len(self._widget._held.layers)  # only this layer is asked for
 
     def levels(self, layer: int) -> Levels:
         return self._levels

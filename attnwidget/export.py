@@ -10,12 +10,12 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from . import saved
+from .bundle import bundled
 from .colors import LOOKS, look_of
+from .still import still_of
 
 if TYPE_CHECKING:
     from .widget import AttentionWidget
-
-STATIC = pathlib.Path(__file__).parent / "static"
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -85,17 +85,17 @@ def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _page(widget: AttentionWidget, choices: list[saved.Choice], title: str | None) -> bytes:
-    whole = saved.save(widget, choices).whole(_static("widget.js"))
+    whole = saved.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title
-    script = _static("page.js").replace("</script", "<\\/script")
+    script = bundled("page.js").replace("</script", "<\\/script")
     look, dark = look_of(widget.theme), LOOKS["dark"]
     auto = widget.theme == "auto"
     page = PAGE.format(
         policy=_policy(script),
         schemes="light dark" if auto else "dark" if look.dark else "light",
         title=html.escape(whole["state"]["title"] or "Attention"),
-        style=_static("widget.css").replace("</style", "<\\/style"),
+        style=bundled("widget.css").replace("</style", "<\\/style"),
         colors=f"background: {look.page}; color: {look.ink};",
         dark=f"@media (prefers-color-scheme: dark) {{ body {{ background: {dark.page}; color: {dark.ink}; }} }}"
         if auto
@@ -119,7 +119,7 @@ def _policy(script: str) -> str:
 
 def _footer(widget: AttentionWidget, choices: list[saved.Choice]) -> str:
     """What is in the file, and what is not."""
-    layers, there = sorted({choice.layer for choice in choices}), len(widget._stack)
+    layers, there = sorted({choice.layer for choice in choices}), len(widget._held.stack)
     heads = {choice.head for choice in choices}
     shape = widget._selected.shape
     words = []
@@ -140,11 +140,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _still(widget: AttentionWidget) -> str:
-    made = widget._still()
+    made = still_of(widget)
     if made is None:
         return ""
     return f'<img alt="{html.escape(repr(widget))}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'
-
-
-def _static(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")

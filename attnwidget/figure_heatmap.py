@@ -50,7 +50,7 @@ class Place(NamedTuple):
 def draw(sheet: Sheet, top: float) -> float:
     """The picture, its labels and its legend; returns where they end."""
     widget = sheet.widget
-    seen = shown.of_picture(widget._as_far_as_known(widget.picture))
+    seen = shown.of_picture(widget._exact.as_far_as_known(widget.picture))
     place = placed(sheet, seen, top)
     cells(sheet, seen, place, widget.color_scale, widget.color_range)
     labels(sheet, seen, place)

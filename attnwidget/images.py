@@ -75,6 +75,14 @@ def place(grid: tuple[int, int], side: str, start: int | None, queries: int, key
     return Patches(rows, columns, first.get("query"), first.get("key"))
 
 
+def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches | None:
+    """As `place`; None where they do not fit."""
+    try:
+        return place(grid, side, start, queries, keys)
+    except ValueError:
+        return None
+
+
 def _advice(length: int) -> str:
     """The next step: of a square number of positions, but for a few at the beginning, the square."""
     for special in (1, 0, 2, 5):
@@ -94,6 +102,39 @@ def as_images(image: Any, batches: int) -> list[Any] | None:
     if len(image) != batches:
         raise ValueError(f"image has {len(image)} images but there are {batches} samples: give one, or one for each")
     return list(image)
+
+
+def check_images(image: Any, batches: int) -> None:
+    """Raise TypeError or ValueError unless all of them can be shown."""
+    for one in as_images(image, batches) or ():
+        as_pixels(one)
+        if one is image:  # the same for all samples
+            break
+
+
+class Illustration:
+    """What the front-end is told of a widget's image: one sample's at a time, encoded once."""
+
+    def __init__(self) -> None:
+        self._encoded: tuple[Any, dict[str, Any] | None] = (None, None)  # the one that was encoded last
+        self._told: tuple[Any, Any] = (None, None)  # the patches and the image that were last sent
+
+    def message(self, image: Any, batch: int, batches: int) -> dict[str, Any] | None:
+        """The image of a sample, for the front-end; None where there is none."""
+        samples = as_images(image, batches)
+        one = None if samples is None else samples[min(batch, len(samples) - 1)]
+        if self._encoded[0] is not one:
+            self._encoded = one, None if one is None else encode_image(one)
+        return self._encoded[1]
+
+    def is_new(self, patches: Patches | None, image: Any, batch: int, batches: int) -> bool:
+        """Whether the front-end has another image, or has it elsewhere; from now on it has this one, here."""
+        samples = as_images(image, batches)
+        told = patches, None if samples is None else id(samples[batch])
+        if self._told == told:
+            return False
+        self._told = told
+        return True
 
 
 def encode_image(image: Any, name: str = "image") -> dict[str, Any]:

@@ -16,6 +16,9 @@ from .places import cuts
 from .precision import exact, exp_
 from .stages import QUERIES, blocks, new, streamed
 
+LINKS = 3  # of every token, where nobody says how many
+LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+
 
 class Links(NamedTuple):
     """At most `count` partners of every position, strongest first; where there are fewer, the weight is 0.

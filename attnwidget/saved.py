@@ -19,7 +19,8 @@ from torch import Tensor
 from . import picture, pyramid, requests, sketches, survey, wire
 from .attention import Attention
 from .levels import Key
-from .links import strongest
+from .links import LINK_CELLS, LINKS, strongest
+from .passes import placed
 
 if TYPE_CHECKING:
     from .widget import AttentionWidget
@@ -31,8 +32,6 @@ PAIRS = 1024  # cells of a head, up to which each of them is saved with all its 
 RANKED = 4096  # queries and keys, up to which the strongest of each are saved
 PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
 JACOBIANS = 32  # queries, of which each has its own
-LINKS = 3  # of every token
-LINK_CELLS = 4096 * 4096
 SMALL_STAGES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
 FIXED = ("uid", "layout", "tabbable", "tooltip")
 
@@ -119,8 +118,8 @@ def _of_heads(heads: Any) -> list[Any]:
 
 def _product(widget: AttentionWidget, layers: Any, heads: Any, samples: Sequence[int]) -> list[Choice]:
     found = []
-    for layer in _numbers("layers", layers, [widget.layer], len(widget._stack)):
-        shape = widget._stack[layer].shape
+    for layer in _numbers("layers", layers, [widget.layer], len(widget._held.stack)):
+        shape = widget._held.stack[layer].shape
         chosen = [head for head in widget.heads if head < shape.H] or [0]
         own = heads if layer == widget.layer or isinstance(heads, str) else [h for h in heads if h < shape.H]
         batches = [batch for batch in samples if batch < shape.B]
@@ -152,7 +151,7 @@ def _stages_of(widget: AttentionWidget, choice: Choice, every: bool) -> list[str
     are small."""
     if not every and choice != (widget.layer, widget.batch, widget.head):
         return list(dict.fromkeys([widget.stage, "weights"]))
-    return list(dict.fromkeys([widget.stage, *widget._layers[choice.layer].stages]))
+    return list(dict.fromkeys([widget.stage, *widget._held.layers[choice.layer].stages]))
 
 
 def _bytes(widget: AttentionWidget, choices: Sequence[Choice]) -> int:
@@ -164,7 +163,7 @@ def _bytes(widget: AttentionWidget, choices: Sequence[Choice]) -> int:
 def _sum(widget: AttentionWidget, choices: Sequence[Choice], *, every: bool) -> int:
     total = 0
     for choice in choices:
-        shape = widget._stack[choice.layer].shape
+        shape = widget._held.stack[choice.layer].shape
         rows, columns = min(shape.Q, picture.SIZE), min(shape.K, picture.SIZE)
         each = 4 if max(shape.Q, shape.K) <= EXACT else 1
         pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
@@ -175,7 +174,7 @@ def _sum(widget: AttentionWidget, choices: Sequence[Choice], *, every: bool) -> 
 
 
 def _is_long(widget: AttentionWidget, choice: Choice) -> bool:
-    att = widget._layers[choice.layer]
+    att = widget._held.layers[choice.layer]
     return picture.is_long(att, Key(choice.batch, choice.head, "weights", "max"))
 
 
@@ -207,20 +206,19 @@ def _facts(saved: Saved) -> None:
         }
         for layer, choices in layers.items()
     }
-    of_layers = ((layer, widget._make_facts(layer) | {"saved": known}) for layer, known in there.items())
+    of_layers = ((layer, widget._derived.value("facts", layer) | {"saved": known}) for layer, known in there.items())
     saved.add("facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
     samples = sorted({choice[:2] for choice in saved.choices})
-    saved.add("thumbnails", ["layer", "batch"], ((of, widget._make_thumbnails(*of)) for of in samples))
+    saved.add("thumbnails", ["layer", "batch"], ((of, widget._derived.value("thumbnails", *of)) for of in samples))
     for name in ("findings", "deviation"):
-        make: Callable[..., Any] = getattr(widget, f"_make_{name}")
-        saved.add(name, Choice._fields, ((of, make(*of)) for of in saved.choices))
+        saved.add(name, Choice._fields, [(of, widget._derived.value(name, *of)) for of in saved.choices])
 
 
 def _tokens(saved: Saved) -> None:
     widget = saved.widget
     samples = sorted({choice[:2] for choice in saved.choices})
     for name, side in (("tokens", "query"), ("key_tokens", "key")):
-        lists = ((of, widget._tokens_of(side, *of)) for of in samples)
+        lists = ((of, widget._held.tokens(side, *of)) for of in samples)
         saved.add(name, ["layer", "batch"], ((of, wire.encode_all_tokens(tokens)) for of, tokens in lists))
 
 
@@ -228,25 +226,25 @@ def _pictures(saved: Saved) -> None:
     widget, found = saved.widget, []
     every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
     for choice in saved.choices:
-        att = widget._layers[choice.layer]
+        att = widget._held.layers[choice.layer]
         pooled = max(att.shape.Q, att.shape.K) > picture.SIZE
         for stage in _stages_of(widget, choice, every):
             for pool in pyramid.POOLS if pooled else (widget.pool,):
                 of = (*choice, stage, pool)
-                found.append((of, widget._picture_of(of, _picture(widget, choice, stage, pool))))
+                found.append((of, placed(widget._held, of, _picture(widget, choice, stage, pool))))
     saved.add("picture", [*Choice._fields, "stage", "pool"], found)
 
 
 def _picture(widget: AttentionWidget, choice: Choice, stage: str, pool: str) -> Known:
     """Every number where there are few; else as the widget draws it, of a long head what is known of it by now."""
-    att, key = widget._layers[choice.layer], Key(choice.batch, choice.head, stage, pool)
+    att, key = widget._held.layers[choice.layer], Key(choice.batch, choice.head, stage, pool)
     if max(att.shape.Q, att.shape.K) <= EXACT:
         return exact(att, key)
-    if (*choice, stage, pool) == widget._made.get("picture"):
-        return widget._as_far_as_known(widget.picture)
+    if widget._derived.is_of("picture", (*choice, stage, pool)):
+        return widget._exact.as_far_as_known(widget.picture)
     if not picture.is_long(att, key):
         return picture.exact_now(att, key)
-    levels = widget._levels_of(choice.layer)
+    levels = widget._held.levels(choice.layer)
     kept = levels.find(key)
     if kept is not None:
         return picture.from_level(levels, key, kept)
@@ -291,7 +289,7 @@ def _greatest(att: Attention, key: Key, queries: range, key_bin: int) -> tuple[T
 
 def _links(saved: Saved) -> None:
     for choice in saved.choices:
-        att = saved.widget._layers[choice.layer]
+        att = saved.widget._held.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS:
             continue
         for side in ("query", "key"):
@@ -305,7 +303,7 @@ def _stages(saved: Saved) -> None:
     widget = saved.widget
     shown = Choice(widget.layer, widget.batch, widget.head)
     where = dict(zip(Choice._fields, shown, strict=True))
-    of_heads = ((c, sketches.stages(widget._layers[c.layer], c.batch, c.head)) for c in saved.choices)
+    of_heads = ((c, sketches.stages(widget._held.layers[c.layer], c.batch, c.head)) for c in saved.choices)
     saved.add(
         "stages",
         Choice._fields,
@@ -317,7 +315,7 @@ def _stages(saved: Saved) -> None:
         pairs = list(product(range(shape.Q), range(shape.K)))
     elif widget.query is not None and widget.key is not None:
         pairs = [(widget.query, widget.key)]
-    steps = (((*shown, *at), {**where, **(widget._make_pair(*shown, *at) or {})}) for at in pairs)
+    steps = (((*shown, *at), {**where, **(widget._derived.value("pair", *shown, *at) or {})}) for at in pairs)
     saved.add("pair", [*Choice._fields, "query", "key"], steps)
 
 
@@ -326,7 +324,7 @@ def _survey(saved: Saved) -> None:
     widget = saved.widget
 
     def whole(batch: int) -> Known:
-        found = survey.Survey(widget._layers, batch, lambda layer: widget._ids_of(layer, batch))
+        found = survey.Survey(widget._held.layers, batch, lambda layer: widget._held.ids(layer, batch))
         for _ in found:
             pass
         return found.message()

@@ -128,6 +128,24 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     return names
 
 
+def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
+    """One attention, or a stack of layers where there are five dimensions or a list."""
+    if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
+        return stack_layers(q, k, v, **keywords)
+    return Attention(q, k, v, **keywords)
+
+
+def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
+    """The same of weights that are in hand."""
+    if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
+        values = [None] * len(weights) if v is None else v
+        if len(values) != len(weights):
+            raise ValueError(f"v has {len(values)} layers but weights have {len(weights)}: give one for each layer")
+        layers = zip(weights, values, strict=True)
+        return AttentionStack([Attention.from_weights(w, v, dims=dims) for w, v in layers])
+    return Attention.from_weights(weights, v, dims=dims)
+
+
 def stack_layers(
     q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
 ) -> AttentionStack:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import colors
-from .shown import BLOCKED, MINUS_INF, NAN, PLUS_INF, Shown, indices
+from .shown import BLOCKED, MINUS_INF, NAN, PLUS_INF, Shown, indices, of_picture
+
+if TYPE_CHECKING:
+    from .widget import AttentionWidget
 
 MOST_BYTES = 48 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
 SIDE = 320  # pixels of the longer side, about
@@ -21,6 +24,16 @@ GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
 BESIDE = 4  # pixels of page around the picture
 
 Array = np.ndarray[Any, Any]
+
+
+def still_of(widget: AttentionWidget) -> bytes | None:
+    """A small PNG of the picture that a widget shows; None where there is none."""
+    try:
+        seen = of_picture(widget._exact.as_far_as_known(widget.picture))
+        looks = {name: getattr(widget, name) for name in ("color_scale", "color_range", "palette", "theme")}
+        return png_of(seen, **looks)
+    except Exception:  # displaying a widget must not fail for want of a picture of it
+        return None
 
 
 def png_of(shown: Shown, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:

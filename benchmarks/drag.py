@@ -78,9 +78,8 @@ import time
 taken = []
 for i in range(20):
     start = time.perf_counter()
-    w._in_haste = w._changing = True
-    w.what_if = {"scale": 0.1 + i / 1000}
-    w._in_haste = w._changing = False
+    with w._waited_for(rules=True):
+        w.what_if = {"scale": 0.1 + i / 1000}
     taken.append(time.perf_counter() - start)
 w.what_if = {}
 print(sorted(taken)[10])

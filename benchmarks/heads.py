@@ -66,7 +66,8 @@ def kernel(layers: AttentionStack, runs: int) -> dict[str, Any]:
     w = AttentionWidget.from_attention(layers, tokens=tokens)
 
     def look() -> None:
-        w._forget_heads()
+        w._surveys.forget()
+        w._texts.forget_ids()
         w.view = "heatmap"
         w.view = "heads"
 
@@ -96,7 +97,7 @@ def drawn(layers: AttentionStack, *, whole: bool) -> float:
     from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
     from lab import OfflinePages, chromium
 
-    from attnwidget.widget import STATIC
+    from attnwidget.bundle import STATIC
 
     html = (
         '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="widget.css">'

@@ -33,7 +33,7 @@ from comm.base_comm import BaseComm
 from torch import Tensor
 
 from attnwidget import AttentionWidget
-from attnwidget.widget import STATIC
+from attnwidget.bundle import STATIC
 
 TOKENS, HEADS, HEAD_SIZE = 2048, 12, 64
 KIB, MIB, MB = 1024, 1024**2, 1e6
@@ -241,9 +241,9 @@ async def _look(traffic: Traffic, q: Tensor, k: Tensor, words: list[str]) -> dic
         while w.progress is not None:
             await asyncio.sleep(0.05)
         found["pass"] = (time.perf_counter() - start) / (1 - share) if share < 1 else None
-    found["kept"] = sum(levels.nbytes for levels in w._levels.values())
-    if w._refinement is not None and w._refinement.visit.kept is not None:
-        found["kept"] += w._refinement.visit.kept.nbytes
+    found["kept"] = sum(w._held.levels(layer).nbytes for layer in range(len(w._held.layers)))
+    if w._exact.visit is not None and w._exact.visit.kept is not None:
+        found["kept"] += w._exact.visit.kept.nbytes
     w.close()
     return found
 

@@ -154,6 +154,17 @@ def test_one_image_is_that_of_all_samples() -> None:
     assert np.array_equal(opened(w.get_state("image")["image"]), PIXELS)
 
 
+def test_an_image_can_be_taken_away_again() -> None:
+    w = shown(image=PIXELS)
+    assert w.get_state("image")["image"] is not None
+    w.image = None
+    assert w.get_state("image")["image"] is None
+    w.image = PIXELS
+    assert np.array_equal(opened(w.get_state("image")["image"]), PIXELS)
+    w.grid = None
+    assert w.get_state("image")["image"] is None
+
+
 def test_without_a_grid_no_image_is_sent() -> None:
     w = AttentionWidget(*torch.randn(2, 1, 7, 4), image=PIXELS)
     assert w.get_state("image")["image"] is None

@@ -128,6 +128,15 @@ def test_findings_follow_the_selection() -> None:
     assert w.findings == []
 
 
+def test_a_head_and_rules_that_are_set_together_are_checked_together() -> None:
+    q, k, v = torch.randn(3, 1, 2, 8, 4)
+    one_by_one, together = AttentionWidget(q, k, v, head=1), AttentionWidget(q, k, v)
+    one_by_one.what_if = {"window": 3}
+    together.set_state({"head": 1, "what_if": {"window": 3}})
+    assert together.deviation["original"]["weights"] > 0
+    assert together.deviation == one_by_one.deviation
+
+
 def test_tokens_say_what_is_padding() -> None:
     w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["a", "b", "[PAD]", "[PAD]"])
     assert [found["kind"] for found in w.findings] == ["attention to padding"]
@@ -145,7 +154,7 @@ def test_what_a_number_type_changes_is_said() -> None:
 
 
 def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
-    monkeypatch.setattr("attnwidget.widget.CHECKED_AT_ONCE", 30)
+    monkeypatch.setattr("attnwidget.findings.CHECKED_AT_ONCE", 30)
     w = AttentionWidget(*torch.randn(3, 2, 6, 8), mask=torch.ones(6, 6).triu(1).bool(), dims="hqd")
     assert (w.findings, w.deviation) == (None, None)
     (reply,) = front_end.ask(w, {"id": "a", "kind": "check", **HERE, "head": 0})
@@ -158,7 +167,7 @@ def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, fron
 
 
 def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
-    monkeypatch.setattr("attnwidget.widget.CHECKED_AT_ONCE", 30)
+    monkeypatch.setattr("attnwidget.findings.CHECKED_AT_ONCE", 30)
 
     async def look() -> None:
         w = AttentionWidget(*torch.randn(3, 6, 8))
@@ -166,7 +175,7 @@ def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch
         while w._slices.names:
             await asyncio.sleep(0.01)
         assert front_end.state(w)["findings"] == []
-        monkeypatch.setattr("attnwidget.widget.UNBIDDEN", 30)
+        monkeypatch.setattr("attnwidget.findings.UNBIDDEN", 30)
         w.update(*torch.randn(3, 6, 8))
         for _ in range(500):
             if w.findings is None:

@@ -450,8 +450,8 @@ def test_an_interrupt_of_finish_loses_nothing(front_end: FrontEnd, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             w.finish()
     assert w.picture["sampled"] is not None
-    assert w._refinement is not None
-    assert w._refinement.visit.rows > 0
+    assert w._exact.visit is not None
+    assert w._exact.visit.rows > 0
     w.finish()
     assert_close(drawn(w.picture)[0], pooled(w.attention, "weights", "max", *bins(w)), drawn(w.picture)[1])
 
@@ -505,10 +505,11 @@ def test_levels_of_all_layers_share_one_budget(front_end: FrontEnd) -> None:
     for layer in range(3):
         w.layer = layer
         w.finish()
-    assert len({id(levels._shelf) for levels in w._levels.values()}) == 1
-    assert w._levels[0].nbytes == w._levels[2].nbytes > 0
+    kept = [w._held.levels(layer) for layer in range(3)]
+    assert len({id(levels._shelf) for levels in kept}) == 1
+    assert kept[0].nbytes == kept[2].nbytes > 0
     w.update(q, k)
-    assert sum(levels.nbytes for levels in w._levels.values()) == 0
+    assert w._held.levels(0).nbytes == 0
 
 
 # Bytes, and tokens.

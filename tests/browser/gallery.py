@@ -13,7 +13,8 @@ from typing import Any
 
 from lab import SCREENSHOTS, OfflinePages, Page
 
-from attnwidget import AttentionWidget, requests, widget
+from attnwidget import AttentionWidget, requests
+from attnwidget.bundle import STATIC
 
 HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
@@ -240,7 +241,7 @@ def show(
         f"<style>html{{scrollbar-width:none}}body{{margin:{MARGIN}px}}</style>{HOSTS[host]}{mounts}"
         f'<script src="host.js"></script><script type="module">{SCRIPT}</script>'
     )
-    files = {name: widget.STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
     context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
     page.page.expose_function("answer", _answerer(widgets))

@@ -16,6 +16,7 @@ from gallery import Gallery, show
 from lab import OfflinePages
 
 from attnwidget import AttentionWidget
+from attnwidget.derived import Rule
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -360,12 +361,14 @@ def failing(**more: Any) -> AttentionWidget:
     """One head of it runs out of memory."""
 
     class Failing(AttentionWidget):
-        def _look_at(self, *of: Any, **more: Any) -> dict[str, Any]:
-            if self.head == 3:
-                raise RuntimeError(
-                    "CUDA out of memory while reading k of layer 5. Tried to allocate 20.00 GiB, 1.16 GiB are free."
-                )
-            return super()._look_at(*of, **more)
+        def _rules(self) -> dict[str, Rule]:
+            rules = super()._rules()
+            return {**rules, "picture": rules["picture"]._replace(make=self._make)} if self.head == 3 else rules
+
+        def _make(self, *of: Any) -> None:
+            raise RuntimeError(
+                "CUDA out of memory while reading k of layer 5. Tried to allocate 20.00 GiB, 1.16 GiB are free."
+            )
 
     q, k, v, tokens, mask = load_sample("bank")
     return Failing(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, **more})
