@@ -26,6 +26,7 @@ GIVEN = (
     "call it with output_attentions=True, if it has that, and give output.attentions to AttentionWidget.from_weights"
 )
 OTHER = f"its softmax is not of a product of q and k with a scale, a mask and a bias (it may be sparse): {GIVEN}"
+IN_BLOCKS = f"its queries and keys are taken in blocks, which are no places in the text: {GIVEN}"
 CHANGED = f"its weights are multiplied by something before they meet v: {GIVEN}"
 Sizes = tuple[int, ...]
 Tell = Callable[[Callable[[], Seen], Tensor, Sizes], None]  # a call, its output, and as what shape it is to be read
@@ -230,6 +231,9 @@ class Trail:
     def _finish(self, known: Weights, v: Tensor, result: Tensor) -> None:
         """Weights have met v: a call is complete."""
         B, H, Q, K = _four(known.scores)
+        if len(known.scores.sizes) > 4 and Q != K:
+            self._miss(IN_BLOCKS)
+            return
         if H == 1 and len(known.scores.sizes) == 3 and known.scores.four is None:
             heads = self._heads() or 1
             B, H = (B // heads, heads) if B % heads == 0 else (B, 1)
