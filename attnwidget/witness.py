@@ -46,11 +46,23 @@ def witness_of(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype |
     heads = [group * share + i for group in groups for i in range(share)]
     rows, samples = sorted({0, Q // 2, Q - 1}), sorted({0, B - 1})
     with torch.no_grad():
-        found = output.detach()[samples][:, heads][:, :, rows]
+        found = output.detach()[_at(samples, heads, rows, output.device)]
     types = [x for x in (output.dtype, q.dtype, v.dtype, kept) if x in FLOATS]
     rounded = max(ROUNDED[x] for x in types if x is not None)
     plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
     return Witness(rows, samples, heads, found, rounded if plain else max(rounded, COARSE))
+
+
+def _at(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
+    """The index of these rows of these heads of these samples, (samples, heads, rows)."""
+    b, h, row = (torch.tensor(x, device=device) for x in (samples, heads, rows))
+    return b[:, None, None], h[:, None], row
+
+
+def _part(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
+    """Some samples and heads; no copy where that is all."""
+    x = x if len(samples) == x.shape[0] and samples == sorted(samples) else x[samples]
+    return x if len(groups) == x.shape[1] else x[:, groups]
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -79,9 +91,9 @@ def differs(
     samples, heads, rows = (torch.tensor(x, device=device) for x in (witness.samples, witness.heads, witness.rows))
     share = q.shape[1] // k.shape[1]
     keys = slice(part.first, part.first + part.keys)
-    queries = q[samples][:, heads][:, :, rows + first].to(wide)
-    groups = heads[::share] // share
-    near, values = (x[samples][:, groups, keys].to(wide) for x in (k, v))
+    queries = q[_at(witness.samples, witness.heads, [row + first for row in witness.rows], device)].to(wide)
+    groups = [head // share for head in witness.heads[::share]]
+    near, values = (_part(x, witness.samples, groups)[:, :, keys].to(wide) for x in (k, v))
     n, Q = len(groups), len(rows)
     scores = (queries.unflatten(1, (n, share)).flatten(2, 3) @ near.mT).unflatten(2, (share, Q)).flatten(1, 2)
     scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
