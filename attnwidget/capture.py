@@ -245,7 +245,7 @@ class _Recorder:
             raise ValueError(f"device is {device!r}: give a device such as 'cpu' or 'cuda:0', or None") from error
         self.book = Book(keeper, self._wanted)
         self.skipped: dict[str, str] = {}
-        self._missed: dict[str, str] = {}  # as `skipped`, unless other calls of them were read
+        self._missed: dict[str, str] = {}  # as `skipped`, of what may be a part of a module
         self._passed: dict[str, None] = {}  # names that `layers` left out
         self._found: set[Any] = set()
         self._names: dict[int, str] = {}
@@ -274,7 +274,10 @@ class _Recorder:
                     record.tensors()  # without the room for more
             self.skipped.update(dict.fromkeys(self.book.doubtful(), OTHERWISE))
             read = {name for pages in self.book.forwards for name in pages}
-            self.skipped.update({name: why for name, why in self._missed.items() if name not in read})
+            for name, why in self._missed.items():
+                self.skipped.setdefault(
+                    name, f"only a part of it could be read; of the rest, {why}" if name in read else why
+                )
 
     def check(self) -> None:
         """Raise where there is nothing to show, with what to try."""

@@ -222,9 +222,10 @@ class Trail:
 
     def softmax(self, result: Tensor, x: Any, dim: Any = None, *_: Any, **named: Any) -> Weights | None:
         known = self.of(named.get("input", x))
-        if isinstance(known, Scores) and named.get("dim", dim) in (-1, result.ndim - 1):
+        last = named.get("dim", dim) in (-1, result.ndim - 1)
+        if isinstance(known, Scores) and last:
             return Weights(known, tuple(result.shape))
-        if result.ndim > 2:
+        if result.ndim > 2 and result.shape[-1] > 1:
             self._miss(OTHER)
         return None
 
