@@ -14,7 +14,7 @@ from torch import nn
 
 from . import saving, ways
 from .attention import Attention
-from .book import Book
+from .book import Answer, Book
 from .recording import Keeper, Record, Seen, Unreadable
 from .saving import Loaded, tensors_of
 from .stack import AttentionStack
@@ -27,9 +27,16 @@ Pages = Mapping[str, Record | Loaded]  # of one forward pass
 
 __all__ = ["Capture", "Forward", "capture"]
 
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
     "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
     "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
+)
+
+OTHERWISE = (
+    "its output is not what its q, k, v, mask and scale come to, so it does more than they tell: load the model with "
+    "attn_implementation='eager', call it with output_attentions=True, and give output.attentions to "
+    "AttentionWidget.from_weights"
 )
 
 
@@ -238,6 +245,7 @@ class _Recorder:
             raise ValueError(f"device is {device!r}: give a device such as 'cpu' or 'cuda:0', or None") from error
         self.book = Book(keeper, self._wanted)
         self.skipped: dict[str, str] = {}
+        self._missed: dict[str, str] = {}  # as `skipped`, of what may be a part of a module
         self._passed: dict[str, None] = {}  # names that `layers` left out
         self._found: set[Any] = set()
         self._names: dict[int, str] = {}
@@ -264,6 +272,12 @@ class _Recorder:
             for pages in self.book.forwards:
                 for record in pages.values():
                     record.tensors()  # without the room for more
+            self.skipped.update(dict.fromkeys(self.book.doubtful(), OTHERWISE))
+            read = {name for pages in self.book.forwards for name in pages}
+            for name, why in self._missed.items():
+                self.skipped.setdefault(
+                    name, f"only a part of it could be read; of the rest, {why}" if name in read else why
+                )
 
     def check(self) -> None:
         """Raise where there is nothing to show, with what to try."""
@@ -294,25 +308,48 @@ class _Recorder:
     def named(self, module: nn.Module) -> str | None:
         if self.model is not None:
             return self._names.get(id(module))
-        return self._on_stack()
+        return self._name_of(self._stack())
 
-    def hear(self, name: str | None, read: Callable[[], Seen]) -> None:
-        name = self._on_stack() if name is None else name
+    def hear(self, name: str | None, read: Callable[[], Seen]) -> Answer | None:
+        name = self._name_of(self._stack()) if name is None else name
         if name is None:
-            return
+            return None
         try:
             with _plainly():
-                self.book.add(name, read)
+                return self.book.add(name, read)
         except Unreadable as error:
             self.skipped[name] = str(error)
         except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the model goes on
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
+        return None
 
-    def _on_stack(self) -> str | None:
-        """The name of the module in whose method this is."""
-        modules = list(_modules(sys._getframe(2)))
+    def miss(self, why: str) -> None:
+        modules = self._stack()
+        name = self._name_of(modules)
+        words = f"{name} {type(modules[0]).__name__}" if modules else ""
+        wanted = self._layers is None or any(isinstance(one, str) and _is_part(one, str(name)) for one in self._layers)
+        if name is not None and "att" in words.lower() and wanted:
+            self._missed.setdefault(name, why)
+
+    def heads(self) -> int | None:
+        for module in self._stack()[:1]:
+            for name in HEADS:
+                if isinstance(found := getattr(module, name, None), int):
+                    return found
+        return None
+
+    def _stack(self) -> list[nn.Module]:
+        """The modules in whose methods this is, the innermost first: of the model, if there is one."""
+        modules = [one for one in _modules(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
+        if self.model is None:
+            return modules
+        first = next((i for i, one in enumerate(modules) if id(one) in self._names), len(modules))
+        return modules[first:]
+
+    def _name_of(self, modules: list[nn.Module]) -> str | None:
+        """The name of the first of such modules."""
         if self.model is not None:
-            return next((self._names[id(m)] for m in modules if id(m) in self._names), None)
+            return self._names[id(modules[0])] if modules else None
         if not modules:
             return _caller()
         root = modules[-1]

@@ -41,8 +41,12 @@ def read_call(
     """
     if others.get("cache") is not None:
         raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
-    if others.get("s_aux") is not None or hasattr(module, "sinks"):
-        raise Unreadable("it adds learned sinks to the softmax, which scores of q and k do not show")
+    if any(found is not None for found in (others.get("s_aux"), others.get("sinks"), getattr(module, "sinks", None))):
+        raise Unreadable(
+            "it adds learned sinks to the softmax, which scores of q and k do not show: load the model with "
+            "attn_implementation='eager', call it with output_attentions=True, and give output.attentions to "
+            "AttentionWidget.from_weights"
+        )
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -55,6 +59,7 @@ def read_call(
         bias=position_bias,
         cross=_is_cross(module),
         cached=causal,
+        dropout=bool(others.get("dropout")) and module.training,
     )
     kind = implementation or "eager"
     if "flash" in kind:

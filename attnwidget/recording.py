@@ -13,6 +13,7 @@ from torch import Tensor
 from .attention import Attention
 from .spans import Spans, as_spans, simplest, together
 from .tensors import FLOATS
+from .witness import Witness, differs, witness_of
 
 Rows = Spans | Tensor | Callable[..., Any] | None
 AT_ONCE = 1 << 22  # cells of a mask function that are asked at once
@@ -36,6 +37,7 @@ class Seen:
     is_causal: bool = False  # key ≤ query from the upper left
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
+    dropout: bool = False  # whether some of the weights were dropped before v
 
 
 @dataclass
@@ -129,6 +131,14 @@ class Growing:
 
 
 @dataclass
+class Continued:
+    """How a call continues a record: which of its samples each was, and how many of its keys still stand."""
+
+    order: list[int]
+    keys: int
+
+
+@dataclass
 class Part:
     """The rules of some queries: those of one call."""
 
@@ -149,6 +159,7 @@ class Record:
         self.q, self.k = Growing(keeper.tensor(seen.q)), Growing(keeper.tensor(seen.k))
         self.v = Growing(keeper.tensor(seen.v)) if keeper.values and seen.v is not None else None
         self.parts = [self._part(seen, 0)]
+        self._witnesses: list[tuple[int, Witness]] = []  # of calls that begin at this query
         self._made: Attention | None = None
 
     def _part(self, seen: Seen, first: int) -> Part:
@@ -156,10 +167,11 @@ class Record:
         mask = self._keeper.mask(seen.mask)
         return Part(seen.q.shape[2], seen.k.shape[2], first, seen.is_causal, mask, bias)
 
-    def order_of(self, seen: Seen) -> list[int] | None:
-        """If a call continues this record, which of the samples each of its samples was; else None.
+    def continued_by(self, seen: Seen) -> Continued | None:
+        """How a call continues this record; None if it does not.
 
-        A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places.
+        A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
+        that were tried and rejected leave the cache again.
         """
         (B, G, K, D), (_, H, Q, _) = seen.k.shape, seen.q.shape
         kept, total = self.k.shape, self.k.length
@@ -170,7 +182,9 @@ class Record:
             return None
         before, now = self.k.view(total - past), self._keeper.converted(seen.k.narrow(2, 0, past))
         if torch.equal(before, now):
-            return list(range(B))
+            return Continued(list(range(B)), total)
+        if not self.cross and total - self.q.length < past < total and torch.equal(self._first_keys(past), now):
+            return Continued(list(range(B)), past)
         alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
         order = []
         for b in range(B):
@@ -178,12 +192,16 @@ class Record:
             if found is None:
                 return None
             order.append(found)
-        return order
+        return Continued(order, total)
 
-    def extend(self, seen: Seen, order: list[int]) -> None:
+    def _first_keys(self, count: int) -> Tensor:
+        return self.k.view().narrow(2, 0, count)
+
+    def extend(self, seen: Seen, how: Continued) -> None:
         """Append a call that continues this record."""
-        if order != list(range(len(order))):
-            self._reorder(order)
+        if how.order != list(range(len(how.order))):
+            self._reorder(how.order)
+        self._shorten(self.k.length - how.keys)
         past = seen.k.shape[2] if self.cross else seen.k.shape[2] - seen.q.shape[2]
         first = self.k.length - past
         self.q.append(self._keeper.converted(seen.q))
@@ -195,7 +213,51 @@ class Record:
         self.parts.append(self._part(seen, first))
         self._made = None
 
+    def hear_output(self, seen: Seen, first: int, output: Any) -> None:
+        """What came of a call whose queries begin at `first`, to be compared when the capture ends."""
+        whole = first == 0 or seen.q.shape[2] > 1  # of tokens that follow one by one, the first says as much
+        if not whole or self.v is None or seen.v is None or seen.dropout or not self._keeper.clone:
+            return
+        witness = witness_of(output, seen.q, seen.k, seen.v, self._keeper.dtype)
+        if witness is not None:
+            self._witnesses.append((first, witness))
+
+    def is_otherwise(self) -> bool:
+        """Whether some output that came is not that of what is kept; each is asked once."""
+        witnesses, self._witnesses = self._witnesses, []
+        if self.v is None:
+            return False
+        q, k, v = (x.view() for x in (self.q, self.k, self.v))
+        for first, witness in witnesses:
+            row = 0
+            for part in self.parts:
+                if first < row + part.queries:
+                    break
+                row += part.queries
+            witness.rows = [i + first - row for i in witness.rows]
+            if witness.samples and differs(
+                witness, q, k, v, scale=self.scale, softcap=self.softcap, part=part, first=row
+            ):
+                return True
+        return False
+
+    def _shorten(self, by: int) -> None:
+        """Forget the last positions."""
+        if not by:
+            return
+        for kept in (self.q, self.k, self.v):
+            if kept is not None:
+                kept.length -= by
+        while self.parts[-1].queries <= by:
+            by -= self.parts.pop().queries
+        if by:
+            last = self.parts[-1]
+            self.parts[-1] = cut(last, last.queries - by, min(last.keys, self.k.length - last.first))
+        self._witnesses = [(at, one) for at, one in self._witnesses if at + max(one.rows) < self.q.length]
+
     def _reorder(self, order: list[int]) -> None:
+        for _, witness in self._witnesses:
+            witness.reorder(order)
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.reorder(order)
@@ -239,6 +301,17 @@ class Record:
 
 
 # The rules of several calls, as those of one.
+
+
+def cut(part: Part, queries: int, keys: int) -> Part:
+    """The first queries and keys of a part."""
+
+    def first(x: Any) -> Any:
+        if isinstance(x, Spans):
+            return Spans(*(ends[:, :, :queries].clamp(max=keys) for ends in (x.starts, x.stops)))
+        return x[:, :, :queries, :keys] if isinstance(x, Tensor) else x
+
+    return Part(queries, keys, part.first, part.is_causal, first(part.mask), first(part.bias))
 
 
 def joined(parts: Sequence[Part], keys: int, device: torch.device) -> Part:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import threading
 import weakref
@@ -21,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import TorchFunctionMode
 
+from .book import Answer
 from .flex import ScoreMod, read_tuple
+from .inline import Trail
 from .interface import Lookup, read_call
 from .masks import causal_lower_right
 from .recording import Seen, Unreadable
@@ -37,8 +40,15 @@ class Listener(Protocol):
     def named(self, module: nn.Module) -> str | None:
         """The name under which calls of this module are kept; None if it is not of the model."""
 
-    def hear(self, name: str | None, read: Callable[[], Seen]) -> None:
-        """A call, under a name or under that of the module on the stack; it is read only if it is wanted."""
+    def hear(self, name: str | None, read: Callable[[], Seen]) -> Answer | None:
+        """A call, under a name or under that of the module on the stack; it is read only if it is wanted. Returns whom
+        to give its output (B, H, Q, Dv) if it is kept."""
+
+    def miss(self, why: str) -> None:
+        """The module on the stack does what may be attention, but cannot be read."""
+
+    def heads(self) -> int | None:
+        """How many heads the module on the stack says it has."""
 
 
 class _Here(threading.local):
@@ -89,17 +99,29 @@ def _wrapped(implementation: Any, function: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(function)
     def heard(module: Any, *arguments: Any, **keywords: Any) -> Any:
+        answers = []
         if not _here.inside:
             for listener in list(_open):
                 name = listener.named(module)
                 if name is not None:
                     read = functools.partial(read_call, implementation, module, *arguments, **keywords)
-                    listener.hear(name, read)
-        with _inside(), _fused(implementation):
-            return function(module, *arguments, **keywords)
+                    answers.append(listener.hear(name, read))
+        with _inside():
+            with _fused(implementation):
+                result = function(module, *arguments, **keywords)
+            output = result[0] if isinstance(result, tuple) else result
+            if isinstance(output, Tensor) and output.ndim == 4:
+                _answer(output.transpose(1, 2), *answers)
+        return result
 
     heard.heard = True  # type: ignore[attr-defined]
     return heard
+
+
+def _answer(output: Any, *answers: Answer | None) -> None:
+    for answer in answers:
+        if answer is not None:
+            answer(output)
 
 
 @contextlib.contextmanager
@@ -145,9 +167,10 @@ _searched: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def _calls(kind: type) -> bool:
-    """Whether the code of a class names one of torch's attention functions."""
+    """Whether the code of a class names one of torch's attention functions, or writes attention out."""
     own = [one for one in kind.__mro__ if one not in (nn.Module, object)]
-    return any(CALLS & _names(f.__code__) for one in own for f in vars(one).values() if isinstance(f, FunctionType))
+    wanted = CALLS | {"softmax", "Softmax"} if "att" in kind.__name__.lower() else CALLS
+    return any(wanted & _names(f.__code__) for one in own for f in vars(one).values() if isinstance(f, FunctionType))
 
 
 def _names(code: CodeType) -> set[str]:
@@ -163,6 +186,7 @@ class Watch(TorchFunctionMode):
         self._listener = listener
         self._scaled: tuple[Tensor, Tensor, float] | None = None  # a product with a number: what, of what, by what
         self._waiting: Seen | None = None  # for its v
+        self._trail = Trail(self._written_out, listener.miss, listener.heads)
         flex = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "flex_attention", None)
         self._seers: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self._sdpa,
@@ -185,7 +209,10 @@ class Watch(TorchFunctionMode):
         if seer is not None and not _here.inside:
             return seer(func, types, args, kwargs)
         result = func(*args, **kwargs)
-        if _here.heads is not None and func in self._parts:
+        if _here.heads is None:
+            if not _here.inside:
+                self._trail.follow(func, result, args, kwargs)
+        elif func in self._parts:
             self._parts[func](result, *args, **kwargs)
         return result
 
@@ -198,14 +225,24 @@ class Watch(TorchFunctionMode):
         finally:
             self.__enter__()  # type: ignore[no-untyped-call]
 
+    def _written_out(self, read: Callable[[], Seen], output: Tensor, sizes: tuple[int, ...]) -> None:
+        answer = self._listener.hear(None, read)
+        if answer is not None and output.numel() == math.prod(sizes):
+            answer(output.reshape(sizes))
+
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         cross = None if _here.heads is None else _here.heads[1]
-        self._listener.hear(None, lambda: read_sdpa(*args, **kwargs, cross=cross))
-        return func(*args, **kwargs)
+        answer = self._listener.hear(None, lambda: read_sdpa(*args, **kwargs, cross=cross))
+        output = func(*args, **kwargs)
+        if answer is not None:
+            answer(_four(output))
+        return output
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        self._listener.hear(None, lambda: read_flex(*args, **kwargs))
-        return func(*args, **kwargs)
+        answer = self._listener.hear(None, lambda: read_flex(*args, **kwargs))
+        result = func(*args, **kwargs)
+        _answer(result[0], answer)
+        return result
 
     # `F.multi_head_attention_forward` calls SDPA, or where weights are asked for, multiplies by itself. Torch runs it
     # without the mode that has seen it; so its body is run with it.
@@ -230,7 +267,7 @@ class Watch(TorchFunctionMode):
             return self._baddbmm(result, None, one, other)
         seen, self._waiting = self._waiting, None
         seen.v = _by_head(other)
-        return self._listener.hear(None, lambda: seen)
+        return _answer(_by_head(result), self._listener.hear(None, lambda: seen))
 
     def _baddbmm(self, result: Any, mask: Tensor | None, q: Tensor, k: Tensor) -> None:
         scale = 1.0
@@ -286,7 +323,8 @@ def read_sdpa(
         mask = _four(attn_mask.expand(*query.shape[:-2], *attn_mask.shape[-2:]))
     batches = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])[0]
     q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
-    return Seen(q, k, v, scale, mask=mask, is_causal=bool(is_causal), cross=cross)
+    dropout = dropout_p > 0
+    return Seen(q, k, v, scale, mask=mask, is_causal=bool(is_causal), cross=cross, dropout=dropout)
 
 
 def _four(x: Tensor) -> Tensor:
