@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil, inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .call import Call
-from .metrics import Marks, Means, Metrics, Reach, Rows, as_ids, measure
+from .metrics import Marks, Means, Metrics, Reach, Rows, Seen, as_ids, measure
 from .places import Cells, cuts, take
 from .precision import LOG2_E, Product, Room, exact
 from .pyramid import pool_first
@@ -26,6 +27,7 @@ CELLS = 1 << 20  # that are computed at once, where a row is not longer: 4 MiB o
 LEAST = -126.0  # 2^−126 is the least normal number; weights below are 0
 EXACT = 1 << 26  # cells of a head, up to which all its rows are looked at
 ROWS = 64  # of a longer one
+KNOWN = 4  # marks that are kept, each as large as a block
 
 
 def sample(queries: int, rows: int) -> range:
@@ -61,6 +63,7 @@ class Glance:
         size: rows and columns of the small pictures, at most; 0 for none.
         ids: of each position its token, for the metrics that compare them.
         measured: whether there are metrics.
+        known: marks that layers of the same shape have in common, filled as they are made.
 
     `values` are weights pooled by maximum, (heads, rows, columns), and `allowed` says which bins have an allowed cell.
     """
@@ -75,9 +78,10 @@ class Glance:
         size: int = 0,
         ids: Tensor | None = None,
         measured: bool = True,
+        known: dict[tuple[Any, ...], Marks] | None = None,
     ) -> None:
         self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
-        self._ids, self._measured = ids, measured
+        self._ids, self._measured, self._known = ids, measured, {} if known is None else known
         shape, n = att.shape, len(queries)
         self._row_bin, self._key_bin = (ceil(n / size), ceil(shape.K / size)) if size else (1, 1)
         bins = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if size else (0, 0)
@@ -102,6 +106,7 @@ class Glance:
                 marks = self._marks(rows, together)
                 shared = Shared(att, self.batch, self.heads[0], rows, together) if is_plain else None
             first = self.heads.start
+            measures = []
             while first < self.heads.stop:
                 stop = min(self.heads.stop, (first // several + 1) * several, first + together)
                 at = slice(first - self.heads.start, stop - self.heads.start)
@@ -110,25 +115,32 @@ class Glance:
                     if self.values.numel():
                         self._picture(at, piece, found)
                     if marks is not None:
-                        measure(self.means, at, marks, found, seen)
+                        measures.append(measure(marks, found, seen))
                 first = stop
+                if marks is not None and first == self.heads.stop:
+                    self.means.add(marks.names, measures)
                 yield
 
     def _marks(self, rows: range, heads: int) -> Marks | None:
-        att, shape = self.att, self.att.shape
         if not self._measured:
             return None
-        return Marks(rows, shape.K, heads, self._ids, shape.Q == shape.K, att.result_dtype, att.device)
+        att, shape = self.att, self.att.shape
+        key = (rows, shape.K, heads, id(self._ids), shape.Q == shape.K, att.result_dtype, att.device)
+        if key not in self._known:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            ids, square = self._ids, shape.Q == shape.K
+            self._known[key] = Marks(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
+        return self._known[key]
 
-    def _seen(self) -> Tensor:
-        """The keys that the first or the last of the queries may attend to, (keys,) bool."""
+    def _seen(self) -> Seen:
         att, K = self.att, self.att.shape.K
         reached = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
                 cells = Cells(self.batch, self.heads[0], range(row, row + 1), range(K))
                 reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-        return reached
+            return Seen(reached)
 
     def _picture(self, heads: slice, piece: range, found: Rows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))

@@ -6,7 +6,7 @@ masked share alone, and so does padding: queries to whose own place neither they
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -85,12 +85,15 @@ class Marks:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.ids = ids
         self.own: Tensor | None = None  # (rows,), the queries' own places
+        self.before = self.row = torch.empty(0)  # (rows,), the places before those, and their numbers here
         self.distance: Tensor | None = None  # (keys, heads, rows), tokens
         self.alike: dict[str, tuple[Tensor, Tensor]] = {}  # keys and rows, one pair after the other
         if not square:
             return
-        self.own = positions(queries, device)
+        self.own, self.row = positions(queries, device), torch.arange(len(queries), device=device)
+        self.before = (self.own - 1).clamp_(min=0)
         key = torch.arange(keys, device=device)[:, None]
         distance = (key - self.own).abs_().to(dtype)
         self.distance = distance[:, None].expand(-1, heads, -1).contiguous()
@@ -103,6 +106,12 @@ class Marks:
         for name, which in {"same_token": same & (key != self.own), "induction": after & (key < self.own)}.items():
             found = which.nonzero()
             self.alike[name] = found[:, 0], found[:, 1]
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that `measure` finds, in its order."""
+        own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
+        return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
 
 
 class Reach:
@@ -132,13 +141,13 @@ class Means:
         self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64)
         self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64)
 
-    def add(self, heads: slice, values: Mapping[str, Tensor], counted: Mapping[str, Tensor]) -> None:
-        """Take in rows of some heads: of each metric its values and which of them count, (heads, rows)."""
-        at = [NAMES.index(name) for name in values]
-        counts = torch.stack([counted[name] for name in values])  # (metrics, heads, rows)
-        found = torch.stack(list(values.values())).where(counts, 0)
-        self._sums[at, heads] += found.sum(2, dtype=torch.float64).cpu()
-        self._counts[at, heads] += counts.sum(2).cpu()
+    def add(self, names: Sequence[str], rows: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Take in rows of all heads, some heads after the others: values, (metrics, heads, rows), and which count."""
+        at = [NAMES.index(name) for name in names]
+        counts = torch.cat([counted for _, counted in rows], 1)
+        found = torch.cat([values for values, _ in rows], 1).where(counts, 0)
+        self._sums[at] += found.sum(2, dtype=torch.float64).cpu()
+        self._counts[at] += counts.sum(2).cpu()
 
     @property
     def values(self) -> Tensor:
@@ -165,30 +174,34 @@ class Rows(NamedTuple):
     scratch: Tensor  # as `e`: room, to be overwritten
 
 
-def measure(means: Means, heads: slice, marks: Marks, rows: Rows, seen: Tensor) -> None:
-    """Take in rows of some heads; `seen` (keys,) are the keys that the first or the last query may attend to."""
+class Seen:
+    """The keys that the first or the last of the queries may attend to, (keys,) bool, and the outermost of them."""
+
+    def __init__(self, reached: Tensor) -> None:
+        self.reached = reached
+        places = reached.nonzero()[:, 0]
+        self.first, self.last = (int(places[0]), int(places[-1])) if len(places) else (0, len(reached) - 1)
+
+
+def measure(marks: Marks, rows: Rows, seen: Seen) -> tuple[Tensor, Tensor]:
+    """Of rows of some heads the metrics that `marks` names, (metrics, heads, rows), and which of them count."""
     e, total, entropy, reach, scratch = rows
     there = total != 0  # NaN is, and so is seen
     if marks.own is not None and reach is not None:
-        at = torch.arange(len(marks.own), device=e.device)
-        there = there & (reach.allowed[marks.own, 0, at] | seen[marks.own])
-    places = seen.nonzero()[:, 0]
-    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, len(e) - 1)
-    weights = {"first_token": e[first], "last_token": e[last]}
-    counted = dict.fromkeys((*weights, "entropy"), there)
+        there = there & (reach.allowed[marks.own, 0, marks.row] | seen.reached[marks.own])
+    weights = [e[seen.first], e[seen.last]]
+    counted = [there, there]
     if marks.own is not None and marks.distance is not None:
-        at = torch.arange(len(marks.own), device=e.device)
-        weights["itself"] = e[marks.own, :, at].mT
-        weights["previous_token"] = e[(marks.own - 1).clamp(min=0), :, at].mT
-        weights["mean_distance"] = torch.mul(e, marks.distance[:, : e.shape[1]], out=scratch).sum(0)
-        counted |= {"itself": there, "mean_distance": there, "previous_token": there & (marks.own > 0)}
-    for name, (keys, at) in marks.alike.items():
+        weights += [e[marks.own, :, marks.row].mT, e[marks.before, :, marks.row].mT]
+        weights.append(torch.mul(e, marks.distance[:, : e.shape[1]], out=scratch).sum(0))
+        counted += [there, there & (marks.own > 0), there]
+    for keys, at in marks.alike.values():
         on = e.new_zeros(total.mT.shape).index_add_(0, at, e[keys, :, at])  # (rows, heads)
         open_pairs = e.new_ones(len(keys)) if reach is None else reach.allowed[keys, 0, at].to(e.dtype)
         reached = e.new_zeros(len(on)).index_add_(0, at, open_pairs) > 0
-        weights[name], counted[name] = on.mT, there & reached
-    scale = 1 / total.where(there, 1)
-    values = {name: weight * scale for name, weight in weights.items()}
-    blocked = scale.new_zeros(()) if reach is None else reach.blocked_share.to(scale.dtype)
-    values |= {"entropy": entropy, "masked_share": blocked.expand(total.shape)}
-    means.add(heads, values, counted | {"masked_share": torch.ones_like(there)})
+        weights.append(on.mT)
+        counted.append(there & reached)
+    blocked = total.new_zeros(()) if reach is None else reach.blocked_share.to(total.dtype)
+    values = torch.stack(weights).div_(total.where(there, 1))
+    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape)])])
+    return values, torch.stack([*counted, there, torch.ones_like(there)])

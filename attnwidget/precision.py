@@ -30,7 +30,7 @@ def exact(device: torch.device) -> Iterator[None]:
 def full(device: torch.device) -> Iterator[None]:
     """Compute in the precision of the tensors, whatever the caller lowers it to."""
     with ExitStack() as stack:
-        if torch.amp.is_autocast_available(device.type):
+        if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
         _keep_float32(stack)
         yield

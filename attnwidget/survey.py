@@ -13,7 +13,7 @@ from torch import Tensor
 from . import wire
 from .call import Call
 from .heads import Glance, sample
-from .metrics import NAMES, Metrics
+from .metrics import NAMES, Marks, Metrics
 from .slices import Slices
 
 SIZE = 32  # rows and columns of a picture, at most
@@ -80,6 +80,7 @@ class Survey:
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
+        self._marks: dict[tuple[Any, ...], Marks] = {}
         self._steps = self._run()
 
     @property
@@ -106,7 +107,8 @@ class Survey:
 
     def _glance(self, layer: int, heads: int) -> Glance:
         att, queries = self._layers[layer], self.plan.queries[layer]
-        return Glance(att, self._batch, range(heads), queries, size=self.plan.size, ids=self._ids(layer))
+        ids, size = self._ids(layer), self.plan.size
+        return Glance(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._marks)
 
     def message(self) -> dict[str, Any]:
         """What is ready, for the front-end."""
