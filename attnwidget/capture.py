@@ -251,19 +251,28 @@ class _Recorder:
         self._names: dict[int, str] = {}
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: those that were seen
         self._open: list[contextlib.ExitStack] = []
+        self._watch: ways.Watch | None = None
+        self._unheard: set[int] = set()  # modules for which it watches
 
     def begin(self) -> None:
         with contextlib.ExitStack() as stack:
             if self.model is not None:
                 self._names = names_of(self.model)
                 if not self._open:
-                    stack.enter_context(_hooked(self.model, self.book))
+                    stack.enter_context(_hooked(self.model, self.book.begin, self._passed_through))
             if not self._open:
                 ways.begin(self)
                 stack.callback(ways.end, self)
-                if self.model is None or ways.needs_watch(self.model):
-                    stack.enter_context(ways.Watch(self))
+                self._unheard = set() if self.model is None else ways.may_call(self.model)
+                if self.model is None or self._unheard:
+                    self._watch = stack.enter_context(ways.watching(self))
             self._open.append(stack.pop_all())
+
+    def _passed_through(self) -> None:
+        """The model's forward pass has ended."""
+        self.book.end()
+        if self._watch is not None and not self._unheard:  # all of them go by way of transformers' interface
+            self._watch.leave()
 
     def end(self) -> None:
         self._open.pop().close()
@@ -306,9 +315,10 @@ class _Recorder:
     # What `ways` asks and tells.
 
     def named(self, module: nn.Module) -> str | None:
-        if self.model is not None:
-            return self._names.get(id(module))
-        return self._name_of(self._stack())
+        if self.model is None:
+            return self._name_of(self._stack())
+        self._unheard.discard(id(module))
+        return self._names.get(id(module))
 
     def hear(self, name: str | None, read: Callable[[], Seen]) -> Answer | None:
         name = self._name_of(self._stack()) if name is None else name
@@ -417,10 +427,10 @@ def names_of(model: nn.Module) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def _hooked(model: nn.Module, book: Book) -> Iterator[None]:
-    """Tells where the model's forward passes begin and end."""
-    before = model.register_forward_pre_hook(lambda *_: book.begin(), prepend=True)
-    after = model.register_forward_hook(lambda *_: book.end(), always_call=True)
+def _hooked(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
+    """Tells when the model's forward passes begin and end."""
+    before = model.register_forward_pre_hook(lambda *_: begins(), prepend=True)
+    after = model.register_forward_hook(lambda *_: ends(), always_call=True)
     try:
         yield
     finally:

@@ -76,7 +76,9 @@ class Trail:
     def follow(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """One call of a function of torch."""
         step = STEPS.get(func)
-        if step is not None and isinstance(result, Tensor) and args:
+        if step is None or not (self._known or step in STARTS):
+            return
+        if isinstance(result, Tensor) and args:
             try:
                 found = step(self, result, *args, **kwargs)
             except (TypeError, ValueError, RuntimeError):  # called in a way that is not known here: the model goes on
@@ -397,4 +399,5 @@ STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     Trail.at_least: ("clamp", "clamp_min", "max", "maximum"),
     Trail.softmax: ("softmax",),
 }
+STARTS = {Trail.matmul, Trail.baddbmm, Trail.einsum, Trail.softmax}  # of others nothing comes where nothing is known
 STEPS: dict[Any, Step] = {function: step for step, names in STEPS_BY_NAME.items() for function in _functions(*names)}

@@ -149,10 +149,9 @@ def _fused(implementation: Any) -> Iterator[None]:
 # Torch's functions.
 
 
-def needs_watch(model: nn.Module) -> bool:
-    """Whether any of a model's modules may call torch's attention itself, not by way of transformers' interface."""
-    kinds: set[type] = {type(module) for module in model.modules()}
-    return any(_may_call(kind) for kind in kinds)
+def may_call(model: nn.Module) -> set[int]:
+    """The modules of a model, by identity, that may call torch's attention, not by way of transformers' interface."""
+    return {id(module) for module in model.modules() if _may_call(type(module))}
 
 
 def _may_call(kind: type) -> bool:
@@ -178,8 +177,22 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
+@contextlib.contextmanager
+def watching(listener: Listener) -> Iterator[Watch]:
+    """Watch until the block ends, or until it is left before."""
+    watch = Watch(listener)
+    watch.__enter__()  # type: ignore[no-untyped-call]
+    try:
+        yield watch
+    finally:
+        if not watch.left:
+            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
 class Watch(TorchFunctionMode):
     """Sees torch's attention functions in the thread that entered it."""
+
+    left = False
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
@@ -215,6 +228,12 @@ class Watch(TorchFunctionMode):
         elif func in self._parts:
             self._parts[func](result, *args, **kwargs)
         return result
+
+    def leave(self) -> None:
+        """See nothing from now on; only where it is the last mode that was entered."""
+        if not self.left and torch.overrides._get_current_function_mode() is self:
+            self.__exit__(None, None, None)
+            self.left = True
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from captured import DECODERS, GROUPED, Kind, assert_equal, batch, build, eager_of, generated, weights
 from torch import Tensor, nn
 
-from attnwidget import capture
+from attnwidget import capture, ways
 
 transformers = pytest.importorskip("transformers")
 
@@ -254,3 +254,45 @@ def test_a_text_without_a_cache_is_a_recording_for_each_token() -> None:
     text = generated(cap._recorder.model, cap, new=3, use_cache=False)[:, :-1]
     assert [one.attention[0].shape.Q for one in cap] == [12, 13, 14]
     assert_equal(cap[2].attention, eager_of(LLAMA, text, None)[0])
+
+
+class Caller(nn.Module):
+    """Calls torch's function itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "watched"),
+    [
+        (lambda: build(DECODERS["GPT-2"], "sdpa"), batch()["input_ids"], False),
+        (Caller, torch.randn(1, 2, 5, 8), True),
+    ],
+    ids=["by the interface", "by itself"],
+)
+def test_who_calls_torch_itself_is_watched_and_others_no_longer_than_needed(
+    model: Any, x: Tensor, watched: bool
+) -> None:
+    """Of what is watched each function is asked whether it is attention: a text is generated a tenth slower."""
+    model, seen = model(), []
+    with torch.no_grad(), capture(model) as cap:
+        for _ in range(2):
+            model(x)
+            seen.append(isinstance(torch.overrides._get_current_function_mode(), ways.Watch))
+    assert seen == [watched, watched]
+    assert len(cap) == 2
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_attention_of_gpt_2_that_is_written_out_is_watched() -> None:
+    config = transformers.GPT2Config(**DECODERS["GPT-2"].config.to_diff_dict() | {"reorder_and_upcast_attn": True})
+    model, inputs = build(Kind(transformers.GPT2LMHeadModel, config), "eager"), batch()
+    with torch.no_grad(), capture(model) as cap:
+        model(**inputs)
+        model(**inputs)
+    with torch.no_grad():
+        expected = model(**inputs, output_attentions=True).attentions
+    assert len(cap) == 2
+    for forward in cap:
+        assert_equal(forward.attention, expected)
