@@ -173,3 +173,36 @@ def test_words_on_demand(gallery: Show) -> None:
     assert (w.pieces, w.query, w.facts["queries"]) == ("words", 1, 3)
     assert shown.page.locator(".aw-word").all_inner_texts() == ["the", "millers", "lent"]
     shown.check()
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
+    """What is coloured, listed and said is of the heads together, not of the selected one."""
+    w = bank(query=14, heads=[2, 7, 9], head=7, combine=how)
+    shown = gallery(w, width=960)
+    shown.wait_for_lines()
+    each = torch.stack([w.attention[5].block("weights", head=head, queries=14)[0] for head in (2, 7, 9)])
+    weights = (each.mean(0) if how == "mean" else each.amax(0)).tolist()
+    special = {i for i, token in enumerate(w.tokens[0]) if token.startswith("[")}
+    most = max(weight for i, weight in enumerate(weights) if i not in special)
+    expected = {i for i, weight in enumerate(weights) if weight >= 0.05 * most} - special - {14}
+    tinted = "all => all.map(one => Number(one.dataset.at))"
+    assert set(shown.page.eval_on_selector_all(".aw-tinted", tinted)) == expected
+    first = shown.page.locator(".aw-ranks .aw-rank").first.inner_text().split("\n")
+    assert float(first[-1]) == pytest.approx(max(weights), abs=6e-5)
+    words = "mean" if how == "mean" else "maximum"
+    assert f"{words} of heads 2, 7, 9" in shown.page.locator(".aw-passages").get_attribute("aria-label")
+    assert f"{words} of heads 2, 7, 9" in shown.page.locator(".attnwidget").inner_text()
+    shown.screenshot(f"reading-{how}-of-heads")
+    shown.check()
+
+
+def test_an_image_shows_several_heads_as_one(gallery: Show) -> None:
+    w = patches(heads=[0, 1], combine="mean")
+    shown = gallery(w, width=960)
+    shown.wait_for_lines()
+    mean = torch.stack([w.attention.block("weights", head=head, queries=0)[0] for head in (0, 1)]).mean(0)
+    listed = shown.page.locator(".aw-ranks .aw-rank").first.inner_text().split("\n")
+    assert float(listed[-1]) == pytest.approx(float(mean.max()), abs=6e-5)
+    shown.screenshot("reading-image-of-heads")
+    shown.check()

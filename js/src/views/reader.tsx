@@ -26,6 +26,7 @@ import { stepHead, stepLayer } from "./keyboard";
 import { pinLine } from "./labels";
 import { Ramp, ticksOf } from "./legend";
 import { panel } from "./panel";
+import { headWords } from "./words";
 
 const PITCH = 30;
 /** Lines in view at most; more are scrolled to. */
@@ -89,7 +90,8 @@ export function reader(ui: Ui, withImage: boolean): View {
       const what = withImage ? "Image" : "Text";
       const many =
         model.flows.value.length > 1 ? `${count(queries)} queries and ${count(keys)} keys` : `${count(queries)} tokens`;
-      passages.setAttribute("aria-label", `${what}, layer ${store.layer.value}, head ${store.head.value}, ${many}`);
+      const heads = headWords(store.pictured.value);
+      passages.setAttribute("aria-label", `${what}, layer ${store.layer.value}, ${heads}, ${many}`);
     }),
     effect(() => {
       live.textContent = spoken(ui);
