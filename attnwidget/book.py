@@ -53,6 +53,7 @@ class Book:
 
     def __init__(self, keeper: Keeper, wanted: Callable[[str, int, bool], bool]) -> None:
         self.forwards: list[Pages] = []
+        self.begun = False  # whether there was a forward pass of the model
         self._keeper, self._wanted = keeper, wanted
         self._turn: Turn | None = None
         self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
@@ -60,7 +61,7 @@ class Book:
 
     def begin(self) -> None:
         """The model's forward pass begins."""
-        self._turn = Turn()
+        self._turn, self.begun = Turn(), True
 
     def end(self) -> None:
         """It has ended, or failed."""

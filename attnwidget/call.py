@@ -11,7 +11,7 @@ from .memory import Memory, Pair
 from .places import Places, as_index
 from .reading import read_rules
 from .rules import Rules
-from .source import STAGES, Source
+from .source import STAGES, Given, Source
 from .tensors import as_choice, as_number, as_positive, detached
 from .watch import Watch
 
@@ -171,6 +171,11 @@ class Call:
         """Raise ValueError unless there is this stage, with what it would take."""
         as_choice(stage, (*STAGES, *also), "stage")
         if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
+            if not isinstance(self.source, Given):
+                raise ValueError(
+                    f"heads or words that are put together have weights only, so {stage} is not known: ask single "
+                    'heads and pieces (w.combine = "none", w.pieces = "pieces")'
+                )
             raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
         if stage == "contribution" and self.v is None:
             raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")

@@ -102,7 +102,7 @@ class Forward:
         Raises:
             ValueError: there is none.
         """
-        return _stack(self._records(cross=False), "self-attention", "cap.cross has the cross-attention")
+        return self._stack(cross=False)
 
     @property
     def cross(self) -> AttentionStack:
@@ -111,7 +111,7 @@ class Forward:
         Raises:
             ValueError: there is none.
         """
-        return _stack(self._records(cross=True), "cross-attention", "cap.attention has the self-attention")
+        return self._stack(cross=True)
 
     @property
     def nbytes(self) -> int:
@@ -120,30 +120,50 @@ class Forward:
         return sum(x.numel() * x.element_size() for x in kept.values())
 
     def widget(self, tokens: Any = None, *, cross: bool = False, **show: Any) -> AttentionWidget:
-        """Show it.
+        """A widget with the layers of self-attention, or of cross-attention.
 
         Args:
-            tokens: as in `AttentionWidget`.
-            cross: the cross-attention, not the self-attention.
+            tokens: as in `AttentionWidget`; layers of another length, as those of a decoder among an encoder's, show
+                positions in their place. A part of the layers is shown by `AttentionWidget.from_attention`, see below.
+            cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
             show: the other keywords of `AttentionWidget.from_attention`.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+
+        >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
+        >>> with capture(model) as cap:
+        ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
+        >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
+        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
+        >>> from attnwidget import AttentionWidget
+        >>> AttentionWidget.from_attention(cap.attention[1:], tokens=["la", "banque"])
+        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
         from .widget import AttentionWidget
 
         return AttentionWidget.from_attention(self.cross if cross else self.attention, tokens=tokens, **show)
 
+    def _stack(self, *, cross: bool) -> AttentionStack:
+        records = self._records(cross)
+        if not self._pages:
+            raise ValueError("nothing was recorded: enter the capture by `with`, and run the model inside the block")
+        if not records:
+            kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
+            raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")
+        return AttentionStack([record.attention for record in records.values()], records)
+
     def _records(self, cross: bool) -> Pages:
         return {name: record for name, record in self._pages.items() if record.cross == cross}
 
     def __repr__(self) -> str:
+        size = self.nbytes
+        kept = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
+        return f"{type(self).__name__}({', '.join([*self._counted(), kept])})"
+
+    def _counted(self) -> list[str]:
         counts = {"self": len(self._records(False)), "cross": len(self._records(True))}
-        said = [f"{n} × {kind}-attention" for kind, n in counts.items() if n]
-        return f"{type(self).__name__}({', '.join([*said, f'{self.nbytes / 1e6:,.1f} MB'])})"
-
-
-def _stack(records: Pages, what: str, else_: str) -> AttentionStack:
-    if not records:
-        raise ValueError(f"no {what} was recorded: {else_}")
-    return AttentionStack([record.attention for record in records.values()], records)
+        return [f"{n} × {kind}-attention" for kind, n in counts.items() if n] or ["nothing recorded"]
 
 
 class Capture(Forward):
@@ -154,14 +174,17 @@ class Capture(Forward):
     "forward 1: …".
     """
 
-    def __init__(self, recorder: _Recorder | None, forwards: Sequence[Pages] = ()) -> None:
+    def __init__(
+        self, recorder: _Recorder | None, forwards: Sequence[Pages] = (), skipped: Mapping[str, str] | None = None
+    ) -> None:
         self._recorder = recorder
+        self._skipped = recorder.skipped if recorder is not None else skipped or {}
         self._forwards: Sequence[Pages] = forwards if recorder is None else recorder.book.forwards
 
     @property
     def skipped(self) -> dict[str, str]:
         """Calls that were seen but cannot be shown: the module's name, and why."""
-        return {} if self._recorder is None else dict(self._recorder.skipped)
+        return dict(self._skipped)
 
     @property
     def _pages(self) -> Pages:  # type: ignore[override]
@@ -169,6 +192,9 @@ class Capture(Forward):
         if len(forwards) == 1:
             return forwards[0]
         return {f"forward {i}: {name}": record for i, pages in enumerate(forwards) for name, record in pages.items()}
+
+    def _counted(self) -> list[str]:
+        return [*super()._counted(), *([f"{len(self._skipped)} skipped"] if self._skipped else [])]
 
     def __len__(self) -> int:
         return len(self._forwards)
@@ -178,7 +204,8 @@ class Capture(Forward):
         try:
             return Forward(forwards[forward])
         except IndexError:
-            there = f"forwards 0 to {len(forwards) - 1}" if len(forwards) > 1 else f"{len(forwards)} of them"
+            last = len(forwards) - 1
+            there = f"forwards 0 to {last}" if last > 0 else "forward 0 only" if last == 0 else "none"
             raise IndexError(f"forward {forward} is not there: this capture has {there}") from None
 
     def __iter__(self) -> Iterator[Forward]:
@@ -186,6 +213,9 @@ class Capture(Forward):
 
     def __bool__(self) -> bool:
         return True
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a capture is not copied or pickled: cap.save(path) writes it, and Capture.load(path) reads it")
 
     def save(self, path: str | Path) -> None:
         """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
@@ -195,6 +225,8 @@ class Capture(Forward):
 
         Raises:
             ValueError: a mask or score function that has no form but its code.
+            OSError: a directory that is not there, or anything else that keeps the file from being written. A file that
+                is there is replaced at the end, so one that is loaded stays as it was.
 
         >>> import tempfile
         >>> with capture() as cap:
@@ -204,7 +236,7 @@ class Capture(Forward):
         >>> Capture.load(path).attention[0].is_causal
         True
         """
-        saving.save(self._forwards, path)
+        saving.save(self._forwards, self._skipped, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
@@ -213,8 +245,9 @@ class Capture(Forward):
 
         Raises:
             ValueError: it is not such a file, or of a later version.
+            FileNotFoundError: no such file.
         """
-        return cls(None, saving.load(path))
+        return cls(None, *saving.load(path))
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -240,9 +273,13 @@ class _Recorder:
         if dtype is not None and dtype not in FLOATS:
             raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
         try:
-            keeper = Keeper(None if device is None else torch.device(device), dtype, bool(values), bool(clone))
-        except (RuntimeError, TypeError) as error:
-            raise ValueError(f"device is {device!r}: give a device such as 'cpu' or 'cuda:0', or None") from error
+            where = None if device is None else torch.empty(0, device=device).device
+        except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or "
+                "None"
+            ) from error
+        keeper = Keeper(where, dtype, bool(values), bool(clone))
         self.book = Book(keeper, self._wanted)
         self.skipped: dict[str, str] = {}
         self._missed: dict[str, str] = {}  # as `skipped`, of what may be a part of a module
@@ -303,6 +340,12 @@ class _Recorder:
         if self.skipped:
             name, why = next(iter(self.skipped.items()))
             raise ValueError(f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}")
+        if self.model is not None and not self.book.begun:
+            kind = type(self.model).__name__
+            raise ValueError(
+                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
+                "inside it, the very object that capture was given"
+            )
         raise ValueError(f"no attention call was seen{self._where()}: {ADVICE}")
 
     def _where(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,11 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     return found
 
 
-def save(forwards: Sequence[Mapping[str, Kept]], path: str | Path) -> None:
-    """Write all records: see `Capture.save`."""
+def save(forwards: Sequence[Mapping[str, Kept]], skipped: Mapping[str, str], path: str | Path) -> None:
+    """Write all records, and of which calls there is none: see `Capture.save`."""
     table = _Table()
     told = [[_told(name, record, table) for name, record in pages.items()] for pages in forwards]
-    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": told}))
+    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": told, "skipped": dict(skipped)}))
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
@@ -80,10 +81,26 @@ def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
         entries[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, stop]}
     head = json.dumps(entries).encode()
     head += b" " * (-(8 + len(head)) % ALIGNED)
-    with open(path, "wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for x in ordered.values():
-            file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    target = _target(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:  # not into the file that is there: it may be mapped, by this very capture
+        with open(part, "wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for x in ordered.values():
+                file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _target(path: str | Path) -> Path:
+    """Where a file is to be, links followed."""
+    target = Path(path).expanduser().resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f'{path} is a directory: give the name of a file, such as "run.safetensors"')
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
+    return target
 
 
 def _bytes(x: Tensor) -> int:
@@ -149,8 +166,12 @@ def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
 # Reading it again.
 
 
-def load(path: str | Path) -> list[dict[str, Loaded]]:
-    """All records of a file: see `Capture.load`."""
+def load(path: str | Path) -> tuple[list[dict[str, Loaded]], dict[str, str]]:
+    """All records of a file, and what was skipped: see `Capture.load`."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        what = "a directory" if path.is_dir() else "not there"
+        raise FileNotFoundError(f"{path} is {what}: give a file that Capture.save wrote")
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
@@ -159,7 +180,8 @@ def load(path: str | Path) -> list[dict[str, Loaded]]:
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): give one that Capture.save wrote") from error
     try:
-        return [{one["name"]: _read(one, tensors) for one in pages} for pages in told["forwards"]]
+        forwards = [{one["name"]: _read(one, tensors) for one in pages} for pages in told["forwards"]]
+        return forwards, dict(told.get("skipped", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
 

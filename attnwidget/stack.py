@@ -101,7 +101,8 @@ class AttentionStack(Sequence[Attention]):
 
     def _find(self, name: str) -> int:
         if name not in self.names:
-            close = get_close_matches(name, self.names, n=1) or self.names[:1]
+            holding = [known for known in self.names if f".{name}." in f".{known}."]
+            close = holding or get_close_matches(name, self.names, n=1) or self.names[:1]
             raise KeyError(f"no layer is called {name!r}: the nearest is {close[0]!r}, and .names has them all")
         return self.names.index(name)
 
@@ -137,6 +138,17 @@ def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention 
 
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
     """The same of weights that are in hand."""
+    nested = isinstance(weights, list | tuple) and len(weights) > 0 and isinstance(weights[0], list | tuple)
+    if nested and any(hasattr(one, "shape") or one is None for one in weights[0]):
+        raise TypeError(
+            "weights holds a tuple for each token, as generate() returns them: give that of one, weights[0] for the "
+            "prompt, or capture(model) around generate(), which has all of them as one map"
+        )
+    if weights is None or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
+        raise TypeError(
+            "weights is or holds None, so the model returned none: load it with attn_implementation='eager' and call "
+            "it with output_attentions=True, or record it as it is, with capture(model)"
+        )
     if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
         values = [None] * len(weights) if v is None else v
         if len(values) != len(weights):

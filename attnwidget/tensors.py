@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -158,6 +158,8 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
         return None
     if isinstance(tokens, str):
         raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
+    if isinstance(tokens, Mapping) and "input_ids" in tokens:
+        raise TypeError(f'{name} is what a tokenizer returns: give its ["input_ids"], and the tokenizer as tokenizer=')
     tokens = _as_list(tokens, name)
     if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
         return [_check_sample(tokens, length, name, tokenizer)] * batches
@@ -170,7 +172,7 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
 
 def _as_list(tokens: Any, name: str) -> list[Any]:
     tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    if isinstance(tokens, str | dict) or not isinstance(tokens, Iterable):
+    if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
         raise TypeError(f"{name} is or holds {tokens!r:.40}: give a list of strings, or one such list for each sample")
     return list(tokens)
 

@@ -127,9 +127,16 @@ class Texts:
 
     def has_pieces(self, shape: Shape) -> bool:
         """Whether merging tokens into words would change anything, as far as the first of them tell."""
-        tokens = (self.samples(side, shape) for side in ("query", "key"))
-        firsts = [samples[0][: wire.PAGE] for samples in tokens if samples]
-        return any(len(set(word_ids(some, self._spelling))) < len(some) for some in firsts)
+        for side in ("query", "key"):
+            left = wire.PAGE
+            for pieces in {id(one): one for one in self.samples(side, shape) or ()}.values():
+                some = pieces[:left]
+                if len(set(word_ids(some, self._spelling))) < len(some):
+                    return True
+                left -= len(some)
+                if left <= 0:
+                    break
+        return False
 
     @property
     def _spelling(self) -> Spelling | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -480,7 +482,8 @@ def test_what_is_captured_in_inference_mode_can_be_used_outside() -> None:
         ({"layers": -1}, ValueError, "layers holds -1: count from 0"),
         ({"layers": []}, ValueError, "layers is empty"),
         ({"dtype": torch.int8}, TypeError, "dtype is torch.int8: give torch.float16"),
-        ({"device": "moon"}, ValueError, "device is 'moon'"),
+        ({"device": "moon"}, ValueError, "device is 'moon', which this torch has not: give one"),
+        ({"device": "cuda:99"}, ValueError, "device is 'cuda:99', which this torch has not"),
     ],
 )
 def test_nonsense_is_refused_with_advice(how: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -489,11 +492,34 @@ def test_nonsense_is_refused_with_advice(how: dict[str, Any], error: type[Except
 
 
 def test_nothing_seen_is_an_error_that_says_what_to_try() -> None:
-    cap = capture(nn.Linear(2, 2))
+    model = nn.Linear(2, 2)
+    cap = capture(model)
     with pytest.raises(ValueError, match=r"no attention call was seen in Linear: run the model inside the block"), cap:
-        pass
-    with pytest.raises(ValueError, match="no self-attention was recorded"):
+        model(torch.zeros(1, 2))
+    assert repr(cap) == "Capture(nothing recorded, 0.0 kB)"
+    with pytest.raises(ValueError, match="nothing was recorded: enter the capture by `with`"):
         cap.attention  # noqa: B018
+    with pytest.raises(IndexError, match="this capture has none"):
+        cap[0]
+
+
+def test_a_model_that_was_not_run_is_told_so() -> None:
+    with pytest.raises(ValueError, match="Linear, whose forward was not called in the block"), capture(nn.Linear(2, 2)):
+        nn.Linear(2, 2)(torch.zeros(1, 2))
+
+
+def test_the_other_kind_of_attention_is_named() -> None:
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    with capture() as cap:
+        F.scaled_dot_product_attention(q, k, k)
+    with pytest.raises(ValueError, match=r"no self-attention was recorded: cap.cross has the cross-attention"):
+        cap.attention  # noqa: B018
+    with capture() as cap:
+        F.scaled_dot_product_attention(k, k, k)
+    with pytest.raises(ValueError, match=r"no cross-attention was recorded: cap.attention has the self-attention"):
+        cap.cross  # noqa: B018
+    with pytest.raises(IndexError, match="forward 1 is not there: this capture has forward 0 only"):
+        cap[1]
 
 
 def test_a_call_that_cannot_be_read_is_skipped_and_the_model_goes_on() -> None:
@@ -572,6 +598,18 @@ def test_layouts_of_transformer_lens_and_flash_attn() -> None:
     assert torch.equal(Attention.from_weights(pattern).block(batch=1, head=2), pattern[1, 2])
 
 
+def test_weights_that_the_model_did_not_give_are_refused_with_advice() -> None:
+    one = torch.eye(3)[None, None]
+    for none in (None, (None, None), [one, None]):
+        with pytest.raises(
+            TypeError, match=r"None, so the model returned none: .*eager.*output_attentions=True.*capture"
+        ):
+            AttentionWidget.from_weights(none)
+    with pytest.raises(TypeError, match=r"a tuple for each token, as generate\(\) returns them: give that of one"):
+        AttentionWidget.from_weights(((one, one), (one[:, :, :1], one[:, :, :1])))
+    assert len(AttentionWidget.from_weights((one, one)).attention.names) == 2
+
+
 # Saved and loaded.
 
 
@@ -603,6 +641,52 @@ def test_a_saved_capture_is_the_same(name: str, tmp_path: Path) -> None:
     assert_same(Capture.load(tmp_path / "again.safetensors").attention, cap.attention)
     with pytest.raises(ValueError, match="was loaded from a file"):
         loaded.__enter__()
+
+
+def test_a_file_that_is_open_is_replaced_and_not_written_into(tmp_path: Path) -> None:
+    path = tmp_path / "cap.safetensors"
+    captures = []
+    for length in (300, 5):
+        with capture() as cap:
+            F.scaled_dot_product_attention(*torch.randn(3, 1, 2, length, 8))
+        captures.append(cap)
+    captures[0].save(path)
+    loaded = Capture.load(path)
+    captures[1].save(path)  # as when a notebook is run again; writing into the mapped file would end the process
+    assert_same(loaded.attention, captures[0].attention)
+    loaded.save(path)
+    assert_same(Capture.load(path).attention, captures[0].attention)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_paths_that_cannot_be_are_refused_with_advice(tmp_path: Path) -> None:
+    with capture() as cap:
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 8))
+    with pytest.raises(FileNotFoundError, match="none is not there: make the directory first"):
+        cap.save(tmp_path / "none" / "cap.safetensors")
+    with pytest.raises(IsADirectoryError, match="is a directory: give the name of a file"):
+        cap.save(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"is a directory: give a file that Capture.save wrote"):
+        Capture.load(tmp_path)
+
+
+def test_what_was_skipped_is_told_and_saved(tmp_path: Path) -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with capture() as cap:
+        F.scaled_dot_product_attention(q, q, q)
+    cap._skipped["layer.1"] = "of a reason"
+    cap.save(tmp_path / "cap.safetensors")
+    loaded = Capture.load(tmp_path / "cap.safetensors")
+    assert loaded.skipped == {"layer.1": "of a reason"}
+    assert repr(loaded) == "Capture(1 × self-attention, 1 skipped, 1.0 kB)"
+
+
+def test_a_capture_is_saved_and_not_pickled() -> None:
+    with capture() as cap:
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 8))
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cap.save\(path\) writes it"):
+            copied(cap)
 
 
 def test_mask_functions_are_saved_as_spans_or_refused(tmp_path: Path) -> None:
@@ -641,7 +725,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         save_file({"0": torch.zeros(1)}, path, metadata=header)
         with pytest.raises(ValueError, match=words):
             Capture.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"none.safetensors is not there: give a file that Capture.save wrote"):
         Capture.load(tmp_path / "none.safetensors")
 
 

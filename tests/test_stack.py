@@ -60,6 +60,12 @@ def test_a_layer_that_is_not_there_is_named() -> None:
         stack["decoder.1"]
 
 
+def test_a_part_of_a_name_finds_the_layer_that_has_it() -> None:
+    stack = AttentionStack(layers(), ["encoder.layer.0.self", "encoder.layer.1.self", "encoder.layer.2.self"])
+    with pytest.raises(KeyError, match=r"no layer is called 'layer.2': the nearest is 'encoder.layer.2.self'"):
+        stack["layer.2"]
+
+
 @pytest.mark.parametrize(
     ("given", "names", "error", "match"),
     [

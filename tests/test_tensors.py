@@ -1,6 +1,7 @@
 """What may be given as q, k, v and tokens, and what is said where it may not."""
 
 import warnings
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -275,6 +276,8 @@ def test_no_tokens_are_no_tokens() -> None:
     ("tokens", "error", "match"),
     [
         ("a cat", TypeError, "tokens is one string 'a cat': give a list with one string per token"),
+        (UserDict(input_ids=[[1, 2]]), TypeError, r'tokens is what a tokenizer returns: give its \["input_ids"\]'),
+        (UserDict(a=1), TypeError, "tokens is or holds {'a': 1}: give a list of strings"),
         (["a"], ValueError, "tokens has 1 strings but there are 2 positions: give one for each"),
         ([], ValueError, "tokens has 0 strings but there are 2 positions"),
         ([["a", "b"]], ValueError, "tokens has 1 lists but there are 2 samples: give one list, or one for each"),

@@ -179,3 +179,19 @@ def test_layers_of_another_length_stay_in_pieces() -> None:
     assert w.facts["queries"] == 6
     w.layer = 1
     assert w.facts["queries"] == 5
+
+
+def test_pieces_of_any_sample_can_be_merged() -> None:
+    q = torch.randn(2, 1, 4, 8)
+    w = AttentionWidget(q, q, tokens=[["[CLS]", "the", "bank", "[SEP]"], ["[CLS]", "em", "##bed", "[SEP]"]])
+    assert w.facts["has_pieces"]
+    assert not AttentionWidget(q, q, tokens=["[CLS]", "the", "bank", "[SEP]"]).facts["has_pieces"]
+
+
+def test_a_stage_that_words_do_not_have_is_refused_with_the_way_back() -> None:
+    w = shown(pieces="words")
+    with pytest.raises(ValueError, match=r'so scaled is not known: ask single heads and pieces .*w\.pieces = "pieces"'):
+        w.stage = "scaled"
+    w.pieces = "pieces"
+    w.stage = "scaled"
+    assert w.stage == "scaled"
