@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -295,6 +296,7 @@ class _Recorder:
         with contextlib.ExitStack() as stack:
             if self.model is not None:
                 self._names = names_of(self.model)
+                self._refuse_unknown_names(self.model)
                 if not self._open:
                     stack.enter_context(_hooked(self.model, self.book.begin, self._passed_through))
             if not self._open:
@@ -304,6 +306,17 @@ class _Recorder:
                 if self.model is None or self._unheard:
                     self._watch = stack.enter_context(ways.watching(self))
             self._open.append(stack.pop_all())
+
+    def _refuse_unknown_names(self, model: nn.Module) -> None:
+        """Before the model has run, which may take long."""
+        names = self._names.values()
+        for one in self._layers or ():
+            if isinstance(one, str) and not any(_is_part(re.sub(r" #\d+$", "", one), name) for name in names):
+                advice = nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
+                raise ValueError(
+                    f"no layer is {one!r}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
+                    "model.named_modules() lists them"
+                )
 
     def _passed_through(self) -> None:
         """The model's forward pass has ended."""
@@ -439,6 +452,8 @@ def _module_of(model: Any) -> nn.Module | None:
     inner = getattr(model, "model", None)
     if isinstance(inner, nn.Module):
         return inner
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")

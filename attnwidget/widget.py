@@ -39,7 +39,7 @@ from .survey import Surveys
 from .tensors import as_size, refuse_unknown
 from .texts import Texts, Tokens
 from .tiles import Views
-from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, refusing
+from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
 from .what_if import what_if
 
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
@@ -493,6 +493,17 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
         self._surveys.forget()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
+
+    @traitlets.validate("view")
+    def _can_be_viewed(self, proposal: Any) -> str:
+        if proposal["value"] == "image" and self.grid is None:
+            raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
+        return str(proposal["value"])
+
+    @traitlets.observe("grid")
+    def _leave_the_image(self, change: Any) -> None:
+        if change["new"] is None and self.view == "image":
+            self.view = "heatmap"
 
     # Keeping the derived traits in step with the selection.
 

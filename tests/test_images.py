@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from traitlets import TraitError
 
 from attnwidget import AttentionWidget, images
 
@@ -196,3 +197,17 @@ def test_the_opening_state_stays_small() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     sent = shown(image=noise).get_state("image")["image"]
     assert len(sent["data"]) <= 256 * 1024
+
+
+def test_the_image_view_needs_patches() -> None:
+    q, k = torch.randn(2, 1, 2, 16, 4)
+    with pytest.raises(TraitError, match=r"view is 'image' but no positions are patches: give grid"):
+        AttentionWidget(q, k, view="image")
+    w = AttentionWidget(q, k)
+    with pytest.raises(TraitError, match="give grid"):
+        w.view = "image"
+    assert w.view == "heatmap"
+    w.grid = (4, 4)
+    w.view = "image"
+    w.grid = None
+    assert w.view == "heatmap"

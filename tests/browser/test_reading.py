@@ -10,7 +10,7 @@ import torch
 from gallery import Gallery, show
 from lab import OfflinePages
 
-from attnwidget import AttentionWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -181,7 +181,9 @@ def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
     w = bank(query=14, heads=[2, 7, 9], head=7, combine=how)
     shown = gallery(w, width=960)
     shown.wait_for_lines()
-    each = torch.stack([w.attention[5].block("weights", head=head, queries=14)[0] for head in (2, 7, 9)])
+    assert isinstance(w.attention, AttentionStack)
+    layer = w.attention[5]
+    each = torch.stack([layer.block("weights", head=head, queries=14)[0] for head in (2, 7, 9)])
     weights = (each.mean(0) if how == "mean" else each.amax(0)).tolist()
     special = {i for i, token in enumerate(w.tokens[0]) if token.startswith("[")}
     most = max(weight for i, weight in enumerate(weights) if i not in special)
@@ -191,7 +193,7 @@ def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
     first = shown.page.locator(".aw-ranks .aw-rank").first.inner_text().split("\n")
     assert float(first[-1]) == pytest.approx(max(weights), abs=6e-5)
     words = "mean" if how == "mean" else "maximum"
-    assert f"{words} of heads 2, 7, 9" in shown.page.locator(".aw-passages").get_attribute("aria-label")
+    assert f"{words} of heads 2, 7, 9" in str(shown.page.locator(".aw-passages").get_attribute("aria-label"))
     assert f"{words} of heads 2, 7, 9" in shown.page.locator(".attnwidget").inner_text()
     shown.screenshot(f"reading-{how}-of-heads")
     shown.check()
@@ -201,6 +203,7 @@ def test_an_image_shows_several_heads_as_one(gallery: Show) -> None:
     w = patches(heads=[0, 1], combine="mean")
     shown = gallery(w, width=960)
     shown.wait_for_lines()
+    assert isinstance(w.attention, Attention)
     mean = torch.stack([w.attention.block("weights", head=head, queries=0)[0] for head in (0, 1)]).mean(0)
     listed = shown.page.locator(".aw-ranks .aw-rank").first.inner_text().split("\n")
     assert float(listed[-1]) == pytest.approx(float(mean.max()), abs=6e-5)
