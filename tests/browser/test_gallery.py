@@ -95,6 +95,30 @@ def test_widths_and_hosts(gallery: Show, host: str, width: int) -> None:
     shown.check()
 
 
+@pytest.mark.parametrize("spacing", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "image", "heads", "stages"])
+def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, view: str, spacing: int) -> None:
+    """Whatever the font: letters further apart make every word wider, up to half of its width and more."""
+    w = random(17, 17, 4, grid=(4, 4), tokens=[f"t{at}" for at in range(17)], query=3, key=5, view=view)
+    shown = gallery(w, host="jupyter-light", width=780)
+    shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
+    shown.page.set_viewport_size({"width": 776, "height": 1400})  # another width: it is measured again
+    shown.wait_for_lines()
+    shown.screenshot(f"toolbar-{view}-{spacing}")
+    wide, room = shown.page.evaluate(
+        "() => ['.aw-toolbar', '.attnwidget'].map((one) => document.querySelector(one).getBoundingClientRect().right)"
+    )
+    assert wide <= room
+    if spacing < 4:  # the views stay words as long as they fit
+        assert shown.page.get_by_role("tab").count() == 6
+    shown.menu("More")
+    words = (
+        shown.page.locator(".aw-popup[aria-label='More']").inner_text() + shown.page.locator(".aw-toolbar").inner_text()
+    )
+    for menu in {"heatmap": ("Show", "Colour"), "graph": ("Read", "Keep"), "text": ("Show", "Read")}.get(view, ()):
+        assert menu in words  # in the toolbar or in the menu: it is somewhere
+
+
 def test_a_reader_with_larger_type(gallery: Show) -> None:
     shown = gallery(bank(query=14, key=16), host="jupyter-large", width=1100)
     shown.screenshot("bank-1100-large-type")

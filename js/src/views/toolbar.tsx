@@ -1,11 +1,12 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
-import { Component, createRef, Fragment } from "preact";
+import { effect } from "@preact/signals-core";
+import { Component, createRef, Fragment, render } from "preact";
 import { listNumber } from "../format";
 import type { ColorRange, Side, ViewName } from "../model";
 import { isSigned } from "../stages";
 import type { Ui } from "../ui";
-import { mount, part, rove, type View } from "./dom";
+import { part, rove, type View } from "./dom";
 import { FindingsBadge } from "./findings";
 import { barSection, canCombine, HeadsMenus, orderSection, togetherName, togetherSection } from "./heads-menus";
 import { SHORTCUTS } from "./keyboard";
@@ -24,11 +25,33 @@ const VIEWS = [
 ] as const;
 const IMAGE = { value: "image", name: "Image" } as const;
 
+/** How much goes into `⋯`, one after the other: what a roomy page has, what is read and kept, the views as words. */
+const MOST_FOLDED = 3;
+
 export function toolbar(ui: Ui): View {
-  return mount(part("aw-toolbar", "toolbar"), () => <Toolbar ui={ui} />);
+  const node = part("aw-toolbar", "toolbar");
+  let folded = 0;
+  let before = "";
+  const end = effect(() => {
+    // Fonts differ in width: what does not fit is folded, until the page or the view is another.
+    const now = [ui.width.value, ui.unit.value, ui.mode.value, ui.store.view.value].join();
+    if (now !== before) folded = 0;
+    before = now;
+    render(<Toolbar ui={ui} folded={folded} />, node);
+    while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
+      render(<Toolbar ui={ui} folded={++folded} />, node);
+    }
+  });
+  return {
+    node,
+    dispose() {
+      end();
+      render(null, node);
+    },
+  };
 }
 
-function Toolbar({ ui }: { ui: Ui }) {
+function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
   const { store } = ui;
   const mode = ui.mode.value;
   const picture = store.picture.value;
@@ -40,8 +63,9 @@ function Toolbar({ ui }: { ui: Ui }) {
     ...(store.grid.value ? [IMAGE] : []),
     ...VIEWS.slice(3),
   ];
-  const crowded = mode === "narrow" || (mode === "under" && views.length > 5);
-  const roomy = mode === "beside" || mode === "wide";
+  const crowded = mode === "narrow" || (mode === "under" && views.length > 5) || folded > 1;
+  const roomy = (mode === "beside" || mode === "wide") && folded === 0;
+  const menus = mode !== "narrow" && folded < 2;
   const isGraph = store.view.value === "graph";
   const isStages = store.view.value === "stages";
   const isRead = store.view.value === "text" || store.view.value === "image";
@@ -55,7 +79,7 @@ function Toolbar({ ui }: { ui: Ui }) {
   const range = store.color_range.value;
   return (
     <>
-      {mode === "narrow" ? (
+      {mode === "narrow" || folded > 2 ? (
         <Menu
           name="View"
           value={views.find((view) => view.value === store.view.value)?.name ?? ""}
@@ -94,15 +118,15 @@ function Toolbar({ ui }: { ui: Ui }) {
         {isCompare && sides.length > 2 && (
           <Menu name="Against" label="Against" value={store.against.value ?? ""} sections={[againstSection(ui)]} />
         )}
-        {isHeads && mode !== "narrow" && <HeadsMenus ui={ui} />}
+        {isHeads && menus && <HeadsMenus ui={ui} />}
         {togetherMenu && roomy && (
           <Menu name="Heads" label="Heads" value={togetherName(ui)} sections={[togetherSection(ui)]} />
         )}
-        {isGraph ? <GraphMenus ui={ui} roomy={mode !== "narrow"} /> : null}
+        {isGraph && menus && <GraphMenus ui={ui} />}
         {(isStages || changed) && !isHeads && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
           <WhatIfMenu ui={ui} />
         )}
-        {(isRead ? roomy : mode !== "narrow") && !isGraph && !isStages && !isHeads && (
+        {(isRead ? roomy : menus) && !isGraph && !isStages && !isHeads && (
           <Menu name="Show" label="Show" value={store.stage.value} sections={[show]} />
         )}
         {isRead && !crowded && <ReadMenu ui={ui} />}
@@ -122,12 +146,10 @@ function Toolbar({ ui }: { ui: Ui }) {
         <Menu
           name="More"
           sections={[
-            ...(isGraph && mode === "narrow" ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
-            ...(isHeads && mode === "narrow" ? [barSection(ui, "Bar"), orderSection(ui, "Order")] : []),
+            ...(isGraph && !menus ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
+            ...(isHeads && !menus ? [barSection(ui, "Bar"), orderSection(ui, "Order")] : []),
             ...(togetherMenu && !roomy ? [togetherSection(ui, "Heads")] : []),
-            ...(isGraph || isStages || isHeads || (isRead ? roomy : mode !== "narrow")
-              ? []
-              : [{ ...show, title: "Show" }]),
+            ...(isGraph || isStages || isHeads || (isRead ? roomy : menus) ? [] : [{ ...show, title: "Show" }]),
             ...(isRead && crowded ? [readSection(ui, "Read")] : []),
             ...(isGraph || isStages || isHeads || (roomy && !isRead) ? [] : colour),
             ...(isGraph || isStages || isHeads || isRead || roomy || !pooled ? [] : [{ ...pool, title: "Pool" }]),
@@ -143,8 +165,7 @@ function Toolbar({ ui }: { ui: Ui }) {
 }
 
 /** What of the links is drawn, and whose. */
-function GraphMenus({ ui, roomy }: { ui: Ui; roomy: boolean }) {
-  if (!roomy) return null;
+function GraphMenus({ ui }: { ui: Ui }) {
   return (
     <>
       <ReadMenu ui={ui} />
