@@ -129,6 +129,16 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     return names
 
 
+def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
+    """What is given, if it is an attention; `otherwise` is what to call with tensors."""
+    if isinstance(given, Attention | AttentionStack):
+        return given
+    raise TypeError(
+        f"attention is {type(given).__name__}: give an Attention or an AttentionStack, such as the `attention` of a "
+        f"capture, or call {otherwise} with tensors"
+    )
+
+
 def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
     """One attention, or a stack of layers where there are five dimensions or a list."""
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:

@@ -33,7 +33,7 @@ from .places import as_index
 from .saved import LIMIT, Saved
 from .selection import FOLLOWED, LISTS, SELECTION, Selection
 from .slices import Slices
-from .stack import AttentionStack, attention_from_weights, attention_of
+from .stack import AttentionStack, as_attention, attention_from_weights, attention_of
 from .still import still_of
 from .survey import Surveys
 from .tensors import as_size, refuse_unknown
@@ -184,11 +184,7 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
         >>> AttentionWidget.from_attention(att, tokens=["the", "bank", "lent", "money"])
         AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
         """
-        if not isinstance(attention, Attention | AttentionStack):
-            raise TypeError(
-                f"attention is {type(attention).__name__}: give an Attention or an AttentionStack, "
-                "or call AttentionWidget(q, k, v) with tensors"
-            )
+        attention = as_attention(attention, "AttentionWidget(q, k, v)")
         refuse_unknown(show, SHOW)
         widget = cls.__new__(cls)
         widget._keywords = {}
@@ -223,11 +219,7 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
 
     @attention.setter
     def attention(self, attention: Attention | AttentionStack) -> None:
-        if not isinstance(attention, Attention | AttentionStack):
-            raise TypeError(
-                f"attention is {type(attention).__name__}: give an Attention or an AttentionStack, "
-                "or call update(q, k, v) with tensors"
-            )
+        attention = as_attention(attention, "update(q, k, v)")
         with self._guard:
             self._exact.cancel()
             self._hold_anew(attention)
