@@ -16,7 +16,7 @@ from torch import nn
 from . import saving, ways
 from .attention import Attention
 from .book import Answer, Book
-from .recording import Keeper, Record, Seen, Unreadable
+from .recording import EAGER, Keeper, Record, Seen, Unreadable
 from .saving import Loaded, tensors_of
 from .stack import AttentionStack
 from .tensors import FLOATS, nearest
@@ -34,11 +34,7 @@ ADVICE = (
     "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
 )
 
-OTHERWISE = (
-    "its output is not what its q, k, v, mask and scale come to, so it does more than they tell: load the model with "
-    "attn_implementation='eager', call it with output_attentions=True, and give output.attentions to "
-    "AttentionWidget.from_weights"
-)
+OTHERWISE = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 
 
 def capture(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .call import Call
-from .metrics import Marks, Means, Metrics, Reach, Rows, Seen, as_ids, measure
+from .metrics import Marks, Means, Metrics, Reach, Rows, Unpadded, as_ids, measure
 from .places import Cells, cuts, take
 from .precision import LOG2_E, Product, Room, exact
 from .pyramid import pool_first
@@ -97,7 +97,7 @@ class Glance:
         is_plain = _is_plain(att)
         several = shape.H // shape.G if is_plain else 1  # heads that one product is for
         limit = max(1, CELLS // max(1, shape.K))  # rows of all of them
-        seen = self._seen()
+        seen = self._unpadded()
         room = Room(max(CELLS, shape.K), att.result_dtype, att.device)
         for piece in cuts(range(len(self.queries)), self._row_bin, limit):
             rows = self.queries[piece.start : piece.stop]
@@ -133,14 +133,14 @@ class Glance:
             self._known[key] = Marks(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
         return self._known[key]
 
-    def _seen(self) -> Seen:
+    def _unpadded(self) -> Unpadded:
         att, K = self.att, self.att.shape.K
         reached = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
                 cells = Cells(self.batch, self.heads[0], range(row, row + 1), range(K))
                 reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-            return Seen(reached)
+            return Unpadded(reached)
 
     def _picture(self, heads: slice, piece: range, found: Rows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))

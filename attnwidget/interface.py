@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .flex import is_block_mask, read_block_mask
-from .recording import Seen, Unreadable
+from .recording import EAGER, Seen, Unreadable
 from .spans import Spans, as_spans
 
 
@@ -42,11 +42,7 @@ def read_call(
     if others.get("cache") is not None:
         raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
     if any(found is not None for found in (others.get("s_aux"), others.get("sinks"), getattr(module, "sinks", None))):
-        raise Unreadable(
-            "it adds learned sinks to the softmax, which scores of q and k do not show: load the model with "
-            "attn_implementation='eager', call it with output_attentions=True, and give output.attentions to "
-            "AttentionWidget.from_weights"
-        )
+        raise Unreadable(f"it adds learned sinks to the softmax, which scores of q and k do not show: {EAGER}")
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)

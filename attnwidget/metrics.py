@@ -174,7 +174,7 @@ class Rows(NamedTuple):
     scratch: Tensor  # as `e`: room, to be overwritten
 
 
-class Seen:
+class Unpadded:
     """The keys that the first or the last of the queries may attend to, (keys,) bool, and the outermost of them."""
 
     def __init__(self, reached: Tensor) -> None:
@@ -183,7 +183,7 @@ class Seen:
         self.first, self.last = (int(places[0]), int(places[-1])) if len(places) else (0, len(reached) - 1)
 
 
-def measure(marks: Marks, rows: Rows, seen: Seen) -> tuple[Tensor, Tensor]:
+def measure(marks: Marks, rows: Rows, seen: Unpadded) -> tuple[Tensor, Tensor]:
     """Of rows of some heads the metrics that `marks` names, (metrics, heads, rows), and which of them count."""
     e, total, entropy, reach, scratch = rows
     there = total != 0  # NaN is, and so is seen

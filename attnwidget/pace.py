@@ -36,10 +36,6 @@ class Pace:
         else:
             self._now()
 
-    def catch_up(self) -> None:
-        """The next time is at once."""
-        self._last = float("-inf")
-
     def _late(self) -> None:
         with self._lock:
             self._later = None

@@ -17,6 +17,10 @@ from .witness import Witness, differs, witness_of
 
 Rows = Spans | Tensor | Callable[..., Any] | None
 AT_ONCE = 1 << 22  # cells of a mask function that are asked at once
+EAGER = (
+    "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
+    "output.attentions to AttentionWidget.from_weights"
+)
 
 
 class Unreadable(Exception):

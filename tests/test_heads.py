@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks, pyramid, survey
 from attnwidget.heads import Glance, sample
-from attnwidget.metrics import NAMES
+from attnwidget.metrics import NAMES, as_ids
 
 
 def stack_of(*layers: tuple[int, int, int], batches: int = 1, **rules: Any) -> AttentionStack:
@@ -64,6 +64,29 @@ def test_pictures_of_all_rows_are_the_overview() -> None:
             one = att.overview(head=head, size=16)
             assert_close(found.values[head], one.values, atol=1e-7, rtol=1e-5)
             assert torch.equal(found.allowed[head], one.allowed)
+
+
+def test_what_layers_have_in_common_is_that_of_each() -> None:
+    """Layers of other lengths, heads, rules and tokens in turn: each is measured by its own marks, not by another's."""
+    stack = AttentionStack(
+        [*stack_of((2, 2, 12), (4, 2, 12), (2, 2, 20), (2, 1, 12)), *stack_of((2, 2, 12), (2, 2, 20), is_causal=True)]
+    )
+    words = [["a", "b", "c", "a"] * 3, ["x", "x", "y", "z"] * 3]
+    tokens = [words[0], words[1], None, words[0], words[1], ["p", "q"] * 10]
+    kept = [None if one is None else as_ids(one) for one in tokens]
+    found = survey.Survey(stack, 0, lambda layer: kept[layer])
+    for _ in found:
+        pass
+    message = found.message()
+    each = [
+        att.metrics(head=head, tokens=own)
+        for att, own in zip(stack, tokens, strict=True)
+        for head in range(att.shape.H)
+    ]
+    for name in NAMES:
+        wanted = [getattr(one, name) for one in each]
+        values = decode(message["metrics"][name])
+        np.testing.assert_allclose(values, [np.nan if x is None else x for x in wanted], rtol=1e-5, atol=1e-6)
 
 
 # What is sent.

@@ -3,7 +3,6 @@
 import type { Bytes, Envelope, Metric, SurveyMessage } from "./model";
 import { decodeGrid, decodeThumbnails, type Grid } from "./wire";
 
-/** What the metrics are called, and what their numbers are of. */
 interface Named {
   readonly name: Metric;
   readonly word: string;
@@ -11,6 +10,8 @@ interface Named {
   readonly brief?: string;
   readonly kind: Kind;
 }
+
+/** What the metrics are called, and what their numbers are of. */
 export const METRICS: readonly Named[] = [
   { name: "entropy", word: "Entropy", kind: "bits" },
   { name: "first_token", word: "First token", kind: "weight" },
