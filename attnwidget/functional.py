@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .axes import LETTERS, MATRIX, as_given, as_heads
-from .places import Cells
-from .precision import full
-from .reading import read_rules
-from .rules import Rules, ScoreFunction, indices, whole
-from .tensors import as_number, as_positive, as_tensor
+from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
+from ._engine.matmul import full
+from ._rules.parsing import read_rules
+from ._rules.rules import Rules, ScoreFunction, indices, whole
+from ._utils.indexing import Cells
+from ._utils.validation import as_number, as_positive, as_tensor
 
 
 def scaled_dot_product_attention(

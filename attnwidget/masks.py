@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .places import Cells, hull
-from .tensors import as_size
+from ._utils.indexing import Cells, hull
+from ._utils.validation import as_size
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 

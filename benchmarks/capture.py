@@ -30,8 +30,8 @@ import transformers
 from wire import Peak, machine
 
 from attnwidget import Capture, capture
-from attnwidget.capture import _Recorder
-from attnwidget.recording import Record
+from attnwidget._capture.capture import _Recorder
+from attnwidget._capture.records import Record
 
 SHORT, LONG, NEW, PROMPT = 512, 2048, 20, 64
 VOCABULARY = 50_257

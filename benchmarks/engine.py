@@ -28,8 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from wire import Peak, machine
 
-from attnwidget import Attention, masks, pyramid
-from attnwidget.memory import Pair
+from attnwidget import Attention, masks
+from attnwidget._engine import overview as pyramid
+from attnwidget._engine.logsumexp import Pair
 
 D, WINDOW, LONG = 64, 512, 131_072
 LENGTHS = (2048, 4096, 16_384, 32_768)

@@ -10,26 +10,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import allowed, attention
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_mask
 from torch.testing import assert_close
 
-from attnwidget import masks, rules
+from attnwidget import masks
+from attnwidget._rules import rules
+from attnwidget._utils.indexing import Cells
 from attnwidget.attention import Attention
-from attnwidget.places import Cells
 
 CPU = torch.device("cpu")
-
-
-def attention(B: int, H: int, Q: int, K: int, **keywords: object) -> Attention:
-    make = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(B, H, n, 4, generator=make) for n in (Q, K))
-    return Attention(q, k, k, **keywords)
-
-
-def allowed(att: Attention) -> torch.Tensor:
-    B, H = att.shape[:2]
-    return torch.stack([torch.stack([att.block("allowed", batch=b, head=h) for h in range(H)]) for b in range(B)])
 
 
 # What a mask means.

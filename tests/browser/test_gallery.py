@@ -16,7 +16,7 @@ from gallery import Gallery, show
 from lab import OfflinePages
 
 from attnwidget import AttentionWidget
-from attnwidget.derived import Rule
+from attnwidget._widget.derived import Rule
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
