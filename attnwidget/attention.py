@@ -23,7 +23,7 @@ from ._analysis.statistics import Statistics
 from ._engine import overview as pyramid
 from ._engine import softmax
 from ._engine.axes import as_heads, as_matrix
-from ._engine.base import Call, Shape
+from ._engine.base import AttentionBase, Shape
 from ._engine.combined_heads import combined
 from ._engine.matmul import exact
 from ._engine.merged_words import merged
@@ -32,7 +32,7 @@ from ._engine.sources import STAGES, Given, Products
 from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.rules import whole
-from ._utils.indexing import Cells, as_places
+from ._utils.indexing import Block, as_places
 from ._utils.validation import detached, refuse_unknown
 
 __all__ = ["STAGES", "Attention", "Shape"]
@@ -41,7 +41,7 @@ RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
 KEYWORDS = (*RULES, "scale", "softcap", "dims")
 
 
-class Attention(Call):
+class Attention(AttentionBase):
     """Scaled dot-product attention of q, k and v, computed where it is looked at. Nothing (Q, K) is held.
 
     Args:
@@ -205,7 +205,7 @@ class Attention(Call):
         batch, head = self.find(batch, head)
         rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
         columns = as_places(keys, self.shape.K, "key", "keys", self.device)
-        cells = Cells(batch, head, rows, columns)
+        cells = Block(batch, head, rows, columns)
         with exact(self.device):
             if stage == "allowed":
                 allowed = whole(allowed_cells(self, cells), rows, columns, self.device)

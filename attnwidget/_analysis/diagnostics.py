@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
-from .._utils.indexing import Cells, cuts
+from .._utils.indexing import Block, cuts
 from ..masks import Band
-from .mask_counts import Permitted, permitted
+from .mask_counts import MaskCounts, permitted
 from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
 from .statistics import UNIFORM as UNIFORM_PEAK
@@ -57,12 +57,14 @@ class Finding:
         return f"{self.severity}: {self.kind}{place}: {self.message}. {self.advice}"
 
 
-def check(att: Call, tokens: Sequence[str] | None, batch: int, head: int) -> list[Finding]:
+def check(att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int) -> list[Finding]:
     """What is likely wrong with one head: see `Attention.check`."""
     return examine(att, tokens, batch, head)[0]
 
 
-def examine(att: Call, tokens: Sequence[str] | None, batch: int, head: int) -> tuple[list[Finding], Parity | None]:
+def examine(
+    att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int
+) -> tuple[list[Finding], Parity | None]:
     """The findings about one head, and how far torch's own result is, if it has one."""
     batch, head = att.find(batch, head)
     tokens = None if tokens is None else [str(token) for token in tokens]
@@ -81,7 +83,7 @@ def examine(att: Call, tokens: Sequence[str] | None, batch: int, head: int) -> t
     return sorted(found, key=lambda finding: order.index(finding.severity)), compared
 
 
-def is_long(att: Call) -> bool:
+def is_long(att: AttentionBase) -> bool:
     """Whether only some rows are looked at where a finding takes scores or weights; masks are seen whole."""
     return att.shape.Q * att.shape.K > LONG
 
@@ -89,7 +91,7 @@ def is_long(att: Call) -> bool:
 # Numbers that are not finite.
 
 
-def _not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
+def _not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
     tensors = {"q": (att.q, head, "query"), "k": (att.k, att.group(head), "key"), "v": (att.v, att.group(head), "key")}
     seen = False
     for name, (x, part, what) in tensors.items():
@@ -117,9 +119,9 @@ def _all_finite(x: Tensor) -> bool:
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
 
 
-def _scores_not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
+def _scores_not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
     for queries in looked_at(att):
-        S = exact_block(att, Cells(batch, head, queries, range(att.shape.K)), "scaled", None)
+        S = exact_block(att, Block(batch, head, queries, range(att.shape.K)), "scaled", None)
         at = (~S.isfinite()).any(1).nonzero()[:, 0]
         if len(at):
             given, places = att.q is None, at * queries.step + queries.start
@@ -138,7 +140,7 @@ def _scores_not_finite(att: Call, batch: int, head: int) -> Iterator[Finding]:
 # Masks.
 
 
-def _masks(att: Call, seen: Permitted, batch: int, head: int) -> Iterator[Finding]:
+def _masks(att: AttentionBase, seen: MaskCounts, batch: int, head: int) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
         return
@@ -171,7 +173,7 @@ def _masks(att: Call, seen: Permitted, batch: int, head: int) -> Iterator[Findin
     yield from _finite_minus(att, batch, head)
 
 
-def _inverted(seen: Permitted, Q: int, K: int) -> Finding | None:
+def _inverted(seen: MaskCounts, Q: int, K: int) -> Finding | None:
     """A mask whose opposite makes sense: no query may see itself, or only what would be padding may be seen."""
     advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
     if Q == K and Q > 1 and seen.diagonal == 0 and 0 < seen.total == seen.above:
@@ -198,13 +200,13 @@ def _inverted(seen: Permitted, Q: int, K: int) -> Finding | None:
     return None
 
 
-def _along_queries(seen: Permitted, K: int) -> bool:
+def _along_queries(seen: MaskCounts, K: int) -> bool:
     """Whether rows are allowed as a whole or not at all, several of them not."""
     full_rows, empty_rows = int((seen.by_query == K).sum()), int((seen.by_query == 0).sum())
     return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(seen.by_query)
 
 
-def _look_ahead(att: Call, seen: Permitted) -> Iterator[Finding]:
+def _look_ahead(att: AttentionBase, seen: MaskCounts) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     above, below = Q * (Q - 1) // 2, Q * (Q + 1) // 2
     nearly = 0 < seen.above <= max(0.1 * above, Q - 1) and seen.above < above
@@ -222,7 +224,7 @@ def _look_ahead(att: Call, seen: Permitted) -> Iterator[Finding]:
     )
 
 
-def _alignment(att: Call) -> Iterator[Finding]:
+def _alignment(att: AttentionBase) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     aligned = any(isinstance(rule, ByIndex) and rule.mask == Band(None, 0) for rule in att.rules.rules)
     if Q == K or not aligned:
@@ -247,13 +249,13 @@ def _alignment(att: Call) -> Iterator[Finding]:
         )
 
 
-def _finite_minus(att: Call, batch: int, head: int) -> Iterator[Finding]:
+def _finite_minus(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
     """Rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
     if not att.rules.biases:
         return
     rows = []
     for queries in looked_at(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
-        row = Cells(batch, head, queries, range(att.shape.K))
+        row = Block(batch, head, queries, range(att.shape.K))
         top = exact_block(att, row, "masked", None).amax(1)
         places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
         rows.append(places * queries.step + queries.start)
@@ -273,7 +275,9 @@ def _finite_minus(att: Call, batch: int, head: int) -> Iterator[Finding]:
 # Padding.
 
 
-def _to_padding(att: Call, seen: Permitted, tokens: list[str] | None, batch: int, head: int) -> Iterator[Finding]:
+def _to_padding(
+    att: AttentionBase, seen: MaskCounts, tokens: list[str] | None, batch: int, head: int
+) -> Iterator[Finding]:
     """Keys that are padding, and may be attended to."""
     pads = _pads(att, tokens, batch, head)
     if tokens is None and len(pads) < 2:
@@ -283,7 +287,7 @@ def _to_padding(att: Call, seen: Permitted, tokens: list[str] | None, batch: int
     real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in padded]
     if not open_pads or not real:
         return
-    share = _weight_on(att, Cells(batch, head, torch.tensor(real), torch.tensor(open_pads)))
+    share = _weight_on(att, Block(batch, head, torch.tensor(real), torch.tensor(open_pads)))
     if share == 0:
         return
     why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
@@ -297,7 +301,7 @@ def _to_padding(att: Call, seen: Permitted, tokens: list[str] | None, batch: int
     )
 
 
-def _pads(att: Call, tokens: list[str] | None, batch: int, head: int) -> list[int]:
+def _pads(att: AttentionBase, tokens: list[str] | None, batch: int, head: int) -> list[int]:
     if tokens is not None:
         return [key for key, token in enumerate(tokens) if PADDING.fullmatch(token.strip())]
     if att.k is None:
@@ -309,12 +313,12 @@ def _pads(att: Call, tokens: list[str] | None, batch: int, head: int) -> list[in
     return list(range(int(different[-1]) + 1, K)) if len(different) else []
 
 
-def _weight_on(att: Call, cells: Cells) -> float:
+def _weight_on(att: AttentionBase, cells: Block) -> float:
     """The mean weight that some queries give to some keys together; of at most 256 queries."""
     queries = cells.queries[:: -(-len(cells.queries) // ROWS)]
     total = 0.0
     for at in cuts(range(len(queries)), 1, max(1, AT_ONCE // max(att.shape.K, 1))):
-        row = Cells(cells.batch, cells.head, queries[at.start : at.stop], range(att.shape.K))
+        row = Block(cells.batch, cells.head, queries[at.start : at.stop], range(att.shape.K))
         total += float(weights_of(att, row)[:, cells.keys].sum())
     return total / len(queries)
 
@@ -322,12 +326,12 @@ def _weight_on(att: Call, cells: Cells) -> float:
 # Given weights.
 
 
-def _given_weights(att: Call, batch: int, head: int) -> Iterator[Finding]:
+def _given_weights(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
     if att.source.gives != "weights":
         return
     by_row, by_column = [], torch.zeros(att.shape.K, dtype=att.result_dtype, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        block = exact_block(att, Cells(batch, head, rows, range(att.shape.K)), "weights", None)
+        block = exact_block(att, Block(batch, head, rows, range(att.shape.K)), "weights", None)
         by_row.append(block.sum(1))
         by_column += block.sum(0)
     sums, near = torch.cat(by_row), ROW_SUM.get(att.dtype, 1e-3)
@@ -357,7 +361,7 @@ def _given_weights(att: Call, batch: int, head: int) -> Iterator[Finding]:
 # How widely weights are spread.
 
 
-def _spread(att: Call, batch: int, head: int) -> Iterator[Finding]:
+def _spread(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
     if att.source.gives == "weights":
         return
     found = _some_rows(att, batch, head) if is_long(att) else _all_rows(att, batch, head)
@@ -385,7 +389,7 @@ def _spread(att: Call, batch: int, head: int) -> Iterator[Finding]:
         )
 
 
-class Rows(NamedTuple):
+class RowCounts(NamedTuple):
     """How many rows have several keys, of those how many give one nearly all, and how many all alike."""
 
     several: int
@@ -394,24 +398,24 @@ class Rows(NamedTuple):
     variance: float | None  # of the scaled scores
 
 
-def _all_rows(att: Call, batch: int, head: int) -> Rows:
+def _all_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
     found = statistics(att, batch, head)
     several = int((found.allowed > 1).sum())
-    return Rows(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
+    return RowCounts(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
 
 
-def _some_rows(att: Call, batch: int, head: int) -> Rows:
+def _some_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
     """Of a long head, some rows over all their keys."""
     several = saturated = uniform = 0
     for queries in looked_at(att):
-        cells = Cells(batch, head, queries, range(att.shape.K))
+        cells = Block(batch, head, queries, range(att.shape.K))
         p = weights_of(att, cells)
         allowed = whole(allowed_cells(att, cells), queries, cells.keys, att.device).sum(1)
         peak, total, more = p.amax(1), p.sum(1), allowed > 1
         several += int(more.sum())
         saturated += int((more & (peak >= SATURATED_PEAK)).sum())
         uniform += int((more & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
-    return Rows(several, saturated, uniform, None)
+    return RowCounts(several, saturated, uniform, None)
 
 
 # Parity with torch.

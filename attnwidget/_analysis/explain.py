@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
-from .._engine.what_if import Without
+from .._engine.what_if import WithoutKeys
 from .._rules.row_spans import Spans
 from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction
-from .._utils.indexing import Cells, as_index
+from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
 from ..masks import And, Band, Mask, Opaque, Or, Padding
 
@@ -74,12 +74,12 @@ class Explanation:
         return spoken(self)
 
 
-def explain(att: Call, query: Any, key: Any, w_o: Any, batch: int, head: int) -> Explanation:
+def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head: int) -> Explanation:
     """One weight, step by step: see `Attention.explain`."""
     batch, head = att.find(batch, head)
     query = as_index(query, att.shape.Q, "query", "queries")
     key = as_index(key, att.shape.K, "key", "keys")
-    at = Cells(batch, head, range(query, query + 1), range(key, key + 1))
+    at = Block(batch, head, range(query, query + 1), range(key, key + 1))
     row = at._replace(keys=range(att.shape.K))
     with exact(att.device):
         steps = {stage: _number(att, at, stage) for stage in ("score", "scaled", "capped", "masked")}
@@ -117,20 +117,20 @@ def explain(att: Call, query: Any, key: Any, w_o: Any, batch: int, head: int) ->
         )
 
 
-def _number(att: Call, at: Cells, stage: str) -> float | None:
+def _number(att: AttentionBase, at: Block, stage: str) -> float | None:
     if att.source.gives == "weights":
         return None
     return float(exact_block(att, at, "scores" if stage == "score" else stage, None)[0, 0])
 
 
-def _products(att: Call, at: Cells) -> Tensor | None:
+def _products(att: AttentionBase, at: Block) -> Tensor | None:
     if att.q is None or att.k is None:
         return None
     q, k = att.q[at.batch, at.head, at.queries[0]], att.k[at.batch, att.group(at.head), at.keys[0]]
     return q.to(att.result_dtype) * k.to(att.result_dtype)
 
 
-def _projection(att: Call, w_o: Any) -> Tensor:
+def _projection(att: AttentionBase, w_o: Any) -> Tensor:
     found = as_tensor(w_o, "w_o").detach()
     if found.ndim != 2 or found.shape[0] != att.shape.Dv:
         raise ValueError(
@@ -140,7 +140,7 @@ def _projection(att: Call, w_o: Any) -> Tensor:
     return found.to(att.device, att.result_dtype)
 
 
-def effects_on(att: Call, at: Cells, capped: float | None) -> tuple[Effect, ...]:
+def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
     """What each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
@@ -181,7 +181,7 @@ def _words(mask: Mask, batch: int) -> str:
         return f"padding: key < {mask.lengths[batch]}"
     if isinstance(mask, And | Or):
         return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
-    if isinstance(mask, Without):
+    if isinstance(mask, WithoutKeys):
         return "dropped keys"
     if isinstance(mask, Spans):
         return "mask"

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import new, plain, streamed, values
 from .._rules.rules import Bias, ScoreFunction, indices
-from .._utils.indexing import Cells, as_index, cuts
+from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_tensor
 
 STRIPE = 1 << 22  # cells of a stripe of queries
@@ -39,7 +39,7 @@ class Gradients:
     scores: Tensor | None
 
 
-def gradients(att: Call, grad_output: Any, batch: int, head: int) -> Gradients:
+def gradients(att: AttentionBase, grad_output: Any, batch: int, head: int) -> Gradients:
     """The gradients of one head: see `Attention.gradients`."""
     if att.v is None:
         raise ValueError("there is no v, so no output to differentiate: give Attention(q, k, v)")
@@ -56,7 +56,7 @@ def gradients(att: Call, grad_output: Any, batch: int, head: int) -> Gradients:
         k = None if att.k is None else att.k[batch, att.group(head)].to(att.result_dtype)
         dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
         for rows in cuts(range(Q), 1, max(1, STRIPE // max(K, 1))):
-            at, cells = slice(rows.start, rows.stop), Cells(batch, head, rows, range(K))
+            at, cells = slice(rows.start, rows.stop), Block(batch, head, rows, range(K))
             p = _weights(att, cells)  # (queries, K)
             by_weight = dO[at] @ v.mT  # (queries, K)
             dV += _reached(p.mT, dO[at])
@@ -73,7 +73,7 @@ def gradients(att: Call, grad_output: Any, batch: int, head: int) -> Gradients:
         return Gradients(dQ, dK, dV, dA, dS)
 
 
-def jacobian(att: Call, query: int, batch: int, head: int) -> Tensor:
+def jacobian(att: AttentionBase, query: int, batch: int, head: int) -> Tensor:
     """The softmax's Jacobian at one row: see `Attention.jacobian`."""
     batch, head = att.find(batch, head)
     query = as_index(query, att.shape.Q, "query", "queries")
@@ -83,11 +83,11 @@ def jacobian(att: Call, query: int, batch: int, head: int) -> Tensor:
             f"give an attention of at most {LARGEST_JACOBIAN:,} keys"
         )
     with exact(att.device):
-        p = _weights(att, Cells(batch, head, range(query, query + 1), range(att.shape.K)))[0]
+        p = _weights(att, Block(batch, head, range(query, query + 1), range(att.shape.K)))[0]
         return torch.diag(p) - torch.outer(p, p)
 
 
-def _given(att: Call, grad_output: Any, Q: int, Dv: int) -> Tensor:
+def _given(att: AttentionBase, grad_output: Any, Q: int, Dv: int) -> Tensor:
     """dL/dO, (Q, Dv); ones for L = the sum of the output."""
     if grad_output is None:
         return new(att, Q, Dv).fill_(1)
@@ -97,7 +97,7 @@ def _given(att: Call, grad_output: Any, Q: int, Dv: int) -> Tensor:
     return found.to(att.device, att.result_dtype)
 
 
-def _weights(att: Call, cells: Cells) -> Tensor:
+def _weights(att: AttentionBase, cells: Block) -> Tensor:
     if streamed(att, "weights") == "weights":
         return exact_block(att, cells, "weights", None)
     return whole_rows(att, cells, "weights")
@@ -109,7 +109,7 @@ def _through_softmax(p: Tensor, by_weight: Tensor) -> Tensor:
     return p * (by_weight - (p * by_weight).sum(1, keepdim=True))
 
 
-def _through_scores(att: Call, cells: Cells, by_masked: Tensor) -> Tensor:
+def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tensor:
     """From the stage masked back through biases, softcap and scale: dL/d(QKᵀ), (queries, K)."""
     nothing = by_masked == 0  # stays so, even where a blocked score is NaN
     capped = plain(att, cells, "capped").mT  # (queries, K)
@@ -129,7 +129,7 @@ def _reached(share: Tensor, x: Tensor) -> Tensor:
     return torch.where(reached, share @ x, share @ x.where(finite, 0))
 
 
-def _with_inputs(att: Call, cells: Cells, S: Tensor) -> list[Any]:
+def _with_inputs(att: AttentionBase, cells: Block, S: Tensor) -> list[Any]:
     """For each bias that is a function, in order, what takes a gradient back through it; a sum takes it as it is."""
     steps = []
     for bias in att.rules.biases:
@@ -144,7 +144,7 @@ def _with_inputs(att: Call, cells: Cells, S: Tensor) -> list[Any]:
 class _Back:
     """One bias function, differentiated by autograd at the scores that it was given."""
 
-    def __init__(self, bias: ScoreFunction, cells: Cells, S: Tensor):
+    def __init__(self, bias: ScoreFunction, cells: Block, S: Tensor):
         with torch.enable_grad():
             self._given = S.detach().clone().requires_grad_()
             changed = bias.function(self._given, *indices(cells, S.device))

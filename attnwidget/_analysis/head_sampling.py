@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
-from .._engine.matmul import LOG2_E, Product, Room, exact
+from .._engine.base import AttentionBase
+from .._engine.matmul import LOG2_E, Product, Scratch, exact
 from .._engine.overview import pool_first
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
 from .._rules.rules import Bias, cut, is_common, whole
-from .._utils.indexing import Cells, cuts, take
+from .._utils.indexing import Block, cuts, take
 from .._utils.validation import as_size
-from .metrics import Marks, Means, Metrics, Reach, Rows, Unpadded, as_ids, measure
+from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
 
 CELLS = 1 << 20  # that are computed at once, where a row is not longer: 4 MiB of them
 LEAST = -126.0  # 2^−126 is the least normal number; weights below are 0
@@ -40,7 +40,9 @@ def sample(queries: int, rows: int) -> range:
     return range((queries - 1) % step, queries, step)
 
 
-def metrics(att: Call, batch: int, head: int, tokens: Sequence[str] | None = None, rows: int | None = None) -> Metrics:
+def metrics(
+    att: AttentionBase, batch: int, head: int, tokens: Sequence[str] | None = None, rows: int | None = None
+) -> Metrics:
     """The metrics of one head: see `Attention.metrics`."""
     batch, head = att.find(batch, head)
     shape = att.shape
@@ -48,13 +50,13 @@ def metrics(att: Call, batch: int, head: int, tokens: Sequence[str] | None = Non
     if tokens is not None and len(tokens) != shape.K:
         raise ValueError(f"there are {len(tokens):,} tokens but {shape.K:,} keys: give one for each")
     ids = None if tokens is None else as_ids(tokens)
-    found = Glance(att, batch, range(head, head + 1), sample(shape.Q, most), ids=ids)
+    found = HeadSampler(att, batch, range(head, head + 1), sample(shape.Q, most), ids=ids)
     for _ in found.steps():
         pass
     return found.means.records(len(found.queries))[0]
 
 
-class Glance:
+class HeadSampler:
     """Some heads of a layer, computed step by step.
 
     Args:
@@ -70,7 +72,7 @@ class Glance:
 
     def __init__(
         self,
-        att: Call,
+        att: AttentionBase,
         batch: int,
         heads: range,
         queries: range,
@@ -78,7 +80,7 @@ class Glance:
         size: int = 0,
         ids: Tensor | None = None,
         measured: bool = True,
-        known: dict[tuple[Any, ...], Marks] | None = None,
+        known: dict[tuple[Any, ...], MetricIndex] | None = None,
     ) -> None:
         self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
         self._ids, self._measured, self._known = ids, measured, {} if known is None else known
@@ -87,7 +89,7 @@ class Glance:
         bins = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if size else (0, 0)
         self.values = new(att, len(heads), *bins).zero_()
         self.allowed = torch.zeros(len(heads), *bins, dtype=torch.bool, device=att.device)
-        self.means = Means(len(heads))
+        self.means = MetricMeans(len(heads))
 
     def steps(self) -> Iterator[None]:
         """Compute; stops after each block."""
@@ -98,13 +100,13 @@ class Glance:
         several = shape.H // shape.G if is_plain else 1  # heads that one product is for
         limit = max(1, CELLS // max(1, shape.K))  # rows of all of them
         seen = self._unpadded()
-        room = Room(max(CELLS, shape.K), att.result_dtype, att.device)
+        room = Scratch(max(CELLS, shape.K), att.result_dtype, att.device)
         for piece in cuts(range(len(self.queries)), self._row_bin, limit):
             rows = self.queries[piece.start : piece.stop]
             together = max(1, min(several, limit // len(rows)))
             with exact(att.device):
                 marks = self._marks(rows, together)
-                shared = Shared(att, self.batch, self.heads[0], rows, together) if is_plain else None
+                shared = SharedRows(att, self.batch, self.heads[0], rows, together) if is_plain else None
             first = self.heads.start
             measures = []
             while first < self.heads.stop:
@@ -121,7 +123,7 @@ class Glance:
                     self.means.add(marks.names, measures)
                 yield
 
-    def _marks(self, rows: range, heads: int) -> Marks | None:
+    def _marks(self, rows: range, heads: int) -> MetricIndex | None:
         if not self._measured:
             return None
         att, shape = self.att, self.att.shape
@@ -130,19 +132,19 @@ class Glance:
             if len(self._known) >= KNOWN:
                 self._known.clear()
             ids, square = self._ids, shape.Q == shape.K
-            self._known[key] = Marks(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
+            self._known[key] = MetricIndex(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
         return self._known[key]
 
-    def _unpadded(self) -> Unpadded:
+    def _unpadded(self) -> RealKeys:
         att, K = self.att, self.att.shape.K
         reached = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
-                cells = Cells(self.batch, self.heads[0], range(row, row + 1), range(K))
+                cells = Block(self.batch, self.heads[0], range(row, row + 1), range(K))
                 reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-            return Unpadded(reached)
+            return RealKeys(reached)
 
-    def _picture(self, heads: slice, piece: range, found: Rows) -> None:
+    def _picture(self, heads: slice, piece: range, found: WeightRows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))
         by_key = pool_first(found.e, self._key_bin, torch.amax) / found.total.where(found.total != 0, 1)
         pooled = self._by_row(by_key)
@@ -160,32 +162,34 @@ class Glance:
 # Rows.
 
 
-class Shared:
+class SharedRows:
     """What all heads of some queries have in common, where the rules are the same for all of them."""
 
-    def __init__(self, att: Call, batch: int, head: int, rows: range, heads: int) -> None:
+    def __init__(self, att: AttentionBase, batch: int, head: int, rows: range, heads: int) -> None:
         keys = range(att.shape.K)
-        found = att.rules.allowed(Cells(batch, head, rows, keys))
-        self.reach: Reach | None = None
+        found = att.rules.allowed(Block(batch, head, rows, keys))
+        self.reach: AllowedRows | None = None
         self.added: Tensor | None = None  # (keys, heads, rows): written out, for that is added several times faster
         if found is not True:
-            self.reach = Reach(whole(found, rows, keys, att.device).mT[:, None].contiguous())
+            self.reach = AllowedRows(whole(found, rows, keys, att.device).mT[:, None].contiguous())
             blocked = torch.zeros_like(self.reach.allowed, dtype=att.result_dtype)
             self.added = blocked.masked_fill_(~self.reach.allowed, -inf)
         for bias in att.rules.biases:
             assert isinstance(bias, Bias)  # a function of the scores is asked head by head
-            part = cut(bias.added, Cells(batch, head, rows, keys)).mT[:, None].to(att.result_dtype) * LOG2_E
+            part = cut(bias.added, Block(batch, head, rows, keys)).mT[:, None].to(att.result_dtype) * LOG2_E
             self.added = part if self.added is None else self.added + part
         if self.added is not None:
             self.added = self.added.expand(len(keys), heads, len(rows)).contiguous()
 
 
-def _is_plain(att: Call) -> bool:
+def _is_plain(att: AttentionBase) -> bool:
     """Whether scores are products, and rules the same for all heads of a sample."""
     return isinstance(att.source, Products) and not att.rules.by_score and all(map(is_common, att.rules.rules))
 
 
-def rows_of(att: Call, batch: int, heads: range, rows: range, shared: Shared | None, room: Room) -> Rows:
+def rows_of(
+    att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows | None, room: Scratch
+) -> WeightRows:
     """All weights of some queries of heads that share a key head; of one head, where nothing is shared."""
     if att.source.gives == "weights":
         return _given(att, batch, heads[0], rows)
@@ -195,9 +199,9 @@ def rows_of(att: Call, batch: int, heads: range, rows: range, shared: Shared | N
     if bool(found.total.isfinite().all()):
         return found
     # A NaN or ∞ may be that of a cell that is blocked: what blocks must come first, head by head.
-    own = [Room(att.shape.K * len(rows), att.result_dtype, att.device) for _ in heads]
+    own = [Scratch(att.shape.K * len(rows), att.result_dtype, att.device) for _ in heads]
     each = [rows_of(att, batch, range(head, head + 1), rows, None, one) for head, one in zip(heads, own, strict=True)]
-    return Rows(
+    return WeightRows(
         torch.cat([one.e for one in each], 1),
         torch.cat([one.total for one in each]),
         torch.cat([one.entropy for one in each]),
@@ -206,7 +210,7 @@ def rows_of(att: Call, batch: int, heads: range, rows: range, shared: Shared | N
     )
 
 
-def _softmax(S: Tensor, reach: Reach | None, room: Room) -> Rows:
+def _softmax(S: Tensor, reach: AllowedRows | None, room: Scratch) -> WeightRows:
     """From masked scores by log 2, (keys, heads, rows), which it overwrites; −∞ where blocked."""
     S -= S.amax(0).clamp_(min=torch.finfo(S.dtype).min)  # of a query that may attend to nothing it is −∞
     S.clamp_(min=LEAST)
@@ -214,10 +218,10 @@ def _softmax(S: Tensor, reach: Reach | None, room: Room) -> Rows:
     e -= 2.0**LEAST  # so that what is blocked is 0; others are what they were
     total = e.sum(0)  # (heads, rows)
     spread = S.mul_(e).sum(0) / total
-    return Rows(e, total, total.log2() - spread, reach, S)
+    return WeightRows(e, total, total.log2() - spread, reach, S)
 
 
-def _products(att: Call, batch: int, heads: range, rows: range, shared: Shared) -> Tensor:
+def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows) -> Tensor:
     """The masked scores of several heads by log 2, (keys, heads, rows)."""
     source, capped = att.source, att.softcap
     assert isinstance(source, Products)
@@ -231,21 +235,21 @@ def _products(att: Call, batch: int, heads: range, rows: range, shared: Shared) 
     return S if shared.added is None else S.add_(shared.added[:, : len(heads)])
 
 
-def _masked(att: Call, batch: int, head: int, rows: range) -> tuple[Tensor, Reach | None]:
+def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Tensor, AllowedRows | None]:
     """The masked scores of one head by log 2, (keys, 1, rows), and which are allowed."""
     parts, keeps = [], []
     for keys in cuts(range(att.shape.K), 1, KEYS):
-        cells = Cells(batch, head, rows, keys)
+        cells = Block(batch, head, rows, keys)
         S, allowed = masked(att, cells, att.rules.allowed(cells))
         parts.append(S * LOG2_E)
         keeps.append(whole(allowed, rows, keys, att.device).mT)
-    return torch.cat(parts)[:, None], Reach.of(torch.cat(keeps)[:, None])
+    return torch.cat(parts)[:, None], AllowedRows.of(torch.cat(keeps)[:, None])
 
 
-def _given(att: Call, batch: int, head: int, rows: range) -> Rows:
+def _given(att: AttentionBase, batch: int, head: int, rows: range) -> WeightRows:
     """Weights that are there already: as they are, whatever they sum to."""
-    cells = Cells(batch, head, rows, range(att.shape.K))
+    cells = Block(batch, head, rows, range(att.shape.K))
     e = plain(att, cells, "weights")[:, None]
     allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device).mT[:, None]
     there, entropy = allowed.any(0).to(e.dtype), -torch.xlogy(e, e).sum(0) * LOG2_E
-    return Rows(e, there, entropy, Reach.of(allowed), torch.empty_like(e))
+    return WeightRows(e, there, entropy, AllowedRows.of(allowed), torch.empty_like(e))

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.stages import KEYS, QUERIES, allowed_cells
-from .._engine.what_if import Without
+from .._engine.what_if import WithoutKeys
 from .._rules.rules import Bias, ByIndex, Keep, Rule, ask, whole
-from .._utils.indexing import Cells, cuts
-from ..masks import And, Mask, Strip
+from .._utils.indexing import Block, cuts
+from ..masks import And, BandLimits, Mask
 
 
 @dataclass(frozen=True, eq=False)
-class Permitted:
+class MaskCounts:
     """What may attend to what in one head.
 
     by_query: (Q,) int64, how many keys each query may attend to. by_key: (K,) int64, how many queries each key is for.
@@ -36,30 +36,30 @@ class Permitted:
         return int(self.by_query.sum())
 
 
-def permitted(att: Call, batch: int, head: int) -> Permitted:
+def permitted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
     """Count what is allowed in one head."""
     known = _known(att, batch, head)
     return _counted(att, batch, head) if known is None else _summed(att, *known)
 
 
-def cells_to_ask(att: Call, batch: int, head: int) -> int:
+def cells_to_ask(att: AttentionBase, batch: int, head: int) -> int:
     """How many cells `permitted` has to look at one by one."""
     return 0 if _known(att, batch, head) is not None else att.shape.Q * att.shape.K
 
 
-def _known(att: Call, batch: int, head: int) -> tuple[Strip, Tensor] | None:
+def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tensor] | None:
     """All rules as a strip and, (K,) bool, the keys that are for any query; None where they are not so simple."""
     if att.rules.by_score:
         return None
-    strip, open_keys = Strip(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
-    row = Cells(batch, head, range(1), range(att.shape.K))
+    strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
+    row = Block(batch, head, range(1), range(att.shape.K))
     for rule in att.rules.rules:
         for part in _parts(rule):
             if isinstance(part, Mask):
                 simple = part.strip(batch)
                 if simple is not None:
                     strip = strip.meet(simple)
-                elif isinstance(part, Without):
+                elif isinstance(part, WithoutKeys):
                     open_keys &= ask(part, row, att.device)[0]
                 else:
                     return None
@@ -85,7 +85,7 @@ def _by_key(rule: Keep | Bias) -> bool:
     return (rule.mask if isinstance(rule, Keep) else rule.added).shape[2] == 1
 
 
-def _summed(att: Call, strip: Strip, open_keys: Tensor) -> Permitted:
+def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
     """Sums of open keys up to each place: the strip cuts a run out of them for each query, and of queries for a key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
@@ -107,7 +107,7 @@ def _summed(att: Call, strip: Strip, open_keys: Tensor) -> Permitted:
         query = int(leaks[0])
         later = open_keys[max(query + 1, int(first[query])) :].nonzero()[0]
         above_at = query, max(query + 1, int(first[query])) + int(later)
-    return Permitted(
+    return MaskCounts(
         by_query=between(first, end),
         by_key=by_key,
         above=int(after.sum()),
@@ -116,14 +116,14 @@ def _summed(att: Call, strip: Strip, open_keys: Tensor) -> Permitted:
     )
 
 
-def _counted(att: Call, batch: int, head: int) -> Permitted:
+def _counted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
     """Block by block; those of which the rules say all or nothing are not written out."""
     Q, K = att.shape.Q, att.shape.K
     by_query, by_key = (torch.zeros(n, dtype=torch.int64, device=att.device) for n in (Q, K))
     above, diagonal, above_at = 0, 0, None
     for rows in cuts(range(Q), 1, QUERIES):
         for keys in cuts(range(K), 1, KEYS):
-            found = allowed_cells(att, Cells(batch, head, rows, keys))
+            found = allowed_cells(att, Block(batch, head, rows, keys))
             if found is False:
                 continue
             beside = keys.stop <= rows.start or keys.start >= rows.stop  # the diagonal does not cross it
@@ -144,4 +144,4 @@ def _counted(att: Call, batch: int, head: int) -> Permitted:
             if above_at is None and bool(later.any()):
                 row, column = later.nonzero()[0].tolist()
                 above_at = rows.start + row, keys.start + column
-    return Permitted(by_query, by_key, above, above_at, diagonal)
+    return MaskCounts(by_query, by_key, above, above_at, diagonal)

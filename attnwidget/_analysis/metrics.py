@@ -63,7 +63,7 @@ def as_ids(tokens: Sequence[str]) -> Tensor:
     return torch.tensor([known.setdefault(token, len(known)) for token in tokens], dtype=torch.int64)
 
 
-class Marks:
+class MetricIndex:
     """For some queries, the keys that each metric is about: the same for all heads.
 
     Args:
@@ -114,7 +114,7 @@ class Marks:
         return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
 
 
-class Reach:
+class AllowedRows:
     """Which cells are allowed, and what follows from that: once for all heads that have it in common."""
 
     def __init__(self, allowed: Tensor) -> None:
@@ -123,7 +123,7 @@ class Reach:
         self._pooled: Tensor | None = None
 
     @classmethod
-    def of(cls, allowed: Tensor) -> Reach | None:
+    def of(cls, allowed: Tensor) -> AllowedRows | None:
         """None where everything is allowed."""
         return None if bool(allowed.all()) else cls(allowed)
 
@@ -134,7 +134,7 @@ class Reach:
         return self._pooled
 
 
-class Means:
+class MetricMeans:
     """The metrics of some heads, as rows of them come in."""
 
     def __init__(self, heads: int) -> None:
@@ -164,17 +164,17 @@ class Means:
         return [Metrics(**head, rows=rows) for head in heads]
 
 
-class Rows(NamedTuple):
+class WeightRows(NamedTuple):
     """All weights of some queries of some heads."""
 
     e: Tensor  # (keys, heads, rows), the weights times `total`; 0 where blocked
     total: Tensor  # (heads, rows); 0 of a query that may attend to nothing
     entropy: Tensor  # (heads, rows), bits
-    reach: Reach | None  # None if all is allowed
+    reach: AllowedRows | None  # None if all is allowed
     scratch: Tensor  # as `e`: room, to be overwritten
 
 
-class Unpadded:
+class RealKeys:
     """The keys that the first or the last of the queries may attend to, (keys,) bool, and the outermost of them."""
 
     def __init__(self, reached: Tensor) -> None:
@@ -183,7 +183,7 @@ class Unpadded:
         self.first, self.last = (int(places[0]), int(places[-1])) if len(places) else (0, len(reached) - 1)
 
 
-def measure(marks: Marks, rows: Rows, seen: Unpadded) -> tuple[Tensor, Tensor]:
+def measure(marks: MetricIndex, rows: WeightRows, seen: RealKeys) -> tuple[Tensor, Tensor]:
     """Of rows of some heads the metrics that `marks` names, (metrics, heads, rows), and which of them count."""
     e, total, entropy, reach, scratch = rows
     there = total != 0  # NaN is, and so is seen

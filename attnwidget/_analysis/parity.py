@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.matmul import exact, full
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import allowed_cells, values
 from .._rules.rules import whole
-from .._utils.indexing import Cells, cuts
+from .._utils.indexing import Block, cuts
 
 ROWS = 256  # queries that are looked at, at most
 ROOM = 1 << 22  # cells of their rows together, beyond which there are fewer
@@ -37,7 +37,7 @@ class Parity:
     equal: bool
 
 
-def parity(att: Call, batch: int, head: int) -> Parity | None:
+def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
     """The output beside that of `F.scaled_dot_product_attention` on the tensors as they are; of at most 256 queries.
 
     None where torch has nothing to compare with: see `why_not`.
@@ -49,7 +49,7 @@ def parity(att: Call, batch: int, head: int) -> Parity | None:
         q, k, v = att.q[batch, head], att.k[batch, att.group(head)], att.v[batch, att.group(head)]
         worst, size, count = 0.0, 0.0, 0
         for rows in looked_at(att):
-            cells = Cells(batch, head, rows, range(att.shape.K))
+            cells = Block(batch, head, rows, range(att.shape.K))
             allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
             added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
             for bias in att.rules.biases:
@@ -69,7 +69,7 @@ def parity(att: Call, batch: int, head: int) -> Parity | None:
     return Parity(worst, count, worst <= CLOSE.get(att.dtype, 1e-4) * max(size, 1e-30))
 
 
-def why_not(att: Call) -> str:
+def why_not(att: AttentionBase) -> str:
     """Why torch's attention has nothing to compare with, "" if it has."""
     if att.q is None or att.k is None:
         return f"only {att.source.gives} were given: torch SDPA starts from q and k"
@@ -92,13 +92,13 @@ class Change:
     queries: int
 
 
-def change(before: Call, after: Call, batch: int, head: int) -> Change:
+def change(before: AttentionBase, after: AttentionBase, batch: int, head: int) -> Change:
     """The largest difference between two attentions of one shape, in one head; of at most 256 queries."""
     batch, head = before.find(batch, head)
     weights, output, count = 0.0, 0.0, 0
     with exact(before.device):
         for rows in looked_at(before):
-            cells = Cells(batch, head, rows, range(before.shape.K))
+            cells = Block(batch, head, rows, range(before.shape.K))
             one, other = weights_of(before, cells), weights_of(after, cells)
             weights = _largest(weights, one - other)
             count += len(rows)
@@ -108,7 +108,9 @@ def change(before: Call, after: Call, batch: int, head: int) -> Change:
     return Change(weights, None if before.v is None else output, count)
 
 
-def deviation(att: Call, before: Call | None, same: Parity | None, batch: int, head: int) -> dict[str, Any]:
+def deviation(
+    att: AttentionBase, before: AttentionBase | None, same: Parity | None, batch: int, head: int
+) -> dict[str, Any]:
     """How far torch's own output is, or why that is not known, and how far what was `before`; as JSON can hold it."""
     why = "" if same is not None else why_not(att) or "the output holds NaN: there is nothing to compare"
     torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
@@ -123,14 +125,14 @@ def _largest(so_far: float, x: Tensor) -> float:
     return float(torch.maximum(x.abs().amax() if x.numel() else x.new_zeros(()), x.new_tensor(so_far)))
 
 
-def weights_of(att: Call, cells: Cells) -> Tensor:
+def weights_of(att: AttentionBase, cells: Block) -> Tensor:
     """The weights of some queries over all keys."""
     if att.source.gives == "weights":
         return exact_block(att, cells, "weights", None)
     return whole_rows(att, cells, "weights")
 
 
-def looked_at(att: Call) -> list[range]:
+def looked_at(att: AttentionBase) -> list[range]:
     """Queries to look at: all, or evenly spread ones up to the last; in runs whose rows are at most 4,194,304 cells."""
     Q, K = att.shape.Q, max(att.shape.K, 1)
     step = max(1, -(-Q // max(FEWEST, min(ROWS, ROOM // K))))

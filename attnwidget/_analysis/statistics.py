@@ -8,13 +8,13 @@ from math import inf, log, nan
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
-from .._engine.logsumexp import Pair
+from .._engine.base import AttentionBase
+from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exp_
 from .._engine.softmax import Softmax, pair
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
-from .._utils.indexing import Cells, as_index, cuts
+from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_size
 
 SATURATED = 0.99  # a peak from here on
@@ -59,7 +59,7 @@ class Statistics:
     uniform_rows: int
 
 
-def statistics(att: Call, batch: int, head: int) -> Statistics:
+def statistics(att: AttentionBase, batch: int, head: int) -> Statistics:
     """The statistics of one head: see `Attention.statistics`."""
     batch, head = att.find(batch, head)
     with exact(att.device):
@@ -84,7 +84,7 @@ def statistics(att: Call, batch: int, head: int) -> Statistics:
         )
 
 
-def _rows(att: Call, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rows(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
     stage = streamed(att, "weights")
     known = pair(att, batch, head) if stage == "masked" else None
@@ -115,10 +115,10 @@ def _variance(x: Tensor | None, batch: int, head: int) -> float | None:
     return _of_sample(found[0], found[2])
 
 
-def _scores_variance(att: Call, batch: int, head: int) -> float:
+def _scores_variance(att: AttentionBase, batch: int, head: int) -> float:
     found = (0, 0.0, 0.0)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        row = Cells(batch, head, rows, range(att.shape.K))
+        row = Block(batch, head, rows, range(att.shape.K))
         for keys in att.rules.pieces(row, 1, KEYS):
             cells = row._replace(keys=keys)
             allowed = allowed_cells(att, cells)
@@ -142,7 +142,7 @@ def _of_sample(count: int, spread: float) -> float:
     return spread / (count - 1) if count > 1 else nan
 
 
-def top_keys(att: Call, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
+def top_keys(att: AttentionBase, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
     """The strongest keys of one query and their weights: see `Attention.top_keys`."""
     count = as_size(count, "count")
     batch, head = att.find(batch, head)
@@ -155,7 +155,7 @@ def top_keys(att: Call, query: int, count: int, batch: int, head: int) -> tuple[
         return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
 
 
-def _row(att: Call, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, Pair | None]:
+def _row(att: AttentionBase, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
     """What the weights of a query rank by, (K,), which keys are allowed, (K,), and its log-normalizer, if needed."""
     row = new(att, att.shape.K).fill_(-inf)
     permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
@@ -167,5 +167,5 @@ def _row(att: Call, batch: int, head: int, queries: range) -> tuple[Tensor, Tens
         if stage == "masked":
             softmax.add(S, S.amax(0))
         elif att.rules.rules:  # weights of words, of which some may be blocked
-            permitted[at] = whole(att.rules.allowed(Cells(batch, head, queries, keys)), queries, keys, att.device)[0]
+            permitted[at] = whole(att.rules.allowed(Block(batch, head, queries, keys)), queries, keys, att.device)[0]
     return row, permitted, softmax.pair() if stage == "masked" else None

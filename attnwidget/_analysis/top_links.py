@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.base import Call
+from .._engine.base import AttentionBase
 from .._engine.matmul import exact, exp_
 from .._engine.softmax import normalizers, online
 from .._engine.stages import QUERIES, blocks, new, streamed
@@ -31,7 +31,7 @@ class Links(NamedTuple):
     weights: Tensor
 
 
-def strongest(att: Call, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
+def strongest(att: AttentionBase, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
     """The strongest links of every query (side "query") or of every key (side "key"), exact.
 
     >>> import torch, attnwidget
@@ -44,7 +44,7 @@ def strongest(att: Call, batch: int, head: int, *, count: int = 3, side: str = "
         return _of_queries(att, batch, head, count) if side == "query" else _of_keys(att, batch, head, count)
 
 
-def _of_queries(att: Call, batch: int, head: int, count: int) -> Links:
+def _of_queries(att: AttentionBase, batch: int, head: int, count: int) -> Links:
     count = min(count, att.shape.K)
     stage = streamed(att, "weights")
     kind = online(att, batch, head, range(att.shape.Q))
@@ -62,7 +62,7 @@ def _of_queries(att: Call, batch: int, head: int, count: int) -> Links:
     return _finite(torch.cat(partners), torch.cat(weights))
 
 
-def _of_keys(att: Call, batch: int, head: int, count: int) -> Links:
+def _of_keys(att: AttentionBase, batch: int, head: int, count: int) -> Links:
     count = min(count, att.shape.Q)
     stage = streamed(att, "weights")
     best = _none(att, count, att.shape.K)  # (count, keys), of weights
@@ -76,7 +76,7 @@ def _of_keys(att: Call, batch: int, head: int, count: int) -> Links:
     return _finite(best.partners.mT, best.weights.mT)
 
 
-def _none(att: Call, count: int, width: int) -> Links:
+def _none(att: AttentionBase, count: int, width: int) -> Links:
     partners = torch.zeros(count, width, dtype=torch.int64, device=att.device)
     return Links(partners, new(att, count, width).fill_(-torch.inf))
 

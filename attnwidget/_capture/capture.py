@@ -17,14 +17,14 @@ from .._utils.validation import FLOATS, nearest
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import hooks, io
-from .io import Loaded, tensors_of
-from .matching import Answer, Book
-from .records import EAGER, Keeper, Record, Seen, Unreadable
+from .io import LoadedRecord, tensors_of
+from .matching import Answer, RecordMatcher
+from .records import EAGER, ObservedCall, Record, TensorKeeper, Unreadable
 
 if TYPE_CHECKING:
     from .._widget.widget import AttentionWidget
 
-Pages = Mapping[str, Record | Loaded]  # of one forward pass
+Pages = Mapping[str, Record | LoadedRecord]  # of one forward pass
 
 __all__ = ["Capture", "Forward", "capture"]
 
@@ -78,7 +78,7 @@ def capture(
     >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
     True
     """
-    return Capture(_Recorder(model, layers, device, dtype, values, clone))
+    return Capture(Recorder(model, layers, device, dtype, values, clone))
 
 
 class Forward:
@@ -172,7 +172,7 @@ class Capture(Forward):
     """
 
     def __init__(
-        self, recorder: _Recorder | None, forwards: Sequence[Pages] = (), skipped: Mapping[str, str] | None = None
+        self, recorder: Recorder | None, forwards: Sequence[Pages] = (), skipped: Mapping[str, str] | None = None
     ) -> None:
         self._recorder = recorder
         self._skipped = recorder.skipped if recorder is not None else skipped or {}
@@ -259,7 +259,7 @@ class Capture(Forward):
             self._recorder.check()
 
 
-class _Recorder:
+class Recorder:
     """What happens while a capture's block is open."""
 
     def __init__(
@@ -276,8 +276,8 @@ class _Recorder:
                 f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or "
                 "None"
             ) from error
-        keeper = Keeper(where, dtype, bool(values), bool(clone))
-        self.book = Book(keeper, self._wanted)
+        keeper = TensorKeeper(where, dtype, bool(values), bool(clone))
+        self.book = RecordMatcher(keeper, self._wanted)
         self.skipped: dict[str, str] = {}
         self._missed: dict[str, str] = {}  # as `skipped`, of what may be a part of a module
         self._passed: dict[str, None] = {}  # names that `layers` left out
@@ -285,7 +285,7 @@ class _Recorder:
         self._names: dict[int, str] = {}
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: those that were seen
         self._open: list[contextlib.ExitStack] = []
-        self._watch: hooks.Watch | None = None
+        self._watch: hooks.FunctionWatcher | None = None
         self._unheard: set[int] = set()  # modules for which it watches
 
     def begin(self) -> None:
@@ -372,7 +372,7 @@ class _Recorder:
         self._unheard.discard(id(module))
         return self._names.get(id(module))
 
-    def hear(self, name: str | None, read: Callable[[], Seen]) -> Answer | None:
+    def hear(self, name: str | None, read: Callable[[], ObservedCall]) -> Answer | None:
         name = self._name_of(self._stack()) if name is None else name
         if name is None:
             return None

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._utils.validation import FLOATS
-from .records import Seen, Unreadable
+from .records import ObservedCall, Unreadable
 
 BLOCKS = -9e3  # what models add to a score that is not to count: -10,000 and below
 GIVEN = (
@@ -29,11 +29,13 @@ OTHER = f"its softmax is not of a product of q and k with a scale, a mask and a 
 IN_BLOCKS = f"its queries and keys are taken in blocks, which are no places in the text: {GIVEN}"
 CHANGED = f"its weights are multiplied by something before they meet v: {GIVEN}"
 Sizes = tuple[int, ...]
-Tell = Callable[[Callable[[], Seen], Tensor, Sizes], None]  # a call, its output, and as what shape it is to be read
+Tell = Callable[
+    [Callable[[], ObservedCall], Tensor, Sizes], None
+]  # a call, its output, and as what shape it is to be read
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedTensor:
     """A tensor that came to the scores when they had these sizes."""
 
     tensor: Tensor
@@ -42,7 +44,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Scores:
+class TracedScores:
     """A tensor that came from q and k."""
 
     q: Tensor  # (…, Q, D)
@@ -52,21 +54,21 @@ class Scores:
     four: Sizes | None = None  # the sizes (B, H, Q, K) that it has had
     scale: float = 1.0
     softcap: float | None = None
-    added: tuple[Added, ...] = ()
-    blocked: tuple[Added, ...] = ()  # True where a key is not to count
-    kept: tuple[Added, ...] = ()  # 0 where a key is not to count: factors
+    added: tuple[AddedTensor, ...] = ()
+    blocked: tuple[AddedTensor, ...] = ()  # True where a key is not to count
+    kept: tuple[AddedTensor, ...] = ()  # 0 where a key is not to count: factors
 
 
 @dataclass(frozen=True)
-class Weights:
+class TracedWeights:
     """A tensor that came of a softmax of scores."""
 
-    scores: Scores
+    scores: TracedScores
     sizes: Sizes
     dropout: bool = False
 
 
-class Trail:
+class ScoreTracer:
     """Which of a model's tensors are scores or weights, as long as they live."""
 
     def __init__(self, tell: Tell, miss: Callable[[str], None], heads: Callable[[], int | None]) -> None:
@@ -88,28 +90,28 @@ class Trail:
             elif self._known:
                 self._known.pop(result, None)  # changed in place to what it is not any more
 
-    def of(self, x: Any) -> Scores | Weights | None:
+    def of(self, x: Any) -> TracedScores | TracedWeights | None:
         return self._known.get(x) if isinstance(x, Tensor) and self._known else None
 
     # Products.
 
-    def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> Scores | None:
+    def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> TracedScores | None:
         known = self.of(x)
-        if isinstance(known, Weights):
+        if isinstance(known, TracedWeights):
             self._finish(known, other, result)
             return None
         if x.ndim != other.ndim or x.ndim < 2 or isinstance(other, torch.nn.Parameter) or result.dtype not in FLOATS:
             return None
-        return Scores(x, other.mT, result.dtype, tuple(result.shape))
+        return TracedScores(x, other.mT, result.dtype, tuple(result.shape))
 
     def baddbmm(
         self, result: Tensor, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
-    ) -> Scores:
+    ) -> TracedScores:
         sizes = tuple(result.shape)
-        added = (Added(x, sizes, float(beta)),) if beta else ()
-        return Scores(batch1, batch2.mT, result.dtype, sizes, scale=float(alpha), added=added)
+        added = (AddedTensor(x, sizes, float(beta)),) if beta else ()
+        return TracedScores(batch1, batch2.mT, result.dtype, sizes, scale=float(alpha), added=added)
 
-    def einsum(self, result: Tensor, equation: Any, *operands: Any) -> Scores | None:
+    def einsum(self, result: Tensor, equation: Any, *operands: Any) -> TracedScores | None:
         given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
         parts = str(equation).replace(" ", "").split("->")
         if len(parts) != 2 or len(given) != 2 or parts[0].count(",") != 1:
@@ -118,12 +120,14 @@ class Trail:
         one, two, out = _spelled(one, two, parts[1], given)
         for (x, names), (y, others) in itertools.permutations(zip(given, (one, two), strict=True)):
             known = self.of(x)
-            if isinstance(known, Weights):
+            if isinstance(known, TracedWeights):
                 self._values_by_name(known, names, y, others, result, out)
                 return None
         return _product_by_name(result, out, (one, given[0]), (two, given[1]))
 
-    def _values_by_name(self, known: Weights, names: str, v: Tensor, others: str, result: Tensor, out: str) -> None:
+    def _values_by_name(
+        self, known: TracedWeights, names: str, v: Tensor, others: str, result: Tensor, out: str
+    ) -> None:
         batch, query, key = names[:-2], names[-2], names[-1]
         size = [name for name in others if name not in names]
         if len(size) != 1 or set(others) != {*size, key, *(n for n in batch if n in others)}:
@@ -137,7 +141,7 @@ class Trail:
 
     # What is done to scores and to weights.
 
-    def same(self, result: Tensor, x: Any, *_: Any, **__: Any) -> Scores | Weights | None:
+    def same(self, result: Tensor, x: Any, *_: Any, **__: Any) -> TracedScores | TracedWeights | None:
         """Other sizes or another type, the same rows."""
         known = self.of(x)
         if known is None or tuple(result.shape[-2:]) != known.sizes[-2:] or result.numel() != math.prod(known.sizes):
@@ -146,19 +150,19 @@ class Trail:
 
     def dropout(
         self, result: Tensor, x: Any, p: float = 0.5, training: bool = True, *_: Any, **named: Any
-    ) -> Scores | Weights | None:
+    ) -> TracedScores | TracedWeights | None:
         known = self.of(named.get("input", x))
-        if isinstance(known, Weights):
+        if isinstance(known, TracedWeights):
             return replace(known, dropout=known.dropout or bool(named.get("training", training) and p))
         return None if training and p else known
 
-    def mul(self, result: Tensor, x: Any, by: Any, **_: Any) -> Scores | None:
+    def mul(self, result: Tensor, x: Any, by: Any, **_: Any) -> TracedScores | None:
         if self.of(x) is None:
             x, by = by, x
         known = self.of(x)
-        if isinstance(known, Weights):
+        if isinstance(known, TracedWeights):
             self._miss(CHANGED)
-        if not isinstance(known, Scores):
+        if not isinstance(known, TracedScores):
             return None
         number = _number(by)
         if number is not None:
@@ -168,70 +172,70 @@ class Trail:
         if by.shape[-1] == 1 and not (known.added or known.blocked or known.kept or known.softcap):
             with torch.no_grad():  # a scale for each head, or for each query
                 return replace(known, q=known.q * by)
-        return replace(known, kept=(*known.kept, Added(by, known.sizes)))
+        return replace(known, kept=(*known.kept, AddedTensor(by, known.sizes)))
 
-    def div(self, result: Tensor, x: Any, by: Any, **named: Any) -> Scores | None:
+    def div(self, result: Tensor, x: Any, by: Any, **named: Any) -> TracedScores | None:
         known, number = self.of(x), _number(by)
-        if not isinstance(known, Scores) or not number or named.get("rounding_mode") is not None:
+        if not isinstance(known, TracedScores) or not number or named.get("rounding_mode") is not None:
             return None
         return _times(known, 1 / number)
 
-    def add(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> Scores | None:
+    def add(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> TracedScores | None:
         known = self.of(x)
-        if not isinstance(known, Scores):
+        if not isinstance(known, TracedScores):
             x, other, known = other, x, self.of(other)
         return self._plus(known, other, result, float(alpha)) if x is not other else None
 
-    def sub(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> Scores | None:
+    def sub(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> TracedScores | None:
         return self._plus(self.of(x), other, result, -float(alpha))
 
-    def _plus(self, known: Any, other: Any, result: Tensor, factor: float) -> Scores | None:
-        if not isinstance(known, Scores) or tuple(result.shape) != known.sizes:
+    def _plus(self, known: Any, other: Any, result: Tensor, factor: float) -> TracedScores | None:
+        if not isinstance(known, TracedScores) or tuple(result.shape) != known.sizes:
             return None
         if not isinstance(other, Tensor) or other.numel() == 1:
             return known  # the same to all scores: no weight changes
-        return replace(known, added=(*known.added, Added(other, known.sizes, factor)))
+        return replace(known, added=(*known.added, AddedTensor(other, known.sizes, factor)))
 
-    def tanh(self, result: Tensor, x: Any) -> Scores | None:
+    def tanh(self, result: Tensor, x: Any) -> TracedScores | None:
         known = self.of(x)
-        if not isinstance(known, Scores) or known.added or known.blocked or known.kept or known.softcap:
+        if not isinstance(known, TracedScores) or known.added or known.blocked or known.kept or known.softcap:
             return None
         return replace(known, softcap=1.0)
 
-    def masked_fill(self, result: Tensor, x: Any, mask: Any, value: Any) -> Scores | Weights | None:
+    def masked_fill(self, result: Tensor, x: Any, mask: Any, value: Any) -> TracedScores | TracedWeights | None:
         known, number = self.of(x), _number(value)
-        if isinstance(known, Weights):
+        if isinstance(known, TracedWeights):
             return known if number == 0 else None
         if known is None or number is None or number > BLOCKS or tuple(result.shape) != known.sizes:
             return None
-        return replace(known, blocked=(*known.blocked, Added(mask, known.sizes)))
+        return replace(known, blocked=(*known.blocked, AddedTensor(mask, known.sizes)))
 
-    def where(self, result: Tensor, condition: Any, x: Any = None, other: Any = None) -> Scores | None:
+    def where(self, result: Tensor, condition: Any, x: Any = None, other: Any = None) -> TracedScores | None:
         for one, another, allowed in ((x, other, True), (other, x, False)):
             known, number = self.of(one), _number(another)
-            if isinstance(known, Scores) and number is not None and number <= BLOCKS:
-                mask = Added(~condition if allowed else condition, known.sizes)
+            if isinstance(known, TracedScores) and number is not None and number <= BLOCKS:
+                mask = AddedTensor(~condition if allowed else condition, known.sizes)
                 there = tuple(result.shape) == known.sizes
                 return replace(known, blocked=(*known.blocked, mask)) if there else None
         return None
 
-    def at_least(self, result: Tensor, x: Any, other: Any = None, *_: Any, **named: Any) -> Scores | None:
+    def at_least(self, result: Tensor, x: Any, other: Any = None, *_: Any, **named: Any) -> TracedScores | None:
         """Scores that are kept from −∞."""
         known, number = self.of(x), _number(named.get("min", other))
-        if not isinstance(known, Scores) or number is None or number > BLOCKS or named.get("max") is not None:
+        if not isinstance(known, TracedScores) or number is None or number > BLOCKS or named.get("max") is not None:
             return None
         return known
 
-    def softmax(self, result: Tensor, x: Any, dim: Any = None, *_: Any, **named: Any) -> Weights | None:
+    def softmax(self, result: Tensor, x: Any, dim: Any = None, *_: Any, **named: Any) -> TracedWeights | None:
         known = self.of(named.get("input", x))
         last = named.get("dim", dim) in (-1, result.ndim - 1)
-        if isinstance(known, Scores) and last:
-            return Weights(known, tuple(result.shape))
+        if isinstance(known, TracedScores) and last:
+            return TracedWeights(known, tuple(result.shape))
         if result.ndim > 2 and result.shape[-1] > 1:
             self._miss(OTHER)
         return None
 
-    def _finish(self, known: Weights, v: Tensor, result: Tensor) -> None:
+    def _finish(self, known: TracedWeights, v: Tensor, result: Tensor) -> None:
         """Weights have met v: a call is complete."""
         B, H, Q, K = _four(known.scores)
         if len(known.scores.sizes) > 4 and Q != K:
@@ -243,13 +247,13 @@ class Trail:
         self._tell(lambda: _seen(known, v, (B, H, Q, K)), result, (B, H, Q, v.shape[-1]))
 
 
-def _sized(known: Scores | Weights, sizes: Sizes) -> Scores | Weights:
-    if isinstance(known, Weights):
+def _sized(known: TracedScores | TracedWeights, sizes: Sizes) -> TracedScores | TracedWeights:
+    if isinstance(known, TracedWeights):
         return replace(known, sizes=sizes)
     return replace(known, sizes=sizes, four=sizes if len(sizes) == 4 else known.four)
 
 
-def _times(known: Scores, by: float) -> Scores:
+def _times(known: TracedScores, by: float) -> TracedScores:
     added = tuple(replace(one, factor=one.factor * by) for one in known.added)
     if known.softcap is not None and known.added:
         return replace(known, scale=known.scale * by, softcap=known.softcap * by, added=added)
@@ -275,7 +279,7 @@ def _spelled(one: str, two: str, out: str, given: list[Tensor]) -> tuple[str, st
     )
 
 
-def _product_by_name(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str, Tensor]) -> Scores | None:
+def _product_by_name(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str, Tensor]) -> TracedScores | None:
     """Scores of an einsum, whose last two names are those of queries and keys."""
     if len(out) < 2 or result.dtype not in FLOATS:
         return None
@@ -290,13 +294,13 @@ def _product_by_name(result: Tensor, out: str, one: tuple[str, Tensor], two: tup
         x = x.permute([names.index(n) for n in (*(n for n in batch if n in names), own, *sums)])
         sizes = [result.shape[i] if n in names else 1 for i, n in enumerate(batch)]
         found.append(x.reshape(*sizes, *x.shape[-2:]))
-    return Scores(found[0], found[1], result.dtype, tuple(result.shape))
+    return TracedScores(found[0], found[1], result.dtype, tuple(result.shape))
 
 
 # From what was followed to q, k, v and rules.
 
 
-def _four(scores: Scores) -> tuple[int, int, int, int]:
+def _four(scores: TracedScores) -> tuple[int, int, int, int]:
     """(B, H, Q, K), read from the sizes that the scores had."""
     for sizes in (scores.sizes, scores.four or ()):
         if len(sizes) == 4:
@@ -306,7 +310,7 @@ def _four(scores: Scores) -> tuple[int, int, int, int]:
     return (math.prod(batch[:-1]), batch[-1], Q, K) if len(batch) > 1 else (math.prod(batch), 1, Q, K)
 
 
-def _seen(known: Weights, v: Tensor, sizes: tuple[int, int, int, int]) -> Seen:
+def _seen(known: TracedWeights, v: Tensor, sizes: tuple[int, int, int, int]) -> ObservedCall:
     scores, (B, H, _, _) = known.scores, sizes
     batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
     try:
@@ -320,7 +324,7 @@ def _seen(known: Weights, v: Tensor, sizes: tuple[int, int, int, int]) -> Seen:
     mask, bias = _rules(scores, sizes)
     first, last = (None, None) if mask is None else (mask[:, :, :1], mask[:, :, -1:])
     grows = first is not None and last is not None and not torch.equal(first, last)
-    return Seen(q, k, v, scores.scale, scores.softcap, mask, bias, cached=grows, dropout=known.dropout)
+    return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, cached=grows, dropout=known.dropout)
 
 
 def _by_head(x: Tensor, batch: Sizes, B: int, H: int) -> Tensor:
@@ -330,7 +334,7 @@ def _by_head(x: Tensor, batch: Sizes, B: int, H: int) -> Tensor:
     return x.expand(*batch, *x.shape[-2:]).reshape(B, H, *x.shape[-2:])
 
 
-def _rules(scores: Scores, sizes: tuple[int, int, int, int]) -> tuple[Tensor | None, Tensor | None]:
+def _rules(scores: TracedScores, sizes: tuple[int, int, int, int]) -> tuple[Tensor | None, Tensor | None]:
     """The mask and the bias that all that was done to the scores comes to."""
     blocked = [_fitted(one, sizes).bool() for one in scores.blocked]
     for one in scores.kept:
@@ -362,7 +366,7 @@ def _rules(scores: Scores, sizes: tuple[int, int, int, int]) -> tuple[Tensor | N
     return ~found, bias
 
 
-def _fitted(one: Added, sizes: tuple[int, int, int, int]) -> Tensor:
+def _fitted(one: AddedTensor, sizes: tuple[int, int, int, int]) -> Tensor:
     """What was added as (B or 1, H or 1, Q or 1, K or 1)."""
     x, then = one.tensor if one.factor == 1 else one.tensor * one.factor, one.sizes
     x = x[(None,) * (len(then) - x.ndim)]
@@ -382,22 +386,27 @@ SAME = (
     "view", "reshape", "unflatten", "flatten", "squeeze", "unsqueeze", "contiguous", "to", "float", "half", "bfloat16",
     "double", "type", "type_as", "clone", "view_as", "reshape_as", "nan_to_num",
 )  # fmt: skip
-Step = Callable[..., Scores | Weights | None]
+Step = Callable[..., TracedScores | TracedWeights | None]
 STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
-    Trail.matmul: ("matmul", "bmm", "mm", "__matmul__"),
-    Trail.baddbmm: ("baddbmm",),
-    Trail.einsum: ("einsum",),
-    Trail.same: SAME,
-    Trail.dropout: ("dropout",),
-    Trail.mul: ("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"),
-    Trail.div: ("div", "div_", "divide", "true_divide", "__div__", "__truediv__", "__idiv__", "__itruediv__"),
-    Trail.add: ("add", "add_", "__add__", "__radd__", "__iadd__"),
-    Trail.sub: ("sub", "sub_", "subtract", "__sub__", "__isub__"),
-    Trail.tanh: ("tanh", "tanh_"),
-    Trail.masked_fill: ("masked_fill", "masked_fill_"),
-    Trail.where: ("where",),
-    Trail.at_least: ("clamp", "clamp_min", "max", "maximum"),
-    Trail.softmax: ("softmax",),
+    ScoreTracer.matmul: ("matmul", "bmm", "mm", "__matmul__"),
+    ScoreTracer.baddbmm: ("baddbmm",),
+    ScoreTracer.einsum: ("einsum",),
+    ScoreTracer.same: SAME,
+    ScoreTracer.dropout: ("dropout",),
+    ScoreTracer.mul: ("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"),
+    ScoreTracer.div: ("div", "div_", "divide", "true_divide", "__div__", "__truediv__", "__idiv__", "__itruediv__"),
+    ScoreTracer.add: ("add", "add_", "__add__", "__radd__", "__iadd__"),
+    ScoreTracer.sub: ("sub", "sub_", "subtract", "__sub__", "__isub__"),
+    ScoreTracer.tanh: ("tanh", "tanh_"),
+    ScoreTracer.masked_fill: ("masked_fill", "masked_fill_"),
+    ScoreTracer.where: ("where",),
+    ScoreTracer.at_least: ("clamp", "clamp_min", "max", "maximum"),
+    ScoreTracer.softmax: ("softmax",),
 }
-STARTS = {Trail.matmul, Trail.baddbmm, Trail.einsum, Trail.softmax}  # of others nothing comes where nothing is known
+STARTS = {
+    ScoreTracer.matmul,
+    ScoreTracer.baddbmm,
+    ScoreTracer.einsum,
+    ScoreTracer.softmax,
+}  # of others nothing comes where nothing is known
 STEPS: dict[Any, Step] = {function: step for step, names in STEPS_BY_NAME.items() for function in _functions(*names)}

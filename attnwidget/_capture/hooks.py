@@ -23,10 +23,10 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
-from .eager import Trail
+from .eager import ScoreTracer
 from .flex_attention import ScoreMod, read_tuple
 from .matching import Answer
-from .records import Seen, Unreadable
+from .records import ObservedCall, Unreadable
 from .transformers import Lookup, read_call
 
 KNOWN = ("torch.", "transformers.", "sentence_transformers.")  # whose code is searched for calls of torch's functions
@@ -40,7 +40,7 @@ class Listener(Protocol):
     def named(self, module: nn.Module) -> str | None:
         """The name under which calls of this module are kept; None if it is not of the model."""
 
-    def hear(self, name: str | None, read: Callable[[], Seen]) -> Answer | None:
+    def hear(self, name: str | None, read: Callable[[], ObservedCall]) -> Answer | None:
         """A call, under a name or under that of the module on the stack; it is read only if it is wanted. Returns whom
         to give its output (B, H, Q, Dv) if it is kept."""
 
@@ -51,14 +51,14 @@ class Listener(Protocol):
         """How many heads the module on the stack says it has."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """What a thread is in the middle of."""
 
     inside = 0  # attention functions that have been heard: what they call is theirs
     heads: tuple[int, bool] | None = None  # of `F.multi_head_attention_forward`: how many, and whether it is cross
 
 
-_here = _Here()
+_here = _ThreadState()
 _open: list[Listener] = []
 _lock = threading.RLock()
 _undo = contextlib.ExitStack()
@@ -140,7 +140,7 @@ def _fused(implementation: Any) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        while isinstance(mode := torch.overrides._get_current_function_mode(), Watch):
+        while isinstance(mode := torch.overrides._get_current_function_mode(), FunctionWatcher):
             stack.enter_context(mode.hidden())
         with torch.compiler.set_stance("default"):
             yield
@@ -178,9 +178,9 @@ def _names(code: CodeType) -> set[str]:
 
 
 @contextlib.contextmanager
-def watching(listener: Listener) -> Iterator[Watch]:
+def watching(listener: Listener) -> Iterator[FunctionWatcher]:
     """Watch until the block ends, or until it is left before."""
-    watch = Watch(listener)
+    watch = FunctionWatcher(listener)
     watch.__enter__()  # type: ignore[no-untyped-call]
     try:
         yield watch
@@ -189,7 +189,7 @@ def watching(listener: Listener) -> Iterator[Watch]:
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class Watch(TorchFunctionMode):
+class FunctionWatcher(TorchFunctionMode):
     """Sees torch's attention functions in the thread that entered it."""
 
     left = False
@@ -198,8 +198,8 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self._listener = listener
         self._scaled: tuple[Tensor, Tensor, float] | None = None  # a product with a number: what, of what, by what
-        self._waiting: Seen | None = None  # for its v
-        self._trail = Trail(self._written_out, listener.miss, listener.heads)
+        self._waiting: ObservedCall | None = None  # for its v
+        self._trail = ScoreTracer(self._written_out, listener.miss, listener.heads)
         flex = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "flex_attention", None)
         self._seers: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self._sdpa,
@@ -244,7 +244,7 @@ class Watch(TorchFunctionMode):
         finally:
             self.__enter__()  # type: ignore[no-untyped-call]
 
-    def _written_out(self, read: Callable[[], Seen], output: Tensor, sizes: tuple[int, ...]) -> None:
+    def _written_out(self, read: Callable[[], ObservedCall], output: Tensor, sizes: tuple[int, ...]) -> None:
         answer = self._listener.hear(None, read)
         if answer is not None and output.numel() == math.prod(sizes):
             answer(output.reshape(sizes))
@@ -294,7 +294,7 @@ class Watch(TorchFunctionMode):
             _, q, scale = self._scaled
         cross = None if _here.heads is None else _here.heads[1]
         mask = None if mask is None else mask[None] if len(mask) == 1 else _by_head(mask)
-        self._waiting = Seen(_by_head(q), _by_head(k.mT), None, scale, mask=mask, cross=cross)
+        self._waiting = ObservedCall(_by_head(q), _by_head(k.mT), None, scale, mask=mask, cross=cross)
 
 
 @functools.cache
@@ -324,7 +324,7 @@ def read_sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
     cross: bool | None = None,
-) -> Seen:
+) -> ObservedCall:
     """A call of `F.scaled_dot_product_attention`; q, k and v have 2 axes or more, those before the last two broadcast.
 
     Raises:
@@ -343,7 +343,7 @@ def read_sdpa(
     batches = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])[0]
     q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
     dropout = dropout_p > 0
-    return Seen(q, k, v, scale, mask=mask, is_causal=bool(is_causal), cross=cross, dropout=dropout)
+    return ObservedCall(q, k, v, scale, mask=mask, is_causal=bool(is_causal), cross=cross, dropout=dropout)
 
 
 def _four(x: Tensor) -> Tensor:
@@ -359,10 +359,10 @@ def _four(x: Tensor) -> Tensor:
 
 def read_flex(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float, *others: Any, **named: Any
-) -> Seen:
+) -> ObservedCall:
     """A call of FlexAttention, with its functions; query (B, H, Q, D), key (B, G, K, D), value (B, G, K, Dv)."""
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     plain = score_mod is None or score_mod is getattr(flex, "_identity", None)
     key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
     bias = None if plain else ScoreMod(score_mod)
-    return Seen(query, key, value, scale, mask=read_tuple(block_mask), bias=bias)
+    return ObservedCall(query, key, value, scale, mask=read_tuple(block_mask), bias=bias)

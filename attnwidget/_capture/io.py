@@ -35,7 +35,7 @@ AS_TOLD = ("is_causal", "scale", "softcap")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRecord:
     """A record that was saved."""
 
     name: str
@@ -43,7 +43,7 @@ class Loaded:
     attention: Attention
 
 
-class Kept(Protocol):
+class SavedRecord(Protocol):
     """What is saved: a record, or one that was loaded."""
 
     @property
@@ -64,7 +64,7 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     return found
 
 
-def save(forwards: Sequence[Mapping[str, Kept]], skipped: Mapping[str, str], path: str | Path) -> None:
+def save(forwards: Sequence[Mapping[str, SavedRecord]], skipped: Mapping[str, str], path: str | Path) -> None:
     """Write all records, and of which calls there is none: see `Capture.save`."""
     table = _Table()
     told = [[_told(name, record, table) for name, record in pages.items()] for pages in forwards]
@@ -122,7 +122,7 @@ class _Table:
         return self._known[key]
 
 
-def _told(name: str, record: Kept, table: _Table) -> dict[str, Any]:
+def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
     att = record.attention
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     how = att._how
@@ -166,7 +166,7 @@ def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
 # Reading it again.
 
 
-def load(path: str | Path) -> tuple[list[dict[str, Loaded]], dict[str, str]]:
+def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str]]:
     """All records of a file, and what was skipped: see `Capture.load`."""
     path = Path(path).expanduser()
     if not path.is_file():
@@ -199,12 +199,12 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
     return dict(told)
 
 
-def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> Loaded:
+def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
     q, k, v = (tensors[told[name]] if name in told else None for name in ("q", "k", "v"))
     how = {name: told[name] for name in AS_TOLD}
     bias = None if told["bias"] is None else tensors[told["bias"]]
     att = Attention(q, k, v, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
-    return Loaded(told["name"], bool(told["cross"]), att)
+    return LoadedRecord(told["name"], bool(told["cross"]), att)
 
 
 def _mask_read(told: Any, tensors: dict[str, Tensor]) -> Any:

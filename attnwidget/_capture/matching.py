@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .._rules.row_spans import Spans
-from .records import Keeper, Record, Seen, Unreadable
+from .records import ObservedCall, Record, TensorKeeper, Unreadable
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
@@ -29,7 +29,7 @@ def in_backward() -> bool:
     return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)
 
 
-def as_computed(seen: Seen) -> Seen:
+def as_computed(seen: ObservedCall) -> ObservedCall:
     """The call with q, k and v in the type that autocast gives them on their way."""
     kind = seen.q.device.type
     if torch.is_autocast_enabled(kind):
@@ -40,7 +40,7 @@ def as_computed(seen: Seen) -> Seen:
 
 
 @dataclass
-class Turn:
+class ForwardPass:
     """One forward pass of the model: how often each name has come, and where its calls go."""
 
     times: Counter[str] = field(default_factory=Counter)
@@ -48,34 +48,34 @@ class Turn:
     continues: bool = False  # what was there before it
 
 
-class Book:
+class RecordMatcher:
     """All records of a capture, in the order in which they were begun."""
 
-    def __init__(self, keeper: Keeper, wanted: Callable[[str, int, bool], bool]) -> None:
+    def __init__(self, keeper: TensorKeeper, wanted: Callable[[str, int, bool], bool]) -> None:
         self.forwards: list[Pages] = []
         self.begun = False  # whether there was a forward pass of the model
         self._keeper, self._wanted = keeper, wanted
-        self._turn: Turn | None = None
+        self._turn: ForwardPass | None = None
         self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
         self._lock = threading.RLock()
 
     def begin(self) -> None:
         """The model's forward pass begins."""
-        self._turn, self.begun = Turn(), True
+        self._turn, self.begun = ForwardPass(), True
 
     def end(self) -> None:
         """It has ended, or failed."""
         self._turn = None
         self._keeper.forget()
 
-    def add(self, name: str, read: Callable[[], Seen]) -> Answer | None:
+    def add(self, name: str, read: Callable[[], ObservedCall]) -> Answer | None:
         """A call of a module; what raises while it is read is raised. Returns whom to give its output if it is kept."""
         if in_backward():
             return None  # a checkpoint computes again what was heard before
         with self._lock:
             if self._turn is None:
                 self._keeper.forget()
-            turn = self._turn or Turn()  # a part of the model, called alone, is a pass of its own
+            turn = self._turn or ForwardPass()  # a part of the model, called alone, is a pass of its own
             turn.times[name] += 1
             if turn.times[name] > 1:
                 name = f"{name} #{turn.times[name]}"
@@ -112,7 +112,7 @@ class Book:
         self.forwards[:] = [pages for pages in self.forwards if pages]
         return names
 
-    def _settle(self, name: str, seen: Seen, record: Record | None) -> None:
+    def _settle(self, name: str, seen: ObservedCall, record: Record | None) -> None:
         """What a call alone does not tell: whether it is cross-attention, and where the text in a cache ends."""
         Q, K = seen.q.shape[2], seen.k.shape[2]
         rows = self._keeper.mask(seen.mask) if K > Q and isinstance(seen.mask, torch.Tensor | Spans) else None

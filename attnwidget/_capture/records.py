@@ -13,7 +13,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, as_spans, simplest, together
 from .._utils.validation import FLOATS
 from ..attention import Attention
-from .verification import Witness, differs, witness_of
+from .verification import OutputSample, differs, witness_of
 
 Rows = Spans | Tensor | Callable[..., Any] | None
 AT_ONCE = 1 << 22  # cells of a mask function that are asked at once
@@ -28,7 +28,7 @@ class Unreadable(Exception):
 
 
 @dataclass
-class Seen:
+class ObservedCall:
     """One attention call as it was seen: the model's own tensors."""
 
     q: Tensor  # (B, H, Q, D)
@@ -45,7 +45,7 @@ class Seen:
 
 
 @dataclass
-class Keeper:
+class TensorKeeper:
     """How tensors are kept: where, in which type, as copies or not; and masks, each once."""
 
     device: torch.device | None = None
@@ -96,7 +96,7 @@ class Keeper:
         self._masks = {key: known for key, known in self._masks.items() if known[0]() is not None}
 
 
-class Growing:
+class GrowingTensor:
     """A tensor (B, heads, positions, size) that grows along its positions, with room to spare until it is trimmed."""
 
     def __init__(self, x: Tensor) -> None:
@@ -135,7 +135,7 @@ class Growing:
 
 
 @dataclass
-class Continued:
+class Continuation:
     """How a call continues a record: which of its samples each was, and how many of its keys still stand."""
 
     order: list[int]
@@ -157,21 +157,21 @@ class Part:
 class Record:
     """One attention of a model over all calls that continue one another: the prompt, then each new token."""
 
-    def __init__(self, name: str, seen: Seen, keeper: Keeper) -> None:
+    def __init__(self, name: str, seen: ObservedCall, keeper: TensorKeeper) -> None:
         self.name, self.cross, self._keeper = name, bool(seen.cross), keeper
         self.scale, self.softcap = seen.scale, seen.softcap
-        self.q, self.k = Growing(keeper.tensor(seen.q)), Growing(keeper.tensor(seen.k))
-        self.v = Growing(keeper.tensor(seen.v)) if keeper.values and seen.v is not None else None
+        self.q, self.k = GrowingTensor(keeper.tensor(seen.q)), GrowingTensor(keeper.tensor(seen.k))
+        self.v = GrowingTensor(keeper.tensor(seen.v)) if keeper.values and seen.v is not None else None
         self.parts = [self._part(seen, 0)]
-        self._witnesses: list[tuple[int, Witness]] = []  # of calls that begin at this query
+        self._witnesses: list[tuple[int, OutputSample]] = []  # of calls that begin at this query
         self._made: Attention | None = None
 
-    def _part(self, seen: Seen, first: int) -> Part:
+    def _part(self, seen: ObservedCall, first: int) -> Part:
         bias = self._keeper.tensor(seen.bias) if isinstance(seen.bias, Tensor) else seen.bias
         mask = self._keeper.mask(seen.mask)
         return Part(seen.q.shape[2], seen.k.shape[2], first, seen.is_causal, mask, bias)
 
-    def continued_by(self, seen: Seen) -> Continued | None:
+    def continued_by(self, seen: ObservedCall) -> Continuation | None:
         """How a call continues this record; None if it does not.
 
         A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
@@ -186,9 +186,9 @@ class Record:
             return None
         before, now = self.k.view(total - past), self._keeper.converted(seen.k.narrow(2, 0, past))
         if torch.equal(before, now):
-            return Continued(list(range(B)), total)
+            return Continuation(list(range(B)), total)
         if not self.cross and total - self.q.length < past < total and torch.equal(self._first_keys(past), now):
-            return Continued(list(range(B)), past)
+            return Continuation(list(range(B)), past)
         alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
         order = []
         for b in range(B):
@@ -196,12 +196,12 @@ class Record:
             if found is None:
                 return None
             order.append(found)
-        return Continued(order, total)
+        return Continuation(order, total)
 
     def _first_keys(self, count: int) -> Tensor:
         return self.k.view().narrow(2, 0, count)
 
-    def extend(self, seen: Seen, how: Continued) -> None:
+    def extend(self, seen: ObservedCall, how: Continuation) -> None:
         """Append a call that continues this record."""
         if how.order != list(range(len(how.order))):
             self._reorder(how.order)
@@ -217,7 +217,7 @@ class Record:
         self.parts.append(self._part(seen, first))
         self._made = None
 
-    def hear_output(self, seen: Seen, first: int, output: Any) -> None:
+    def hear_output(self, seen: ObservedCall, first: int, output: Any) -> None:
         """What came of a call whose queries begin at `first`, to be compared when the capture ends."""
         whole = first == 0 or seen.q.shape[2] > 1  # of tokens that follow one by one, the first says as much
         if not whole or self.v is None or seen.v is None or seen.dropout or not self._keeper.clone:

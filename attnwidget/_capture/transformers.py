@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .._rules.row_spans import Spans, as_spans
 from .flex_attention import is_block_mask, read_block_mask
-from .records import EAGER, Seen, Unreadable
+from .records import EAGER, ObservedCall, Unreadable
 
 
 def read_call(
@@ -33,7 +33,7 @@ def read_call(
     sliding_window: int | None = None,
     position_bias: Tensor | None = None,
     **others: Any,
-) -> Seen:
+) -> ObservedCall:
     """One call of an attention function of transformers; query (B, H, Q, D), key (B, G, K, D), value (B, G, K, Dv).
 
     Raises:
@@ -46,7 +46,7 @@ def read_call(
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    seen = Seen(
+    seen = ObservedCall(
         query,
         key,
         value,
@@ -88,7 +88,7 @@ def _is_cross(module: nn.Module) -> bool | None:
     return found if isinstance(found, bool) and found else None
 
 
-def _flash(seen: Seen, padded: Any, causal: bool, window: int | None, others: dict[str, Any]) -> Seen:
+def _flash(seen: ObservedCall, padded: Any, causal: bool, window: int | None, others: dict[str, Any]) -> ObservedCall:
     """FlashAttention: causal from the lower right, a window of its own, padding as (B, K) with 1 for what is there."""
     if others.get("cu_seq_lens_q") is not None:
         raise Unreadable("it reads packed sequences: give them one by one, or as a padded batch")

@@ -21,7 +21,7 @@ COARSE = 8e-3  # of products that torch may compute in a shorter type than that 
 
 
 @dataclass
-class Witness:
+class OutputSample:
     """Some rows of what a call gave."""
 
     rows: list[int]  # among its queries
@@ -36,7 +36,7 @@ class Witness:
         self.samples, self.output = [order.index(self.samples[i]) for i in there], self.output[there]
 
 
-def witness_of(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype | None = None) -> Witness | None:
+def witness_of(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype | None = None) -> OutputSample | None:
     """Of a call with output (B, H, Q, Dv) a few rows, to be compared later; None if it is not of this shape."""
     (B, H, Q, _), Dv = q.shape, v.shape[-1]
     if not isinstance(output, Tensor) or output.shape != (B, H, Q, Dv) or not Q:
@@ -50,7 +50,7 @@ def witness_of(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype |
     types = [x for x in (output.dtype, q.dtype, v.dtype, kept) if x in FLOATS]
     rounded = max(ROUNDED[x] for x in types if x is not None)
     plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
-    return Witness(rows, samples, heads, found, rounded if plain else max(rounded, COARSE))
+    return OutputSample(rows, samples, heads, found, rounded if plain else max(rounded, COARSE))
 
 
 def _at(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
@@ -72,7 +72,7 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def differs(
-    witness: Witness,
+    witness: OutputSample,
     q: Tensor,
     k: Tensor,
     v: Tensor,

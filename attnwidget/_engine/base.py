@@ -9,10 +9,10 @@ from torch import Tensor
 
 from .._rules.parsing import read_rules
 from .._rules.rules import Rules
-from .._utils.indexing import Places, as_index
-from .._utils.mutation import Watch
+from .._utils.indexing import Indices, as_index
+from .._utils.mutation import MutationGuard
 from .._utils.validation import as_choice, as_number, as_positive, detached
-from .logsumexp import Memory, Pair
+from .logsumexp import LogSumExp, LogSumExpCache
 from .sources import STAGES, Given, Source
 
 
@@ -37,7 +37,7 @@ def longest(x: Tensor) -> float:
     return float(torch.stack(parts).amax())
 
 
-class Call:
+class AttentionBase:
     """What all ways to make an `Attention` come to. It does not change, and holds nothing (Q, K) of its own."""
 
     q: Tensor | None
@@ -52,8 +52,8 @@ class Call:
     source: Source
     _given: tuple[str, ...]
     _how: dict[str, Any]  # the keywords about rules, as they were given
-    _memory: Memory
-    _watch: Watch
+    _memory: LogSumExpCache
+    _watch: MutationGuard
 
     def _fill(
         self,
@@ -110,9 +110,9 @@ class Call:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a new attention as of a copy: what was remembered, and what was watched, starts afresh."""
-        self.__dict__.update(state, _memory=Memory())
+        self.__dict__.update(state, _memory=LogSumExpCache())
         values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_watch=Watch({**self.source.tensors(), **values, **self.rules.tensors()}))
+        self.__dict__.update(_watch=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
@@ -184,11 +184,11 @@ class Call:
         """The key head that a query head uses."""
         return head // (self.shape.H // self.shape.G)
 
-    def known_pair(self, batch: int, head: int) -> Pair | None:
+    def known_pair(self, batch: int, head: int) -> LogSumExp | None:
         """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
         return self.known_rows(batch, head, range(self.shape.Q))
 
-    def known_rows(self, batch: int, head: int, queries: Places) -> Pair | None:
+    def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
         """The log-normalizers of some queries of a head, if all of them were computed since the tensors last changed:
         by a pass that has come so far, or by a look at these rows."""
         return self._memory.get((batch, head), self._watch.versions(), queries)
@@ -207,12 +207,12 @@ class Call:
             self._memory.put_number((batch, group), versions, known)
         return known
 
-    def remember(self, batch: int, head: int, pair: Pair) -> None:
+    def remember(self, batch: int, head: int, pair: LogSumExp) -> None:
         """Keep the log-normalizers of all queries of a head, for the blocks to come."""
         self.remember_rows(batch, head, range(self.shape.Q), pair)
 
     def remember_rows(
-        self, batch: int, head: int, queries: Places, pair: Pair, versions: tuple[int, ...] | None = None
+        self, batch: int, head: int, queries: Indices, pair: LogSumExp, versions: tuple[int, ...] | None = None
     ) -> None:
         """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
         now = self._watch.versions()

@@ -11,36 +11,36 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import Allowed, Rules, is_common, settled, whole
-from .._utils.indexing import Cells, Places, as_index, hull
+from .._utils.indexing import Block, Indices, as_index, hull
 from .._utils.validation import as_choice
-from ..masks import NOTHING, Bounds, overlap
-from .base import Call, Shape
-from .logsumexp import Pair
-from .matmul import Room
+from ..masks import NOTHING, KeyBounds, overlap
+from .base import AttentionBase, Shape
+from .logsumexp import LogSumExp
+from .matmul import Scratch
 from .softmax import exact_block, normalizers, normalizing
-from .sources import Rows
+from .sources import SourceRows
 from .stages import allowed_cells
 
 HOW = ("mean", "max")
 
 
 @dataclass(frozen=True, eq=False)
-class Combined:
+class CombinedHeads:
     """weights of one head, from those of several: a `Source`. Nothing (Q, K) is held; the log-normalizers of the heads
     are those of the attention itself."""
 
-    att: Call
+    att: AttentionBase
     heads: tuple[int, ...]
     how: str
     gives: Literal["scores", "weights"] = "weights"
 
-    def rows(self, batch: int, head: int, queries: Places, scale: float) -> Rows:
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return CombinedRows(self, batch, queries, scale)
 
     def tensors(self) -> dict[str, Tensor]:
         return {**self.att.source.tensors(), **self.att.rules.tensors()}
 
-    def prepare(self, batch: int, queries: Places) -> Generator[int, None, None]:
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         """Compute the log-normalizers that blocks of some queries need, so that no block has to wait for them; yields
         after each part how many cells it had."""
         for head in self.heads if self.att.source.gives == "scores" else ():
@@ -50,17 +50,17 @@ class Combined:
 class CombinedRows:
     """Some queries of several heads."""
 
-    def __init__(self, source: Combined, batch: int, queries: Places, scale: float) -> None:
+    def __init__(self, source: CombinedHeads, batch: int, queries: Indices, scale: float) -> None:
         self._source, self._batch, self._queries, self._scale = source, batch, queries, scale
         att, known = source.att, source.att.source.gives == "weights"
-        self._pairs: list[Pair | None] = [
+        self._pairs: list[LogSumExp | None] = [
             None if known else normalizers(att, batch, head, queries) for head in source.heads
         ]
 
-    def block(self, keys: Places, room: Room | None) -> Tensor:
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
         found: Tensor | None = None
         for head, pair in zip(self._source.heads, self._pairs, strict=True):
-            cells = Cells(self._batch, head, self._queries, keys)
+            cells = Block(self._batch, head, self._queries, keys)
             weights = exact_block(self._source.att, cells, "weights", pair).mT  # (keys, queries)
             if found is None:
                 found = weights.contiguous()
@@ -76,29 +76,29 @@ class CombinedRows:
 class AnyHead:
     """A rule that allows what any of some heads may attend to."""
 
-    att: Call
+    att: AttentionBase
     heads: tuple[int, ...]
 
     @property
     def shared(self) -> bool:
         return False
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         if self.att.rules.by_score:
-            return Bounds(hull(cells.keys), NOTHING)
+            return KeyBounds(hull(cells.keys), NOTHING)
         each = [self._of(cells, head) for head in self.heads]
         outer = [bounds.outer for bounds in each if bounds.outer] or [range(0)]
         inner = max((bounds.inner for bounds in each), key=len)
-        return Bounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
+        return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
-    def _of(self, cells: Cells, head: int) -> Bounds:
+    def _of(self, cells: Block, head: int) -> KeyBounds:
         """Which keys the queries of one head may see at most, and which all of them may see."""
         at, columns = cells._replace(head=head), hull(cells.keys)
         found = [rule.bounds(at) for rule in self.att.rules.rules]
         outer = reduce(overlap, (bounds.outer for bounds in found), columns)
-        return Bounds(outer, reduce(overlap, (bounds.inner for bounds in found), columns))
+        return KeyBounds(outer, reduce(overlap, (bounds.inner for bounds in found), columns))
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         found: Allowed = False
         for head in self.heads:
             of_head = allowed_cells(self.att, cells._replace(head=head))
@@ -111,12 +111,12 @@ class AnyHead:
         return {}  # the source has them
 
 
-def _either(one: Allowed, other: Allowed, cells: Cells, device: torch.device) -> Allowed:
+def _either(one: Allowed, other: Allowed, cells: Block, device: torch.device) -> Allowed:
     both = [whole(part, cells.queries, cells.keys, device) for part in (one, other)]
     return settled(both[0] | both[1])
 
 
-def as_heads(att: Call, heads: Any) -> tuple[int, ...]:
+def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
     """Heads of an attention, each once and in order; None is all of them."""
     if heads is None:
         return tuple(range(att.shape.H))
@@ -128,7 +128,7 @@ def as_heads(att: Call, heads: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def combined(att: Call, heads: Any, how: str) -> dict[str, Any]:
+def combined(att: AttentionBase, heads: Any, how: str) -> dict[str, Any]:
     """What an attention of several heads as one consists of: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
@@ -136,7 +136,7 @@ def combined(att: Call, heads: Any, how: str) -> dict[str, Any]:
     common = not att.rules.by_score and all(map(is_common, att.rules.rules))
     B, _, _, Q, K, _, _ = att.shape
     return {
-        "source": Combined(att, chosen, how),
+        "source": CombinedHeads(att, chosen, how),
         "q": None,
         "k": None,
         "v": None,
@@ -151,7 +151,7 @@ def combined(att: Call, heads: Any, how: str) -> dict[str, Any]:
     }
 
 
-def prepared(att: Call, batch: int, queries: Places) -> Generator[int, None, None]:
+def prepared(att: AttentionBase, batch: int, queries: Indices) -> Generator[int, None, None]:
     """What some queries need before blocks of them can be had quickly: of several heads their log-normalizers."""
-    if isinstance(att.source, Combined):
+    if isinstance(att.source, CombinedHeads):
         yield from att.source.prepare(batch, queries)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
-from .._utils.indexing import Cells, cuts
-from .base import Call
-from .combined_heads import Combined
+from .._utils.indexing import Block, cuts
+from .base import AttentionBase
+from .combined_heads import CombinedHeads
 from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
@@ -15,22 +15,22 @@ FEW = 16  # words, of which the rows are computed in no time
 PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
-def cells(att: Call, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
+def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
     """How many cells of a region are computed, those aside that known rules exclude; at most a few hundredths too
     many."""
-    if isinstance(att.source, Combined):
+    if isinstance(att.source, CombinedHeads):
         return sum(cells(att.source.att, batch, one, queries, keys, stage) for one in att.source.heads)
     if streamed(att, stage) != "masked":
         return len(queries) * len(keys)
     pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / PIECES)))
     parts = (queries[piece.start : piece.stop] for piece in pieces)
-    return sum(len(rows) * len(att.rules.span(Cells(batch, head, rows, keys))) for rows in parts)
+    return sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
 
 
-def normalizers(att: Call, batch: int, head: int, queries: range, stage: str) -> int:
+def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:
     """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known; of
     words, for those of all their pieces, if not all are known."""
-    if isinstance(att.source, Combined):
+    if isinstance(att.source, CombinedHeads):
         return sum(normalizers(att.source.att, batch, one, queries, stage) for one in att.source.heads)
     pieces = getattr(att.source, "pieces", None)
     if pieces is not None:
@@ -47,7 +47,7 @@ def normalizers(att: Call, batch: int, head: int, queries: range, stage: str) ->
     return found
 
 
-class Purse:
+class CostBudget:
     """What the questions of one message may cost together."""
 
     def __init__(self, most: int = MOST) -> None:

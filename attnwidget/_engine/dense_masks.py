@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import Bias, Keep, cut
-from .._utils.indexing import Cells, take
-from .base import Call
-from .matmul import LOG2_E, Product, Room
+from .._utils.indexing import Block, take
+from .base import AttentionBase
+from .matmul import LOG2_E, Product, Scratch
 from .softmax import is_finite
 from .stages import KEYS, NORMALIZED, QUERIES, new
 
@@ -23,7 +23,7 @@ CELLS = 1 << 22  # that are computed at once: of 16,384 keys, fewer rows take tw
 LONGEST = 1 << 15  # keys: of longer rows too few would fit
 
 
-def serves(att: Call, batch: int, head: int, queries: range, stage: str) -> bool:
+def serves(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> bool:
     """Whether a mask or bias is there cell by cell, and nothing that only knows blocks of (keys, queries)."""
     if stage not in NORMALIZED or att.q is None or att.softcap is not None or att.shape.K > LONGEST:
         return False
@@ -31,12 +31,12 @@ def serves(att: Call, batch: int, head: int, queries: range, stage: str) -> bool
     return any(min(x.shape[2:]) > 1 for x in tensors) and is_finite(att, batch, head, queries)
 
 
-def rows_at_once(att: Call, query_bin: int) -> int:
+def rows_at_once(att: AttentionBase, query_bin: int) -> int:
     """How many queries are computed at once: whole bins, if it can be."""
     return min(max(CELLS // max(1, att.shape.K), query_bin), QUERIES)
 
 
-def filled(att: Call, batch: int, head: int, queries: range, *, small: bool) -> Tensor:
+def filled(att: AttentionBase, batch: int, head: int, queries: range, *, small: bool) -> Tensor:
     """masked of some queries over all keys, (queries, keys); or exp of it, where that is small."""
     (q, k), blocked = (att.q, att.k), 0.0 if small else -inf
     assert q is not None
@@ -45,11 +45,11 @@ def filled(att: Call, batch: int, head: int, queries: range, *, small: bool) -> 
     rows = take(q[batch, head], queries, 0).to(wide) * (att.scale * LOG2_E if small else att.scale)  # (queries, D)
     of_head = k[batch, att.group(head)]  # (K, D)
     found = new(att, len(queries), len(of_head))
-    row = Cells(batch, head, queries, range(len(of_head)))
+    row = Block(batch, head, queries, range(len(of_head)))
     span, biases = att.rules.span(row), [bias for bias in att.rules.biases if isinstance(bias, Bias)]  # at most one
     found[:, : span.start] = found[:, span.stop :] = blocked
     limit = max(KEYS, BLOCK // len(queries))
-    room, product = (Room(len(queries) * limit, wide, att.device) for _ in range(2))
+    room, product = (Scratch(len(queries) * limit, wide, att.device) for _ in range(2))
     for keys in att.rules.pieces(row, 1, limit):
         part, cells = found[:, keys.start : keys.stop], row._replace(keys=keys)
         allowed = att.rules.allowed(cells)

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._utils.indexing import as_index, cuts
 from .._utils.validation import as_choice, as_size
 from . import cost
-from .base import Call
+from .base import AttentionBase
 from .matmul import exact
 from .overview import POOLS, Overview, Region, as_levels, pool_first, pooled, tile
 from .stages import new
@@ -26,7 +26,7 @@ BUDGET = 128 << 20  # bytes
 STRIPE = 2048  # queries that are finished at a time
 
 
-class Key(NamedTuple):
+class LevelKey(NamedTuple):
     """What a level is of."""
 
     batch: int
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class CachedLevel:
     """A whole level, exact: bins of 2^row_level × 2^column_level cells.
 
     seen: its values, and where any cell is allowed.
@@ -86,16 +86,16 @@ class Kept:
         return self.fold(rows, columns, down, across)
 
 
-class Shelf:
+class LevelStore:
     """Levels of several attentions, within a budget of bytes together: the one least recently asked for is forgotten
     first. Safe to share between threads."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[object, Key], tuple[tuple[int, ...], Kept]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, LevelKey], tuple[tuple[int, ...], CachedLevel]] = OrderedDict()
 
-    def get(self, key: tuple[object, Key], versions: tuple[int, ...]) -> Kept | None:
+    def get(self, key: tuple[object, LevelKey], versions: tuple[int, ...]) -> CachedLevel | None:
         """A level, if it is of these versions of the tensors."""
         with self._lock:
             before, kept = self._kept.get(key, ((), None))
@@ -104,7 +104,7 @@ class Shelf:
             self._kept.move_to_end(key)
             return kept
 
-    def put(self, key: tuple[object, Key], versions: tuple[int, ...], kept: Kept) -> None:
+    def put(self, key: tuple[object, LevelKey], versions: tuple[int, ...], kept: CachedLevel) -> None:
         """Keep a level; one that alone is above the budget is not kept."""
         with self._lock:
             self._kept.pop(key, None)
@@ -120,7 +120,7 @@ class Shelf:
             return sum(kept.nbytes for (of, _), (_, kept) in self._kept.items() if of is owner)
 
 
-class Levels:
+class LevelCache:
     """The levels of one attention. The finest level of at most 2,048 × 2,048 bins is kept of every head that was
     visited, the one least recently asked for forgotten first; coarser levels are folded from it, and finer tiles
     computed where they are looked at. What was computed before the tensors changed is not used. Safe to share between
@@ -134,9 +134,11 @@ class Levels:
     torch.Size([256, 256])
     """
 
-    def __init__(self, att: Call, *, budget: int = BUDGET, largest: int = LARGEST, shelf: Shelf | None = None):
+    def __init__(
+        self, att: AttentionBase, *, budget: int = BUDGET, largest: int = LARGEST, shelf: LevelStore | None = None
+    ):
         self.att, self._largest = att, as_size(largest, "largest")
-        self._shelf = Shelf(budget) if shelf is None else shelf
+        self._shelf = LevelStore(budget) if shelf is None else shelf
         self._mark = object()  # whose levels they are, on a shelf that others use too
 
     @property
@@ -154,11 +156,11 @@ class Levels:
 
     def visit(
         self, batch: int, head: int, *, stage: str = "weights", pool: str = "max", seconds: float = 0.02
-    ) -> Visit:
+    ) -> LevelBuild:
         """Compute the level to keep, in slices: an iterator of the share that is done; none where it is kept."""
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
-        return Visit(self, Key(*self.att.find(batch, head), stage, pool), seconds)
+        return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds)
 
     def tile(
         self,
@@ -177,22 +179,22 @@ class Levels:
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
         batch, head = self.att.find(batch, head)
-        kept = self.find(Key(batch, head, stage, pool))
+        kept = self.find(LevelKey(batch, head, stage, pool))
         if kept is None or not kept.has(levels):
             return tile(self.att, batch, head, level=levels, row=row, column=column, size=size, stage=stage, pool=pool)
         with exact(self.att.device):
             return kept.tile(levels, row, column, size)
 
-    def find(self, key: Key) -> Kept | None:
+    def find(self, key: LevelKey) -> CachedLevel | None:
         """The level that is kept of a head, if the tensors have not changed."""
         return self._shelf.get((self._mark, key), self.att.versions())
 
-    def keep(self, key: Key, versions: tuple[int, ...], kept: Kept) -> None:
+    def keep(self, key: LevelKey, versions: tuple[int, ...], kept: CachedLevel) -> None:
         """Keep a level, computed when the tensors were of some version."""
         self._shelf.put((self._mark, key), versions, kept)
 
 
-class Visit:
+class LevelBuild:
     """The pass over a head whose level is to be kept, row by row from the top; dropping it cancels, and log-normalizers
     that were found stay known. After an error or an interrupt it goes on where the last whole stripe ended.
 
@@ -200,11 +202,11 @@ class Visit:
     share: of the cells that are computed at all, what is finished.
     """
 
-    def __init__(self, levels: Levels, key: Key, seconds: float):
+    def __init__(self, levels: LevelCache, key: LevelKey, seconds: float):
         self.att, self.key, self._levels, self._seconds = levels.att, key, levels, seconds
         self._versions = self.att.versions()
         self.rows, self.share = 0, 0.0
-        self.kept: Kept | None = None
+        self.kept: CachedLevel | None = None
         self._steps: Generator[float, None, None] | None = None
         if levels.find(key) is None:
             self.kept = self._empty()
@@ -228,7 +230,7 @@ class Visit:
         """How many queries are finished."""
         return 0 if self.kept is None else min(self.rows << self.kept.row_level, self.att.shape.Q)
 
-    def __iter__(self) -> Visit:
+    def __iter__(self) -> LevelBuild:
         return self
 
     def __next__(self) -> float:
@@ -256,14 +258,14 @@ class Visit:
             self._steps.close()
             self._steps = None
 
-    def _empty(self) -> Kept:
+    def _empty(self) -> CachedLevel:
         (row_level, column_level), (Q, K) = self._levels.finest, (self.att.shape.Q, self.att.shape.K)
         rows, columns = ceil(Q / (1 << row_level)), ceil(K / (1 << column_level))
         allowed = torch.zeros(rows, columns, dtype=torch.bool, device=self.att.device)
         seen = Overview(new(self.att, rows, columns), allowed, 1 << row_level, 1 << column_level)
         counted, weighed = self.key.pool == "mean", self.key.stage == "weights" and self.key.pool == "max"
         cells = torch.zeros(rows, columns, dtype=torch.int32, device=self.att.device) if counted else None
-        return Kept(row_level, column_level, seen, cells, new(self.att, rows) if weighed else None)
+        return CachedLevel(row_level, column_level, seen, cells, new(self.att, rows) if weighed else None)
 
     def _from(self, row: int) -> Generator[float, None, None]:
         """Fill the level from a row on; yields after each block which share is done."""

@@ -50,7 +50,7 @@ def _keep_float32(stack: ExitStack) -> None:
             backend.fp32_precision = "ieee"
 
 
-class Room:
+class Scratch:
     """Memory for one block after the other, taken only once a block has use for it."""
 
     def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
@@ -80,7 +80,7 @@ class Product:
             _keep_freed_memory()
             self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last: a view of the same memory
 
-    def of(self, k: Tensor, room: Room | None = None) -> Tensor:
+    def of(self, k: Tensor, room: Scratch | None = None) -> Tensor:
         """(keys, queries), from (keys, D); in `room` if that is of use."""
         (keys, D), queries = k.shape, self.q.shape[0]
         if not self.convolves or keys % 16 or keys * queries < WORTH:
@@ -90,7 +90,7 @@ class Product:
         return found.permute(0, 2, 3, 1).reshape(keys, queries)
 
 
-def product(k: Tensor, q: Tensor, room: Room | None = None) -> Tensor:
+def product(k: Tensor, q: Tensor, room: Scratch | None = None) -> Tensor:
     """k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in `room` if that is of use."""
     return Product(q).of(k, room)
 

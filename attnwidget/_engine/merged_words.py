@@ -2,7 +2,7 @@
 
 Clark et al. 2019, "What does BERT look at?", §4.1: "For attention to a split-up word, we sum up the attention weights
 over its tokens. For attention from a split-up word, we take the mean of the attention weights over its tokens." So the
-weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `Words` is a source as any other.
+weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `MergedWords` is a source as any other.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch import Tensor
 from .. import masks
 from .._rules.rules import ByIndex, whole
 from .._tokens.tokenizers import joined, word_ids
-from .._utils.indexing import Cells, Places, cuts, hull, positions
+from .._utils.indexing import Block, Indices, cuts, hull, positions
 from . import softmax
-from .base import Call, Shape
-from .matmul import Room
-from .sources import Rows
+from .base import AttentionBase, Shape
+from .matmul import Scratch
+from .sources import SourceRows
 from .stages import allowed_cells, streamed
 
 ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class WordBounds:
     """Where the words of each sample begin and end among its pieces; those beyond its last are empty."""
 
     ends: Tensor  # (B or 1, words + 1) int64: word w is the pieces from ends[w] to ends[w + 1]
@@ -60,15 +60,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
+class MergedWords:
     """weights between words, from those between their pieces."""
 
-    pieces: Call
-    queries: Bounds
-    keys: Bounds
+    pieces: AttentionBase
+    queries: WordBounds
+    keys: WordBounds
     gives: Literal["weights"] = "weights"
 
-    def rows(self, batch: int, head: int, queries: Places, scale: float) -> Rows:
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return WordRows(self, batch, head, queries, scale)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class Words:
             some = rows[at.start : at.stop]
             if not len(columns):
                 break
-            cells = Cells(int(b), int(h), compact(some), compact(columns))
+            cells = Block(int(b), int(h), compact(some), compact(columns))
             allowed = whole(allowed_cells(self.pieces, cells), some, columns, q_idx.device).int()
             by_key = torch.zeros(len(some), len(keys), dtype=torch.int32, device=q_idx.device)
             found.index_add_(0, of_row[at.start : at.stop], by_key.index_add_(1, of_column, allowed))
@@ -96,14 +96,14 @@ class Words:
 class WordRows:
     """Some words as queries."""
 
-    def __init__(self, words: Words, batch: int, head: int, queries: Places, scale: float):
+    def __init__(self, words: MergedWords, batch: int, head: int, queries: Indices, scale: float):
         self.words, self.batch, self.head, self.scale, self.count = words, batch, head, scale, len(queries)
         ends, base = words.queries.of(batch), words.pieces
         self.rows, self.of_row = spread(ends, positions(queries, base.device))  # (pieces,) each
         counts = torch.bincount(self.of_row, minlength=self.count).clamp_min(1)
         self.share = 1.0 / counts.to(base.result_dtype)
 
-    def block(self, keys: Places, room: Room | None) -> Tensor:
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
         base, batch, head = self.words.pieces, self.batch, self.head
         columns, of_column = spread(self.words.keys.of(batch), positions(keys, base.device))
         found = torch.zeros(self.count, len(keys), dtype=base.result_dtype, device=base.device)
@@ -111,7 +111,7 @@ class WordRows:
             rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
             pair = softmax.normalizers(base, batch, head, rows) if streamed(base, "weights") == "masked" else None
             for part in cuts(range(len(columns)), 1, COLUMNS):
-                cells = Cells(batch, head, rows, compact(columns[part.start : part.stop]))
+                cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
                 weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)
                 by_key = found.new_zeros(len(of_row), len(keys))
                 by_key.index_add_(1, of_column[part.start : part.stop], weights)
@@ -127,14 +127,14 @@ def spread(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(len(of), device=words.device) - before[of] + ends[words][of], of
 
 
-def compact(places: Tensor) -> Places:
+def compact(places: Tensor) -> Indices:
     """As a range, which cuts views, where they are without gaps."""
     span = hull(places)
     return span if len(span) == len(places) and bool((places[1:] > places[:-1]).all()) else places
 
 
-def bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> Bounds:
-    """The words that a user gives, of one sample for all or of each; `Bounds` as they are.
+def bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> WordBounds:
+    """The words that a user gives, of one sample for all or of each; `WordBounds` as they are.
 
     Args:
         words: for each position the number of its word, as `encoding.word_ids()` gives them, None for one of its own;
@@ -145,7 +145,7 @@ def bounds(words: Any, batches: int, length: int, name: str, device: torch.devic
     Raises:
         TypeError, ValueError: something else, too many or too few, or a word whose pieces do not follow one another.
     """
-    if isinstance(words, Bounds):
+    if isinstance(words, WordBounds):
         return words
     words = words.tolist() if hasattr(words, "tolist") else words
     if isinstance(words, str) or not isinstance(words, Sequence):
@@ -155,7 +155,7 @@ def bounds(words: Any, batches: int, length: int, name: str, device: torch.devic
         raise ValueError(f"{name} has {len(samples)} lists but there are {batches} samples: give one list, or one each")
     ends = [_ends(sample, length, name) for sample in samples]
     most = max(map(len, ends))
-    return Bounds(torch.tensor([row + [length] * (most - len(row)) for row in ends], device=device))
+    return WordBounds(torch.tensor([row + [length] * (most - len(row)) for row in ends], device=device))
 
 
 def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
@@ -182,14 +182,14 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
     return [*starts, length]
 
 
-def merged(att: Call, words: Any, key_words: Any = None) -> dict[str, Any]:
+def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, Any]:
     """What an attention between words is filled with: see `Attention.merge`."""
     B, H, _, Q, K, *_ = att.shape
     queries = bounds(words, B, Q, "words", att.device)
     if key_words is None and Q != K:
         raise ValueError(f"there are {Q} queries but {K} keys: give key_words= as well")
     keys = queries if key_words is None else bounds(key_words, B, K, "key_words", att.device)
-    source = Words(att, queries, keys)
+    source = MergedWords(att, queries, keys)
     padded = len({*queries.lengths, queries.words}) + len({*keys.lengths, keys.words}) > 2
     causal = [rule.mask for rule in att.rules.rules if isinstance(rule, ByIndex)] == [masks.causal]
     causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
@@ -203,7 +203,7 @@ def merged(att: Call, words: Any, key_words: Any = None) -> dict[str, Any]:
     }
 
 
-def merged_tokens(tokens: Sequence[str], words: Bounds, batch: int) -> list[str]:
+def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:
     """A token for each word of a sample; padding for those that are empty."""
     ends = words.of(batch).tolist()
     return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

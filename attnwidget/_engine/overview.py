@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._rules.rules import Allowed, Rules, whole
-from .._utils.indexing import Cells, as_index, cuts
+from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_choice, as_size
-from ..masks import Strip
-from .base import Call
+from ..masks import BandLimits
+from .base import AttentionBase
 from .combined_heads import prepared
 from .dense_masks import filled, rows_at_once, serves
-from .logsumexp import Pair
+from .logsumexp import LogSumExp
 from .matmul import exact, exp_
-from .softmax import SMALL, Softmax, Sum, is_finite, is_small, normalizing
+from .softmax import SMALL, DirectSum, Softmax, is_finite, is_small, normalizing
 from .stages import (
     KEYS,
     NORMALIZED,
@@ -66,7 +66,7 @@ class Overview:
 
 
 def overview(
-    att: Call,
+    att: AttentionBase,
     batch: int,
     head: int,
     *,
@@ -102,7 +102,7 @@ def progress_bar() -> Any:
 
 
 def sampled(
-    att: Call,
+    att: AttentionBase,
     batch: int,
     head: int,
     *,
@@ -131,7 +131,7 @@ def sampled(
     _check(att, stage, pool)
     batch, head = att.find(batch, head)
     region = Region(batch, head, range(att.shape.Q), range(att.shape.K), query_bin, key_bin)
-    return Pass(att, region.sample(att), stage, pool, inf).whole()
+    return OverviewPass(att, region.sample(att), stage, pool, inf).whole()
 
 
 def _as_bin(width: Any, count: Any, n: int, name: str, counted: str) -> int:
@@ -141,12 +141,12 @@ def _as_bin(width: Any, count: Any, n: int, name: str, counted: str) -> int:
     return as_size(width, name) if count is None else ceil(n / as_size(count, counted))
 
 
-def _check(att: Call, stage: str, pool: str) -> None:
+def _check(att: AttentionBase, stage: str, pool: str) -> None:
     as_choice(pool, POOLS, "pool")
     att.check_stage(stage)
 
 
-class Pass:
+class OverviewPass:
     """An overview in slices, so that whoever asks stays free between them: an iterator of the share that is done, up to
     1. It ends when `result` is there. Dropping it, or `close`, cancels. The log-normalizers of each row of blocks that
     is finished are remembered, unless the tensors have changed on the way.
@@ -157,7 +157,7 @@ class Pass:
     cells: once finished, (rows, columns) int32, what each mean is over; None for the maximum.
     """
 
-    def __init__(self, att: Call, region: Region, stage: str, pool: str, seconds: float):
+    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, seconds: float):
         self.done, self.share = 0, 0.0
         self.cells: Tensor | None = None
         self.region = region
@@ -176,7 +176,7 @@ class Pass:
     def finished(self) -> bool:
         return self._result is not None
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> OverviewPass:
         return self
 
     def __next__(self) -> float:
@@ -205,13 +205,13 @@ class Pass:
         """Give up."""
         self._steps.close()
 
-    def _finish(self, found: Pooled) -> None:
+    def _finish(self, found: PooledRegion) -> None:
         region, self.cells = self.region, found.cells
         self._result = Overview(found.values, found.allowed, region.every, region.key_bin)
 
 
 def passes(
-    att: Call,
+    att: AttentionBase,
     batch: int,
     head: int,
     *,
@@ -219,7 +219,7 @@ def passes(
     pool: str = "max",
     stage: str = "weights",
     seconds: float = 0.02,
-) -> Pass:
+) -> OverviewPass:
     """`overview` in slices of little more than `seconds`: one product of a block is the least there is.
 
     >>> import torch, attnwidget.attention
@@ -233,11 +233,11 @@ def passes(
     batch, head = att.find(batch, head)
     queries, keys = range(att.shape.Q), range(att.shape.K)
     region = Region(batch, head, queries, keys, ceil(len(queries) / size), ceil(len(keys) / size))
-    return Pass(att, region, stage, pool, seconds)
+    return OverviewPass(att, region, stage, pool, seconds)
 
 
 def tile(
-    att: Call,
+    att: AttentionBase,
     batch: int,
     head: int,
     *,
@@ -264,13 +264,13 @@ def tile(
     """
     _check(att, stage, pool)
     region = tile_region(att, batch, head, level=level, row=row, column=column, size=size)
-    return Pass(att, region, stage, pool, inf).whole()
+    return OverviewPass(att, region, stage, pool, inf).whole()
 
 
 def tile_region(
-    att: Call, batch: int, head: int, *, level: int | tuple[int, int], row: int, column: int, size: int = 256
+    att: AttentionBase, batch: int, head: int, *, level: int | tuple[int, int], row: int, column: int, size: int = 256
 ) -> Region:
-    """Where a tile lies, for a `Pass` over it in slices, or over a sample of it: see `tile`."""
+    """Where a tile lies, for a `OverviewPass` over it in slices, or over a sample of it: see `tile`."""
     size, levels = as_size(size, "size"), as_levels(att, level)
     batch, head = att.find(batch, head)
     widths = [2**each for each in levels]
@@ -287,7 +287,7 @@ def _span(at: Any, step: int, n: int, what: str) -> range:
     return range(index * step, min((index + 1) * step, n))
 
 
-def as_levels(att: Call, level: Any) -> tuple[int, int]:
+def as_levels(att: AttentionBase, level: Any) -> tuple[int, int]:
     """The level of the rows and that of the columns; one number is both."""
     if not isinstance(level, tuple):
         return (as_level(att, level),) * 2
@@ -296,17 +296,17 @@ def as_levels(att: Call, level: Any) -> tuple[int, int]:
     return as_level(att, level[0]), as_level(att, level[1])
 
 
-def as_level(att: Call, level: Any) -> int:
+def as_level(att: AttentionBase, level: Any) -> int:
     """A level of a head from 0, cell by cell, to the one where all of it is a single bin."""
     return as_index(level, top_level(att) + 1, "level", "levels")
 
 
-def top_level(att: Call) -> int:
+def top_level(att: AttentionBase) -> int:
     """The level where all of a head is a single bin."""
     return (max(att.shape.Q, att.shape.K, 1) - 1).bit_length()
 
 
-def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
+def own_keys(att: AttentionBase, batch: int, head: int, seen: Overview) -> int:
     """How many keys come before those at the end that no query may attend to: a padded sample's own length.
 
     >>> import torch, attnwidget
@@ -324,7 +324,7 @@ def own_keys(att: Call, batch: int, head: int, seen: Overview) -> int:
     last = 0
     with exact(att.device):
         for rows in reversed(list(cuts(range(att.shape.Q), 1, QUERIES))):  # the last query of a causal mask sees most
-            allowed = allowed_cells(att, Cells(batch, head, rows, keys))
+            allowed = allowed_cells(att, Block(batch, head, rows, keys))
             places = whole(allowed, rows, keys, att.device).any(0).nonzero()
             last = max(last, int(places[-1]) + 1 if len(places) else 0)
             if last == len(keys):
@@ -352,7 +352,7 @@ class Region(NamedTuple):
         """How many queries it is from one row to the next."""
         return self.query_bin * self.queries.step
 
-    def sample(self, att: Call) -> Region:
+    def sample(self, att: AttentionBase) -> Region:
         """One query in the place of each bin: the last of the head, and those that lie whole bins before it, so that
         all tiles of a level, and the picture in these bins, show the same queries."""
         first = self.queries.start + (att.shape.Q - 1 - self.queries.start) % self.query_bin
@@ -364,7 +364,7 @@ class Region(NamedTuple):
         return bins(range(keys.start - first, keys.stop - first), self.key_bin)
 
 
-class Pooled(NamedTuple):
+class PooledRegion(NamedTuple):
     """What comes of a region: pooled values, and which bins have an allowed cell."""
 
     values: Tensor  # (rows, columns)
@@ -372,7 +372,9 @@ class Pooled(NamedTuple):
     cells: Tensor | None  # (rows, columns) int32, what each mean is over; None for the maximum
 
 
-def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[int, float], None, Pooled]:
+def pooled(
+    att: AttentionBase, region: Region, stage: str, pool: str
+) -> Generator[tuple[int, float], None, PooledRegion]:
     """A stage of a region, pooled while its blocks stream past; yields after each how many queries are done, and which
     share of all cells that are computed.
 
@@ -385,15 +387,15 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     values = new(att, *region.shape).fill_(-inf if pool == "max" and not normalized else 0)
     grid = new(att, region.shape[1], min(len(queries), QUERIES))
     strip, averaged = att.rules.strip(batch), pool == "mean" and stage == "masked"  # over the allowed cells only
-    seen = Seen(att, region) if base == "masked" and (strip is None or averaged) else None
+    seen = AllowedCounts(att, region) if base == "masked" and (strip is None or averaged) else None
     dense = whole_row and serves(att, batch, head, queries, stage)
     limit = rows_at_once(att, region.query_bin) if dense else QUERIES
-    if queries.step > 1 and strip is not None and strip != Strip():
+    if queries.step > 1 and strip is not None and strip != BandLimits():
         limit = min(limit, APART)  # fewer of them have more keys in common
     tells = dense or (seen is not None and stage == "weights" and is_finite(att, batch, head, queries))
     pieces = list(cuts(range(len(queries)), region.query_bin, limit))
     rules = att.rules if base == "masked" else Rules()
-    work = Work(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
+    work = PassProgress(att, region, rules, [queries[piece.start : piece.stop] for piece in pieces], normalized)
     versions = att.versions()
     kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
@@ -411,7 +413,7 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
                     settled = end.value
         if settled is None and kind is None:
             kind = DenseStripe if dense else stripe_of(pool, is_small(att, batch, head, queries))
-        columns = region.columns(rules.span(Cells(batch, head, rows, region.keys)))  # the others stay as they are
+        columns = region.columns(rules.span(Block(batch, head, rows, region.keys)))  # the others stay as they are
         about = att, region, rows, columns, stage, pool, grid[:, : len(piece)]
         stripe = KnownStripe(settled, *about) if settled is not None else (kind or Stripe)(*about)
         for keys, S, allowed in stripe.blocks():
@@ -442,20 +444,20 @@ def pooled(att: Call, region: Region, stage: str, pool: str) -> Generator[tuple[
     else:
         assert seen is not None  # counted on the way, or after it
         open_bins = seen.counts > 0
-    return Pooled(values, open_bins, cells)
+    return PooledRegion(values, open_bins, cells)
 
 
-class Work:
+class PassProgress:
     """What there is to compute, in cells: those of the region, and of the rows whose log-normalizers are to be had
     first."""
 
-    def __init__(self, att: Call, region: Region, rules: Rules, stripes: list[range], normalized: bool):
+    def __init__(self, att: AttentionBase, region: Region, rules: Rules, stripes: list[range], normalized: bool):
         self._done, self._all = 0, 0
         batch, head, whole_row = region.batch, region.head, range(att.shape.K)
         for rows in stripes:
-            self._all += len(rows) * len(rules.span(Cells(batch, head, rows, region.keys)))
+            self._all += len(rows) * len(rules.span(Block(batch, head, rows, region.keys)))
             if normalized and region.keys != whole_row and att.known_rows(batch, head, rows) is None:
-                self._all += len(rows) * len(rules.span(Cells(batch, head, rows, whole_row)))
+                self._all += len(rows) * len(rules.span(Block(batch, head, rows, whole_row)))
 
     def share(self, cells: int) -> float:
         """What is done once these have been computed as well: at most 1."""
@@ -469,7 +471,9 @@ class Stripe:
     logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
     nothing: float | None = None  # what pools to this had no allowed cell; None if that does not tell
 
-    def __init__(self, att: Call, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor):
+    def __init__(
+        self, att: AttentionBase, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor
+    ):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
         self.columns = columns
@@ -515,7 +519,7 @@ class Stripe:
         """Which bins have an allowed cell, (rows, columns), as far as the numbers tell; before `finish`."""
         return self.by_bin().ne(self.nothing)  # type: ignore[arg-type]
 
-    def finish(self) -> Pair | None:
+    def finish(self) -> LogSumExp | None:
         """Bring the grid to its final numbers. Returns the log-normalizers, if there are any."""
         return None
 
@@ -531,7 +535,7 @@ class Stripe:
 class KnownStripe(Stripe):
     """Weights whose log-normalizers are known: a maximum needs no exp but that of its own bins."""
 
-    def __init__(self, pair: Pair, *about: Any):
+    def __init__(self, pair: LogSumExp, *about: Any):
         super().__init__(*about)
         self.pair, self.logarithmic = pair, self.pool == "max"
         self.nothing = -inf if self.logarithmic else None
@@ -542,7 +546,7 @@ class KnownStripe(Stripe):
         else:
             self.put(keys, log_by_value(S, self.norms(keys)) if self.stage == "contribution" else S)
 
-    def finish(self) -> Pair:
+    def finish(self) -> LogSumExp:
         if self.logarithmic:
             self.seen.sub_(self.pair.m).sub_(self.pair.log_l)
             if self.stage == "weights":
@@ -557,7 +561,7 @@ class SmallStripe(Stripe):
 
     def __init__(self, *about: Any):
         super().__init__(*about)
-        self.total = Sum(self.att, len(self.rows))
+        self.total = DirectSum(self.att, len(self.rows))
 
     @property
     def start(self) -> float:
@@ -574,7 +578,7 @@ class SmallStripe(Stripe):
             self.total.l += S.sum(0)
             self.put(keys, self.valued(keys, S))
 
-    def finish(self) -> Pair:
+    def finish(self) -> LogSumExp:
         self.seen /= self.total.l.masked_fill(self.total.l == 0, 1)
         return self.total.pair()
 
@@ -599,7 +603,7 @@ class OnlineMaximum(OnlineStripe):
         else:
             self.softmax.add(S, self.put(keys, S).amax(0))
 
-    def finish(self) -> Pair:
+    def finish(self) -> LogSumExp:
         pair = self.softmax.pair()
         self.seen.sub_(pair.m).sub_(pair.log_l)
         return pair
@@ -614,7 +618,7 @@ class OnlineSum(OnlineStripe):
             self.seen *= shrink
         self.put(keys, self.valued(keys, e))
 
-    def finish(self) -> Pair:
+    def finish(self) -> LogSumExp:
         self.seen /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
         return self.softmax.pair()
 
@@ -635,7 +639,7 @@ class DenseStripe(Stripe):
         small = is_small(self.att, self.region.batch, self.region.head, self.rows, SMALL / 2)
         x = filled(self.att, self.region.batch, self.region.head, self.rows, small=small)  # (queries, keys)
         if small:  # so that no weight is below the normal range
-            total = Sum(self.att, len(self.rows))
+            total = DirectSum(self.att, len(self.rows))
             total.l += x.sum(1)
             self.l, self.pair = total.l, total.pair()
         else:
@@ -657,17 +661,17 @@ class DenseStripe(Stripe):
     def opened(self) -> Tensor:
         return self.open
 
-    def finish(self) -> Pair:
+    def finish(self) -> LogSumExp:
         return self.pair
 
     def pooled(self) -> Tensor:
         return self.by_key(self.valued(self.region.keys, self.weights.mT).mT, self.reduce)
 
 
-class Seen:
+class AllowedCounts:
     """How many cells of each bin are allowed, (rows, columns) int64, as blocks come in."""
 
-    def __init__(self, att: Call, region: Region):
+    def __init__(self, att: AttentionBase, region: Region):
         self.counts = torch.zeros_like(count_cells(att, region))
         self._att, self._region = att, region
 
@@ -687,18 +691,18 @@ class Seen:
         self.counts[bins(piece, self._region.query_bin), columns] += any_allowed
 
 
-def counting(att: Call, region: Region) -> Generator[tuple[int, float], None, Seen]:
+def counting(att: AttentionBase, region: Region) -> Generator[tuple[int, float], None, AllowedCounts]:
     """How many cells of each bin are allowed, without their scores if it can be; yields after each block."""
-    seen = Seen(att, region)
+    seen = AllowedCounts(att, region)
     for piece in cuts(range(len(region.queries)), region.query_bin, QUERIES):
-        row = Cells(region.batch, region.head, region.queries[piece.start : piece.stop], region.keys)
+        row = Block(region.batch, region.head, region.queries[piece.start : piece.stop], region.keys)
         for keys in att.rules.pieces(row, region.key_bin, KEYS):
             seen.add(piece, keys, allowed_cells(att, row._replace(keys=keys)))
             yield len(region.queries), 1.0
     return seen
 
 
-def reached(att: Call, region: Region, strip: Strip) -> Tensor:
+def reached(att: AttentionBase, region: Region, strip: BandLimits) -> Tensor:
     """Which bins have a cell in a strip, (rows, columns) bool, whatever the length.
 
     Of neighbouring queries at most one key apart, what they reach together has no gaps; of others each counts.
@@ -726,7 +730,7 @@ def reached(att: Call, region: Region, strip: Strip) -> Tensor:
     return pool_first(found, region.query_bin // together.query_bin, torch.any)
 
 
-def count_cells(att: Call, region: Region) -> Tensor:
+def count_cells(att: AttentionBase, region: Region) -> Tensor:
     """How many cells each bin of a region has, (rows, columns) int64."""
     rows, columns = (
         torch.arange(0, n, width, device=att.device).sub_(n).neg_().clamp_(max=width)

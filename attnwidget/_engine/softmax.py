@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from .._utils.indexing import Cells, Places, cuts, take
-from .base import Call, longest
-from .logsumexp import Pair
+from .._utils.indexing import Block, Indices, cuts, take
+from .base import AttentionBase, longest
+from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
 
@@ -29,7 +29,7 @@ SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbe
 class Softmax:
     """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in."""
 
-    def __init__(self, att: Call, queries: int):
+    def __init__(self, att: AttentionBase, queries: int):
         self.m = new(att, queries).fill_(-inf)  # (queries,)
         self.l = torch.zeros_like(self.m)  # (queries,)
 
@@ -45,12 +45,12 @@ class Softmax:
         self.m, self.l = m, self.l * shrink + e.sum(0)
         return e, shrink
 
-    def pair(self) -> Pair:
+    def pair(self) -> LogSumExp:
         empty = self.m == -inf
-        return Pair(self.m.masked_fill(empty, 0), self.l.log().masked_fill(empty, inf))
+        return LogSumExp(self.m.masked_fill(empty, 0), self.l.log().masked_fill(empty, inf))
 
 
-class Direct(Softmax):
+class DirectSoftmax(Softmax):
     """The same for scores so small that no maximum need be taken off them: no difference, no shrinking, nothing below
     the normal range. The maximum is kept, for the pair."""
 
@@ -61,48 +61,48 @@ class Direct(Softmax):
         self.l += e.sum(0)
         return e, None
 
-    def pair(self) -> Pair:
+    def pair(self) -> LogSumExp:
         of_peak = self.m.mul(LOG2_E).exp2_()  # as in `add`, so that a row's only key has weight 1 to the last bit
         empty = self.m == -inf
-        return Pair(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
+        return LogSumExp(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
 
 
-class Sum:
+class DirectSum:
     """l = Σ exp(masked) alone, for scores as small as that."""
 
-    def __init__(self, att: Call, queries: int):
+    def __init__(self, att: AttentionBase, queries: int):
         self.l = new(att, queries).zero_()  # (queries,)
 
-    def pair(self) -> Pair:
+    def pair(self) -> LogSumExp:
         m, empty = self.l.log(), self.l == 0
-        return Pair(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
+        return LogSumExp(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
 
 
-def online(att: Call, batch: int, head: int, queries: Places) -> Callable[[Call, int], Softmax]:
+def online(att: AttentionBase, batch: int, head: int, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
     """The quickest softmax that is exact for some queries."""
-    return Direct if is_small(att, batch, head, queries) else Softmax
+    return DirectSoftmax if is_small(att, batch, head, queries) else Softmax
 
 
-def is_small(att: Call, batch: int, head: int, queries: Places, limit: float = SMALL) -> bool:
+def is_small(att: AttentionBase, batch: int, head: int, queries: Indices, limit: float = SMALL) -> bool:
     """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
     it."""
     return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
 
 
-def is_finite(att: Call, batch: int, head: int, queries: Places) -> bool:
+def is_finite(att: AttentionBase, batch: int, head: int, queries: Indices) -> bool:
     """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
     biases = att.rules.biases
     return not att.rules.by_score and len(biases) < 2 and bound(att, batch, head, queries) < 1e30  # NaN is not
 
 
-def bound(att: Call, batch: int, head: int, queries: Places) -> float:
+def bound(att: AttentionBase, batch: int, head: int, queries: Indices) -> float:
     """What no scaled score of some queries can be above, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if that is not known."""
     if att.q is None:
         return inf
     return longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
 
 
-def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+def normalizing(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
     """The log-normalizers of some queries, known or computed and from then on known; yields after each block how many
     cells it had."""
     known = att.known_rows(batch, head, queries)
@@ -118,11 +118,11 @@ def normalizing(att: Call, batch: int, head: int, queries: Places) -> Generator[
             found = yield from of_rows(att, batch, head, queries[at])
             att.remember_rows(batch, head, queries[at], found, versions)
         m[at], log_l[at] = found
-    return Pair(m, log_l)
+    return LogSumExp(m, log_l)
 
 
-def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
-    total = Sum(att, len(queries))
+def _of_small(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
+    total = DirectSum(att, len(queries))
     for _, e, _ in exponentials(att, batch, head, queries):
         total.l += e.sum(0)
         yield e.numel()
@@ -130,7 +130,7 @@ def _of_small(att: Call, batch: int, head: int, queries: Places) -> Generator[in
     return total.pair()
 
 
-def _of_any(att: Call, batch: int, head: int, queries: Places) -> Generator[int, None, Pair]:
+def _of_any(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
     softmax = Softmax(att, len(queries))
     for _, S, _ in blocks(att, batch, head, queries, "masked"):
         softmax.add(S, S.amax(0))
@@ -139,12 +139,12 @@ def _of_any(att: Call, batch: int, head: int, queries: Places) -> Generator[int,
     return softmax.pair()
 
 
-def normalizers(att: Call, batch: int, head: int, queries: Places) -> Pair:
+def normalizers(att: AttentionBase, batch: int, head: int, queries: Indices) -> LogSumExp:
     """The log-normalizers of some queries, from now on kept."""
     return drained(normalizing(att, batch, head, queries))
 
 
-def pair(att: Call, batch: int, head: int) -> Pair:
+def pair(att: AttentionBase, batch: int, head: int) -> LogSumExp:
     """The log-normalizers of all queries of a head, from now on kept."""
     return normalizers(att, batch, head, range(att.shape.Q))
 
@@ -158,7 +158,7 @@ def drained(steps: Generator[Any, None, T]) -> T:
             return cast(T, end.value)
 
 
-def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:
+def output(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, LogSumExp | None]:
     """weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
     stage = streamed(att, "weights")
@@ -176,7 +176,7 @@ def output(att: Call, batch: int, head: int) -> tuple[Tensor, Pair | None]:
             total = weigh(e, values(att, batch, head, keys)) + (total if shrink is None else total * shrink[:, None])
         out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
         m[at], log_l[at] = softmax.pair()
-    return out, Pair(m, log_l) if stage == "masked" else None
+    return out, LogSumExp(m, log_l) if stage == "masked" else None
 
 
 def weigh(e: Tensor, v: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def weigh(e: Tensor, v: Tensor) -> Tensor:
 # Blocks of any stage.
 
 
-def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tensor:
+def exact_block(att: AttentionBase, cells: Block, stage: str, pair: LogSumExp | None) -> Tensor:
     """A stage of some cells, (queries, keys); weights and contribution with the log-normalizers of the queries."""
     out = new(att, len(cells.queries), len(cells.keys))
     for at in cuts(range(len(cells.keys)), 1, KEYS):  # so that no more than a block of k is cast
@@ -207,7 +207,7 @@ def exact_block(att: Call, cells: Cells, stage: str, pair: Pair | None) -> Tenso
     return out
 
 
-def whole_rows(att: Call, cells: Cells, stage: str) -> Tensor:
+def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
     """weights or contribution of some queries over all keys, (queries, keys), each row normalized by itself.
 
     So that a row's only key has weight 1 and equal keys share equally, to the last bit; log-normalizers from another

@@ -13,31 +13,33 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import Allowed, Rules, both, settled
-from .._utils.indexing import Cells, Places, cuts, take
-from .base import Call
-from .matmul import LOG2_E, Room
-from .sources import Rows
+from .._utils.indexing import Block, Indices, cuts, take
+from .base import AttentionBase
+from .matmul import LOG2_E, Scratch
+from .sources import SourceRows
 
 NORMALIZED = ("weights", "contribution")  # the stages that take a whole row
 QUERIES, KEYS = 512, 2048  # of one block
 
 
-def new(att: Call, *shape: int) -> Tensor:
+def new(att: AttentionBase, *shape: int) -> Tensor:
     """Room for results."""
     return torch.empty(shape, dtype=att.result_dtype, device=att.device)
 
 
-def streamed(att: Call, stage: str) -> str:
+def streamed(att: AttentionBase, stage: str) -> str:
     """The stage whose blocks lead to a stage: weights come of masked, once all of a row has been seen."""
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
-def rows_of(att: Call, batch: int, head: int, queries: Places, stage: str) -> Rows:
+def rows_of(att: AttentionBase, batch: int, head: int, queries: Indices, stage: str) -> SourceRows:
     """Some queries, multiplied as far as a stage asks for."""
     return att.source.rows(batch, head, queries, 1.0 if stage in ("scores", *NORMALIZED) else att.scale)
 
 
-def plain(att: Call, cells: Cells, stage: str, room: Room | None = None, rows: Rows | None = None) -> Tensor:
+def plain(
+    att: AttentionBase, cells: Block, stage: str, room: Scratch | None = None, rows: SourceRows | None = None
+) -> Tensor:
     """A stage that follows from these cells alone, before any mask: (keys, queries), in float32 or float64."""
     rows = rows_of(att, cells.batch, cells.head, cells.queries, stage) if rows is None else rows
     S = rows.block(cells.keys, room)
@@ -49,7 +51,7 @@ def plain(att: Call, cells: Cells, stage: str, room: Room | None = None, rows: R
 
 
 def masked(
-    att: Call, cells: Cells, allowed: Allowed, room: Room | None = None, rows: Rows | None = None
+    att: AttentionBase, cells: Block, allowed: Allowed, room: Scratch | None = None, rows: SourceRows | None = None
 ) -> tuple[Tensor, Allowed]:
     """The stage masked of cells of which the rules allow some, (keys, queries), and which are then allowed."""
     if allowed is False:
@@ -66,7 +68,7 @@ def masked(
     return S, allowed
 
 
-def allowed_cells(att: Call, cells: Cells) -> Allowed:
+def allowed_cells(att: AttentionBase, cells: Block) -> Allowed:
     """Which cells are allowed, by the rules and by what a function makes of their scores."""
     allowed = att.rules.allowed(cells)
     if att.rules.by_score and allowed is not False and len(cells.queries) and len(cells.keys):
@@ -75,10 +77,10 @@ def allowed_cells(att: Call, cells: Cells) -> Allowed:
 
 
 def blocks(
-    att: Call,
+    att: AttentionBase,
     batch: int,
     head: int,
-    queries: Places,
+    queries: Indices,
     stage: str,
     width: int = 1,
     *,
@@ -90,9 +92,9 @@ def blocks(
     The numbers, (keys, queries), are the consumer's to overwrite; the next block reuses their memory.
     """
     rows = rows_of(att, batch, head, queries, "capped" if stage == "masked" else stage)
-    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
+    room = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
     rules = att.rules if stage == "masked" else Rules()
-    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)
         if stage != "masked":
@@ -104,13 +106,13 @@ def blocks(
 
 
 def exponentials(
-    att: Call, batch: int, head: int, queries: Places, width: int = 1, *, within: range | None = None
+    att: AttentionBase, batch: int, head: int, queries: Indices, width: int = 1, *, within: range | None = None
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
     """As `blocks` of the stage masked, but exp of it, 0 where a cell is blocked: for scores to which a mask alone is
     done, and which are so small that exp needs no maximum taken off."""
     rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
-    room = Room(len(queries) * KEYS, att.result_dtype, att.device)
-    row = Cells(batch, head, queries, range(att.shape.K) if within is None else within)
+    room = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
+    row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
     strip = att.rules.strip(batch)
     if strip is not None and isinstance(queries, range) and queries.step == 1:
         for keys in cuts(att.rules.span(row), width, KEYS):
@@ -130,13 +132,13 @@ def exponentials(
 # Values.
 
 
-def values(att: Call, batch: int, head: int, keys: Places) -> Tensor:
+def values(att: AttentionBase, batch: int, head: int, keys: Indices) -> Tensor:
     """The values of some keys, (keys, Dv)."""
     assert att.v is not None  # asked for at the door
     return take(att.v[batch, att.group(head)], keys, 0).to(att.result_dtype)
 
 
-def norms(att: Call, batch: int, head: int, keys: Places) -> Tensor:
+def norms(att: AttentionBase, batch: int, head: int, keys: Indices) -> Tensor:
     """‖v‖ of some keys, (keys, 1)."""
     return torch.linalg.vector_norm(values(att, batch, head, keys), dim=1, keepdim=True)
 

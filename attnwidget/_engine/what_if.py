@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import ByIndex
-from .._utils.indexing import Cells, as_index, hull
+from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive
-from ..masks import NOTHING, Bounds, Mask, causal_lower_right
+from ..masks import NOTHING, KeyBounds, Mask, causal_lower_right
 from .sources import Given, Products, Source
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def what_if(att: Attention, changes: Mapping[str, Any]) -> Attention:
     if "drop_keys" in changes:
         also.pop("drop_keys", None)
     if changes.get("drop_keys"):
-        also["drop_keys"] = Without(tuple(changes["drop_keys"]))
+        also["drop_keys"] = WithoutKeys(tuple(changes["drop_keys"]))
     found._fill(source, v, att.shape, scale, **how)
     if also:
         rules = (*(ByIndex(mask, att.device) for mask in also.values()), *found.rules.rules)
@@ -67,7 +67,7 @@ def _state(att: Attention) -> dict[str, Any]:
     return {name: value for name, value in vars(att).items() if name not in ("_memory", "_watch")}
 
 
-class Layers:
+class WhatIfLayers:
     """The layers of a stack under other rules, and what is `then` done to them, each made when it is looked at and then
     kept."""
 
@@ -189,7 +189,7 @@ def round_to(x: Tensor, dtype: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Without(Mask):
+class WithoutKeys(Mask):
     """All keys but some, whose weight goes to the others."""
 
     keys: tuple[int, ...]
@@ -200,7 +200,7 @@ class Without(Mask):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return torch.isin(kv_idx, torch.tensor(self.keys, device=kv_idx.device), invert=True)
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         columns = hull(cells.keys)
         dropped = any(key in columns for key in self.keys)
-        return Bounds(columns, NOTHING if dropped else columns)
+        return KeyBounds(columns, NOTHING if dropped else columns)

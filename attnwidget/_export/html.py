@@ -84,7 +84,7 @@ def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
     return target
 
 
-def _page(widget: AttentionWidget, choices: list[snapshot.Choice], title: str | None) -> bytes:
+def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str | None) -> bytes:
     whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title
@@ -117,7 +117,7 @@ def _policy(script: str) -> str:
     )
 
 
-def _footer(widget: AttentionWidget, choices: list[snapshot.Choice]) -> str:
+def _footer(widget: AttentionWidget, choices: list[snapshot.SavedHead]) -> str:
     """What is in the file, and what is not."""
     layers, there = sorted({choice.layer for choice in choices}), len(widget._held.stack)
     heads = {choice.head for choice in choices}

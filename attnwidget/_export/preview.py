@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, Shown, indices, of_picture
+from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, indices, of_picture
 from . import colors
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def still_of(widget: AttentionWidget) -> bytes | None:
         return None
 
 
-def png_of(shown: Shown, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
+def png_of(shown: DecodedMatrix, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
     """The picture as a PNG of at most 48 KiB, in the colours of the widget."""
     look = colors.look_of(theme)
     table = colors.table(shown.kind, palette, theme)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
-from .._engine.level_cache import Key
+from .._engine.level_cache import LevelKey
 from .._messages import encoding, heads_overview, picture, requests, stage_pictures
 from .._widget.exact_pass import placed
 from ..attention import Attention
@@ -39,7 +39,7 @@ FIXED = ("uid", "layout", "tabbable", "tooltip")
 Known = dict[str, Any]
 
 
-class Choice(NamedTuple):
+class SavedHead(NamedTuple):
     """One head that can be selected."""
 
     layer: int
@@ -47,10 +47,10 @@ class Choice(NamedTuple):
     head: int
 
 
-class Saved:
+class Snapshot:
     """Everything that is known without a kernel."""
 
-    def __init__(self, widget: AttentionWidget, choices: Sequence[Choice]) -> None:
+    def __init__(self, widget: AttentionWidget, choices: Sequence[SavedHead]) -> None:
         self.widget = widget
         self.choices = choices
         self.derived: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Saved:
 
 def choices_of(
     widget: AttentionWidget, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = LIMIT
-) -> list[Choice]:
+) -> list[SavedHead]:
     """The heads that a file is to hold, those that are shown among them.
 
     Args:
@@ -98,7 +98,7 @@ def choices_of(
     """
     taken = _numbers("samples", "selected" if samples is None else samples, [widget.batch], widget._selected.shape.B)
     wanted = [(a, b) for a in (["all", "selected"] if layers is None else [layers]) for b in _of_heads(heads)]
-    made: list[Choice] = []
+    made: list[SavedHead] = []
     for some_layers, some_heads in wanted:
         made = _product(widget, some_layers, some_heads, taken)
         if layers is not None and heads is not None:
@@ -117,14 +117,14 @@ def _of_heads(heads: Any) -> list[Any]:
     return ["all", "selected"] if heads is None else [heads]
 
 
-def _product(widget: AttentionWidget, layers: Any, heads: Any, samples: Sequence[int]) -> list[Choice]:
+def _product(widget: AttentionWidget, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:
     found = []
     for layer in _numbers("layers", layers, [widget.layer], len(widget._held.stack)):
         shape = widget._held.stack[layer].shape
         chosen = [head for head in widget.heads if head < shape.H] or [0]
         own = heads if layer == widget.layer or isinstance(heads, str) else [h for h in heads if h < shape.H]
         batches = [batch for batch in samples if batch < shape.B]
-        found += [Choice(layer, *one) for one in product(batches, _numbers("heads", own, chosen, shape.H))]
+        found += [SavedHead(layer, *one) for one in product(batches, _numbers("heads", own, chosen, shape.H))]
     return found
 
 
@@ -147,7 +147,7 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
     return sorted(found)
 
 
-def _stages_of(widget: AttentionWidget, choice: Choice, every: bool) -> list[str]:
+def _stages_of(widget: AttentionWidget, choice: SavedHead, every: bool) -> list[str]:
     """The stages whose pictures are saved: of heads that are not shown only the present one and the weights, unless all
     are small."""
     if not every and choice != (widget.layer, widget.batch, widget.head):
@@ -155,13 +155,13 @@ def _stages_of(widget: AttentionWidget, choice: Choice, every: bool) -> list[str
     return list(dict.fromkeys([widget.stage, *widget._held.layers[choice.layer].stages]))
 
 
-def _bytes(widget: AttentionWidget, choices: Sequence[Choice]) -> int:
+def _bytes(widget: AttentionWidget, choices: Sequence[SavedHead]) -> int:
     """What they take at most, as base64 in a file, before it is deflated; with every stage, if that is little."""
     most = _sum(widget, choices, every=True)
     return most if most <= AUTOMATIC else _sum(widget, choices, every=False)
 
 
-def _sum(widget: AttentionWidget, choices: Sequence[Choice], *, every: bool) -> int:
+def _sum(widget: AttentionWidget, choices: Sequence[SavedHead], *, every: bool) -> int:
     total = 0
     for choice in choices:
         shape = widget._held.stack[choice.layer].shape
@@ -174,14 +174,14 @@ def _sum(widget: AttentionWidget, choices: Sequence[Choice], *, every: bool) -> 
     return total * 4 // 3
 
 
-def _is_long(widget: AttentionWidget, choice: Choice) -> bool:
+def _is_long(widget: AttentionWidget, choice: SavedHead) -> bool:
     att = widget._held.layers[choice.layer]
-    return picture.is_long(att, Key(choice.batch, choice.head, "weights", "max"))
+    return picture.is_long(att, LevelKey(choice.batch, choice.head, "weights", "max"))
 
 
-def save(widget: AttentionWidget, choices: Sequence[Choice]) -> Saved:
+def save(widget: AttentionWidget, choices: Sequence[SavedHead]) -> Snapshot:
     """All that can be looked at of these heads without a kernel."""
-    saved = Saved(widget, choices)
+    saved = Snapshot(widget, choices)
     _facts(saved)
     _tokens(saved)
     _pictures(saved)
@@ -194,9 +194,9 @@ def save(widget: AttentionWidget, choices: Sequence[Choice]) -> Saved:
     return saved
 
 
-def _facts(saved: Saved) -> None:
+def _facts(saved: Snapshot) -> None:
     widget = saved.widget
-    layers: dict[int, list[Choice]] = {}
+    layers: dict[int, list[SavedHead]] = {}
     for choice in saved.choices:
         layers.setdefault(choice.layer, []).append(choice)
     there = {
@@ -212,10 +212,10 @@ def _facts(saved: Saved) -> None:
     samples = sorted({choice[:2] for choice in saved.choices})
     saved.add("thumbnails", ["layer", "batch"], ((of, widget._derived.value("thumbnails", *of)) for of in samples))
     for name in ("findings", "deviation"):
-        saved.add(name, Choice._fields, [(of, widget._derived.value(name, *of)) for of in saved.choices])
+        saved.add(name, SavedHead._fields, [(of, widget._derived.value(name, *of)) for of in saved.choices])
 
 
-def _tokens(saved: Saved) -> None:
+def _tokens(saved: Snapshot) -> None:
     widget = saved.widget
     samples = sorted({choice[:2] for choice in saved.choices})
     for name, side in (("tokens", "query"), ("key_tokens", "key")):
@@ -223,7 +223,7 @@ def _tokens(saved: Saved) -> None:
         saved.add(name, ["layer", "batch"], ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists))
 
 
-def _pictures(saved: Saved) -> None:
+def _pictures(saved: Snapshot) -> None:
     widget, found = saved.widget, []
     every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
     for choice in saved.choices:
@@ -233,12 +233,12 @@ def _pictures(saved: Saved) -> None:
             for pool in overview.POOLS if pooled else (widget.pool,):
                 of = (*choice, stage, pool)
                 found.append((of, placed(widget._held, of, _picture(widget, choice, stage, pool))))
-    saved.add("picture", [*Choice._fields, "stage", "pool"], found)
+    saved.add("picture", [*SavedHead._fields, "stage", "pool"], found)
 
 
-def _picture(widget: AttentionWidget, choice: Choice, stage: str, pool: str) -> Known:
+def _picture(widget: AttentionWidget, choice: SavedHead, stage: str, pool: str) -> Known:
     """Every number where there are few; else as the widget draws it, of a long head what is known of it by now."""
-    att, key = widget._held.layers[choice.layer], Key(choice.batch, choice.head, stage, pool)
+    att, key = widget._held.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
     if max(att.shape.Q, att.shape.K) <= EXACT:
         return exact(att, key)
     if widget._derived.is_of("picture", (*choice, stage, pool)):
@@ -252,7 +252,7 @@ def _picture(widget: AttentionWidget, choice: Choice, stage: str, pool: str) -> 
     return picture.first_sight(levels, key)
 
 
-def exact(att: Attention, key: Key) -> Known:
+def exact(att: Attention, key: LevelKey) -> Known:
     """The picture of a short head, all its numbers as float32."""
     seen = overview.overview(att, key.batch, key.head, size=EXACT, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
@@ -260,10 +260,10 @@ def exact(att: Attention, key: Key) -> Known:
     return made | {"values": values, "blocked": blocked}
 
 
-def _peaks(saved: Saved) -> None:
+def _peaks(saved: Snapshot) -> None:
     """Of a picture that is pooled, the greatest number of each bin, exact, and where it is."""
     widget = saved.widget
-    att, key = widget._selected, Key(widget.batch, widget.head, widget.stage, "max")
+    att, key = widget._selected, LevelKey(widget.batch, widget.head, widget.stage, "max")
     Q, K = att.shape.Q, att.shape.K
     down, across = widget.picture["query_bin"], widget.picture["key_bin"]
     if widget.picture["sampled"] is not None or down * across == 1 or Q * K > PEAK_CELLS:
@@ -275,7 +275,7 @@ def _peaks(saved: Saved) -> None:
     saved.peaks[key_of(of)] = {name: encoding.encode(array) for name, array in made.items()}
 
 
-def _greatest(att: Attention, key: Key, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
+def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
     """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
@@ -288,7 +288,7 @@ def _greatest(att: Attention, key: Key, queries: range, key_bin: int) -> tuple[T
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
 
-def _links(saved: Saved) -> None:
+def _links(saved: Snapshot) -> None:
     for choice in saved.choices:
         att = saved.widget._held.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS:
@@ -300,15 +300,15 @@ def _links(saved: Saved) -> None:
             saved.links[key_of([*choice, side])] = parts
 
 
-def _stages(saved: Saved) -> None:
+def _stages(saved: Snapshot) -> None:
     widget = saved.widget
-    shown = Choice(widget.layer, widget.batch, widget.head)
-    where = dict(zip(Choice._fields, shown, strict=True))
+    shown = SavedHead(widget.layer, widget.batch, widget.head)
+    where = dict(zip(SavedHead._fields, shown, strict=True))
     of_heads = ((c, stage_pictures.stages(widget._held.layers[c.layer], c.batch, c.head)) for c in saved.choices)
     saved.add(
         "stages",
-        Choice._fields,
-        ((c, {**dict(zip(Choice._fields, c, strict=True)), **made}) for c, made in of_heads),
+        SavedHead._fields,
+        ((c, {**dict(zip(SavedHead._fields, c, strict=True)), **made}) for c, made in of_heads),
     )
     shape = widget._selected.shape
     pairs: list[tuple[int, int]] = []
@@ -317,10 +317,10 @@ def _stages(saved: Saved) -> None:
     elif widget.query is not None and widget.key is not None:
         pairs = [(widget.query, widget.key)]
     steps = (((*shown, *at), {**where, **(widget._derived.value("pair", *shown, *at) or {})}) for at in pairs)
-    saved.add("pair", [*Choice._fields, "query", "key"], steps)
+    saved.add("pair", [*SavedHead._fields, "query", "key"], steps)
 
 
-def _survey(saved: Saved) -> None:
+def _survey(saved: Snapshot) -> None:
     """All heads at a glance, also those that a reader cannot open."""
     widget = saved.widget
 
@@ -333,7 +333,7 @@ def _survey(saved: Saved) -> None:
     saved.add("survey", ["batch"], (((batch,), whole(batch)) for batch in sorted({c.batch for c in saved.choices})))
 
 
-def _answers(saved: Saved) -> None:
+def _answers(saved: Snapshot) -> None:
     """What the front-end would ask about the head that is shown, where that is quick."""
     widget, shape = saved.widget, saved.widget._selected.shape
     of = {"layer": widget.layer, "batch": widget.batch, "head": widget.head}

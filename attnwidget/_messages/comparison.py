@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.level_cache import Key
+from .._engine.level_cache import LevelKey
 from .._engine.overview import Region, bins, count_cells, pool_first
 from .._engine.stages import KEYS, QUERIES
 from .._utils.indexing import cuts
@@ -85,7 +85,7 @@ def together(
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class ComparedPair:
     """Two attentions, and which of their queries and keys are compared."""
 
     a: Attention
@@ -93,7 +93,9 @@ class Both:
     queries: Axis
     keys: Axis
 
-    def blocks(self, stage: str, batch: int, head: int, queries: range, keys: range) -> tuple[Block, Block]:
+    def blocks(
+        self, stage: str, batch: int, head: int, queries: range, keys: range
+    ) -> tuple[ComparedBlock, ComparedBlock]:
         """The same places of both, (queries, keys), on the device of the first."""
         found = []
         for att, rows, columns in ((self.a, self.queries.a, self.keys.a), (self.b, self.queries.b, self.keys.b)):
@@ -105,31 +107,31 @@ class Both:
             }
             values = att.block(stage, **where)
             allowed = att.block("allowed", **where) if stage in MASKED else torch.ones_like(values, dtype=torch.bool)
-            found.append(Block(values.to(self.a.device), allowed.to(self.a.device)))
+            found.append(ComparedBlock(values.to(self.a.device), allowed.to(self.a.device)))
         return found[0], found[1]
 
-    def is_long(self, key: Key) -> bool:
+    def is_long(self, key: LevelKey) -> bool:
         """Whether all cells of both take too long to wait for them."""
         return is_long(self.a, key) or is_long(self.b, key)
 
 
-class Block(NamedTuple):
+class ComparedBlock(NamedTuple):
     """Numbers, and which of them are allowed: both (queries, keys)."""
 
     values: Tensor
     allowed: Tensor
 
 
-def change_of(a: Block, b: Block, stage: str) -> Block:
+def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
     """B − A. A blocked weight is 0: only what is blocked on both sides has no change. A blocked score is no number."""
     allowed = a.allowed & b.allowed if stage == "masked" else a.allowed | b.allowed
-    return Block(b.values - a.values, allowed)
+    return ComparedBlock(b.values - a.values, allowed)
 
 
 # Pictures.
 
 
-def pictures(both: Both, key: Key) -> dict[str, Any]:
+def pictures(both: ComparedPair, key: LevelKey) -> dict[str, Any]:
     """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, of very
     long ones in fewer and larger bins."""
     rows, columns = both.queries.length, both.keys.length
@@ -155,7 +157,7 @@ def pictures(both: Both, key: Key) -> dict[str, Any]:
     }
 
 
-def _partners(both: Both) -> dict[str, Any]:
+def _partners(both: ComparedPair) -> dict[str, Any]:
     """Which positions are compared; None where it is all of them."""
 
     def sent(axis: Axis) -> dict[str, Any] | None:
@@ -171,7 +173,7 @@ def _partners(both: Both) -> dict[str, Any]:
     }
 
 
-def _encoded(block: Block, signed: bool) -> dict[str, Any]:
+def _encoded(block: ComparedBlock, signed: bool) -> dict[str, Any]:
     blocked = None if bool(block.allowed.all()) else ~block.allowed
     if block.values.numel() <= EXACT_CELLS:
         return encoding.encode_picture(block.values, blocked, signed=signed)
@@ -179,7 +181,9 @@ def _encoded(block: Block, signed: bool) -> dict[str, Any]:
     return {**cells, "blocked": None}
 
 
-def _pooled(both: Both, key: Key, queries: range, query_bin: int, key_bin: int) -> tuple[Block, Block, Block]:
+def _pooled(
+    both: ComparedPair, key: LevelKey, queries: range, query_bin: int, key_bin: int
+) -> tuple[ComparedBlock, ComparedBlock, ComparedBlock]:
     """Both sides pooled as the key says, and the change of largest size in each bin, (rows, columns)."""
     stage, batch, head, keys = key.stage, key.batch, key.head, range(both.keys.length)
     if query_bin * key_bin == 1:
@@ -199,13 +203,13 @@ def _pooled(both: Both, key: Key, queries: range, query_bin: int, key_bin: int) 
 class Bins:
     """Cells of a region, pooled as they come. A blocked weight is 0, so only blocked scores need be kept out."""
 
-    def __init__(self, both: Both, region: Region, stage: str) -> None:
+    def __init__(self, both: ComparedPair, region: Region, stage: str) -> None:
         self.region, self.masked, self.att = region, stage == "masked", both.a
         dtype = torch.promote_types(both.a.result_dtype, both.b.result_dtype)
         self.new = torch.zeros(region.shape, dtype=dtype, device=both.a.device)
         self.allowed = torch.zeros(region.shape, dtype=torch.bool, device=both.a.device)
 
-    def add(self, rows: range, columns: range, block: Block) -> None:
+    def add(self, rows: range, columns: range, block: ComparedBlock) -> None:
         """Take in some cells."""
         at = bins(rows, self.region.query_bin), bins(columns, self.region.key_bin)
         everything = bool(block.allowed.all())
@@ -219,7 +223,7 @@ class Bins:
         """Take in numbers, but for those that are kept `out`."""
         raise NotImplementedError
 
-    def block(self) -> Block:
+    def block(self) -> ComparedBlock:
         """What all of them come to."""
         raise NotImplementedError
 
@@ -238,8 +242,8 @@ class Greatest(Bins):
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
         self.high[at] = torch.maximum(self.high[at], self.pool(values, torch.amax))
 
-    def block(self) -> Block:
-        return Block(self.high, self.allowed)
+    def block(self) -> ComparedBlock:
+        return ComparedBlock(self.high, self.allowed)
 
 
 class Mean(Bins):
@@ -255,8 +259,8 @@ class Mean(Bins):
             self.hidden[at] += self.pool(out.to(self.sum.dtype), torch.sum)
         self.sum[at] += self.pool(values, torch.sum)
 
-    def block(self) -> Block:
-        return Block(self.sum / (count_cells(self.att, self.region) - self.hidden), self.allowed)
+    def block(self) -> ComparedBlock:
+        return ComparedBlock(self.sum / (count_cells(self.att, self.region) - self.hidden), self.allowed)
 
 
 class Largest(Bins):
@@ -273,14 +277,14 @@ class Largest(Bins):
         self.high[at] = torch.maximum(self.high[at], self.pool(above, torch.amax))
         self.low[at] = torch.minimum(self.low[at], self.pool(below, torch.amin))
 
-    def block(self) -> Block:
-        return Block(torch.where(self.high.abs() >= self.low.abs(), self.high, self.low), self.allowed)
+    def block(self) -> ComparedBlock:
+        return ComparedBlock(torch.where(self.high.abs() >= self.low.abs(), self.high, self.low), self.allowed)
 
 
 # Single places.
 
 
-def peak(both: Both, key: Key, queries: range, keys: range) -> dict[str, Any]:
+def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> dict[str, Any]:
     """Among some places the one that changes most, with both its numbers; a number that is blocked is None."""
     a, b = both.blocks(key.stage, key.batch, key.head, queries, keys)
     change = change_of(a, b, key.stage)
@@ -293,7 +297,7 @@ def peak(both: Both, key: Key, queries: range, keys: range) -> dict[str, Any]:
     return {**dict(zip(("value", "a", "b"), numbers, strict=True)), "query": queries[row], "key": keys[column]}
 
 
-def changes(both: Both, batch: int, head: int, side: str, place: int, other: int | None) -> dict[str, Any]:
+def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, other: int | None) -> dict[str, Any]:
     """The weights that a query gives, or that a key gets, on both sides: those where the larger of both is largest.
 
     Args:
@@ -308,7 +312,7 @@ def changes(both: Both, batch: int, head: int, side: str, place: int, other: int
     others = both.keys if by_query else both.queries
     one, all_of = range(place, place + 1), range(others.length)
     a, b = both.blocks("weights", batch, head, one if by_query else all_of, all_of if by_query else one)
-    rows = [Block(block.values.flatten(), block.allowed.flatten()) for block in (a, b)]
+    rows = [ComparedBlock(block.values.flatten(), block.allowed.flatten()) for block in (a, b)]
     change = change_of(rows[0], rows[1], "weights")
     larger = torch.maximum(*(block.values for block in rows)).nan_to_num(inf).masked_fill(~change.allowed, -inf)
     order = larger.argsort(descending=True, stable=True)
@@ -334,7 +338,7 @@ def changes(both: Both, batch: int, head: int, side: str, place: int, other: int
     }
 
 
-def _left_out(both: Both, batch: int, head: int, place: int, rows: list[Block]) -> dict[str, Any]:
+def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[ComparedBlock]) -> dict[str, Any]:
     """How many keys of each side have none to be compared with, and the weight that they hold."""
     found = {}
     for name, att, query, only, row in zip(

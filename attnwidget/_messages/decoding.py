@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class DecodedMatrix:
     """A matrix as it is drawn.
 
     values: (rows, columns) float32; kinds: (rows, columns) uint8, NUMBER and the others.
@@ -49,7 +49,7 @@ class Shown:
         return self.query_bin * self.key_bin > 1
 
 
-def of_picture(picture: dict[str, Any]) -> Shown:
+def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
     """The trait `picture`, or a part of a comparison that has the same names, decoded.
 
     Raises:
@@ -61,10 +61,10 @@ def of_picture(picture: dict[str, Any]) -> Shown:
     sampled = picture.get("sampled")
     names = ("stage", "pool", "queries", "keys", "query_bin", "key_bin", "low", "high")
     known: dict[str, Any] = {name: picture[name] for name in names}
-    return Shown(values, kinds, **known, every=sampled["every"] if sampled else 1)
+    return DecodedMatrix(values, kinds, **known, every=sampled["every"] if sampled else 1)
 
 
-def scale_of(shown: Shown, color_scale: str = "linear", color_range: Any = "head") -> colors.Scale:
+def scale_of(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> colors.Scale:
     """From its numbers to the ramp, as the widget's traits of these names say; `brush.ts` does the same."""
     signed = shown.kind == "diverging"
     if isinstance(color_range, list | tuple):
@@ -77,7 +77,7 @@ def scale_of(shown: Shown, color_scale: str = "linear", color_range: Any = "head
     return colors.scale_of(shown.kind, color_scale == "log", low, high)
 
 
-def indices(shown: Shown, color_scale: str = "linear", color_range: Any = "head") -> Array:
+def indices(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
     """Which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
     values = np.where(shown.kinds == NUMBER, shown.values, 0)
     if color_range != "row":

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .._analysis.head_sampling import Glance, sample
-from .._analysis.metrics import NAMES, Marks, Metrics
-from .._engine.base import Call
-from .._utils.scheduler import Slices
+from .._analysis.head_sampling import HeadSampler, sample
+from .._analysis.metrics import NAMES, MetricIndex, Metrics
+from .._engine.base import AttentionBase
+from .._utils.scheduler import Scheduler
 from . import encoding
 
 SIZE = 32  # rows and columns of a picture, at most
@@ -30,17 +30,17 @@ ALL_HEADS = "all heads"  # the job that computes the rest
 IdsOf = Callable[[int], Tensor | None]
 
 
-class Layers(Protocol):
+class LayerSource(Protocol):
     """The layers of a stack, each an attention."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, layer: int) -> Call: ...
+    def __getitem__(self, layer: int) -> AttentionBase: ...
 
 
 class Plan:
     """Which rows of each layer are looked at, the same for metrics and pictures, and how large these are."""
 
-    def __init__(self, layers: Layers, batch: int) -> None:
+    def __init__(self, layers: LayerSource, batch: int) -> None:
         shapes = [layers[layer].shape for layer in range(len(layers))]
         self.heads = [shape.H if batch < shape.B and shape.Q and shape.K else 0 for shape in shapes]
         counted = list(zip(shapes, self.heads, strict=True))
@@ -74,13 +74,13 @@ class Survey:
         ids: of a layer, the tokens of its places as numbers, if they are known.
     """
 
-    def __init__(self, layers: Layers, batch: int, ids: IdsOf) -> None:
+    def __init__(self, layers: LayerSource, batch: int, ids: IdsOf) -> None:
         self.plan = Plan(layers, batch)
         self.error: str | None = None
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
-        self._marks: dict[tuple[Any, ...], Marks] = {}
+        self._marks: dict[tuple[Any, ...], MetricIndex] = {}
         self._steps = self._run()
 
     @property
@@ -105,10 +105,10 @@ class Survey:
             self._metrics.append(glance.means.values)
             yield
 
-    def _glance(self, layer: int, heads: int) -> Glance:
+    def _glance(self, layer: int, heads: int) -> HeadSampler:
         att, queries = self._layers[layer], self.plan.queries[layer]
         ids, size = self._ids(layer), self.plan.size
-        return Glance(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._marks)
+        return HeadSampler(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._marks)
 
     def message(self) -> dict[str, Any]:
         """What is ready, for the front-end."""
@@ -137,7 +137,7 @@ class Surveys:
         tell: is given the message again, with more layers in it.
     """
 
-    def __init__(self, slices: Slices, tell: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object]) -> None:
         self._slices, self._tell = slices, tell
         self._of: tuple[int, Survey] | None = None  # of which sample
 
@@ -150,7 +150,7 @@ class Surveys:
         """Compute no more for now; what there is stays for the next look."""
         self._slices.drop(ALL_HEADS)
 
-    def look(self, layers: Layers, batch: int, ids: IdsOf) -> dict[str, Any]:
+    def look(self, layers: LayerSource, batch: int, ids: IdsOf) -> dict[str, Any]:
         """The heads of a sample, as far as they can be had at once: all of them where no event loop runs."""
         self.leave()
         if self._of is None or self._of[0] != batch or self._of[1].error is not None:
@@ -202,16 +202,16 @@ def _numbers(values: Tensor) -> encoding.Envelope:
     return encoding.encode(encoding.to_numpy(values)) if len(values) <= FLOATS else encoding.encode_shares(values)
 
 
-def finer(layers: Layers, plan: Plan, layer: int, batch: int, heads: range) -> encoding.Envelope:
+def finer(layers: LayerSource, plan: Plan, layer: int, batch: int, heads: range) -> encoding.Envelope:
     """Larger pictures of some heads."""
-    glance = Glance(layers[layer], batch, heads, plan.finer(layer), size=SIZE, measured=False)
+    glance = HeadSampler(layers[layer], batch, heads, plan.finer(layer), size=SIZE, measured=False)
     for _ in glance.steps():
         pass
     return encoding.encode_thumbnails(zip(glance.values, glance.allowed, strict=True))
 
 
 def records(
-    layers: Layers, names: Sequence[str], batches: Sequence[int] | None, rows: int | None, ids: Callable[..., Any]
+    layers: LayerSource, names: Sequence[str], batches: Sequence[int] | None, rows: int | None, ids: Callable[..., Any]
 ) -> list[dict[str, Any]]:
     """The metrics of all heads, one dict for each: see `AttentionWidget.metrics`."""
     found: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ def records(
             if batches is not None and batch not in batches:
                 continue
             queries = Plan(layers, batch).queries[layer] if rows is None else sample(shape.Q, rows)
-            glance = Glance(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
+            glance = HeadSampler(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
             for _ in glance.steps():
                 pass
             where = {"layer": layer, "name": name, "batch": batch}

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from .._engine import cost, overview
-from .._engine.base import Call
-from .._engine.level_cache import Kept, Key, Levels
+from .._engine.base import AttentionBase
+from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
 from .._engine.softmax import drained
 from .._engine.stages import QUERIES, allowed_cells, streamed
 from .._rules.rules import whole
-from .._utils.indexing import Cells, Places, cuts
+from .._utils.indexing import Block, Indices, cuts
 from . import encoding
 
 SIZE = 512  # cells along a side, at most
@@ -49,32 +49,32 @@ class Frame(NamedTuple):
     key_bin: int
 
 
-def frame(levels: Levels) -> Frame:
+def frame(levels: LevelCache) -> Frame:
     """Bins that are whole bins of the level that is kept, so that the exact picture can be folded from it."""
     (row_level, column_level), (Q, K) = levels.finest, (levels.att.shape.Q, levels.att.shape.K)
     down, across = (ceil(ceil(n / (1 << level)) / SIZE) for n, level in ((Q, row_level), (K, column_level)))
     return Frame(down, across, down << row_level, across << column_level)
 
 
-def is_long(att: Call, key: Key) -> bool:
+def is_long(att: AttentionBase, key: LevelKey) -> bool:
     """Whether a head's exact picture takes too long to wait for it, and longer than that of sampled rows."""
     Q, K = att.shape.Q, att.shape.K
     return Q > SIZE and cost.cells(att, key.batch, key.head, range(Q), range(K), key.stage) > cost.AT_ONCE
 
 
-def exact_now(att: Call, key: Key) -> Picture:
+def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
     """The exact picture, in one go."""
     batch, head, stage, pool = key
     seen = overview.overview(att, batch, head, size=SIZE, pool=pool, stage=stage)
     return encoded(seen, stage, overview.own_keys(att, batch, head, seen))
 
 
-def from_level(levels: Levels, key: Key, kept: Kept) -> Picture:
+def from_level(levels: LevelCache, key: LevelKey, kept: CachedLevel) -> Picture:
     """The exact picture of a long head whose level is kept."""
     return drained(_folding(levels, key, kept))
 
 
-def _folding(levels: Levels, key: Key, kept: Kept) -> Generator[None, None, Picture]:
+def _folding(levels: LevelCache, key: LevelKey, kept: CachedLevel) -> Generator[None, None, Picture]:
     """The same, in slices."""
     att, lies = levels.att, frame(levels)
     with exact(att.device):
@@ -110,7 +110,9 @@ def hidden(seen: Overview, stage: str) -> Tensor | None:
     return ~seen.allowed if stage in MASKED and not bool(seen.allowed.all()) else None
 
 
-def own_keys(att: Call, key: Key, open_columns: Tensor, key_bin: int, queries: Places) -> Generator[None, None, int]:
+def own_keys(
+    att: AttentionBase, key: LevelKey, open_columns: Tensor, key_bin: int, queries: Indices
+) -> Generator[None, None, int]:
     """How many keys come before those at the end that none of some queries may attend to; looked for in the last bin in
     which there are any. Yields after each block."""
     places = open_columns.nonzero()
@@ -127,7 +129,7 @@ def own_keys(att: Call, key: Key, open_columns: Tensor, key_bin: int, queries: P
     last = 0
     for piece in reversed(list(cuts(range(len(queries)), 1, QUERIES))):  # the last query of a causal mask sees most
         rows = queries[piece.start : piece.stop]
-        allowed = whole(allowed_cells(att, Cells(key.batch, key.head, rows, keys)), rows, keys, att.device)
+        allowed = whole(allowed_cells(att, Block(key.batch, key.head, rows, keys)), rows, keys, att.device)
         found = allowed.any(0).nonzero()
         last = max(last, int(found[-1]) + 1 if len(found) else 0)
         yield
@@ -136,7 +138,7 @@ def own_keys(att: Call, key: Key, open_columns: Tensor, key_bin: int, queries: P
     return start + last
 
 
-def first_sight(levels: Levels, key: Key) -> Picture:
+def first_sight(levels: LevelCache, key: LevelKey) -> Picture:
     """The picture of a long head as it is at first: of one exact query in the place of each bin."""
 
     def unheard(*_: Any) -> None:
@@ -158,8 +160,8 @@ class Refinement:
 
     def __init__(
         self,
-        levels: Levels,
-        key: Key,
+        levels: LevelCache,
+        key: LevelKey,
         *,
         band: Callable[[dict[str, Any]], None],
         tell: Callable[[float, float | None], None],
@@ -229,7 +231,7 @@ class Refinement:
             raise RuntimeError("the exact picture was forgotten before it could be drawn: try again")
         self._done((yield from _folding(self.levels, self.key, kept)))
 
-    def _fold(self, kept: Kept, start: int, stop: int) -> Overview:
+    def _fold(self, kept: CachedLevel, start: int, stop: int) -> Overview:
         """Rows of the picture from rows of the level."""
         down, across = self.frame.down, self.frame.across
         return kept.fold(slice(start * down, stop * down), slice(None), down, across)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._engine.level_cache import Kept
+from .._engine.level_cache import CachedLevel
 from .._utils.indexing import cuts
 from ..attention import Attention
 from .picture import MASKED
@@ -136,7 +136,7 @@ def line(
 
 
 def strongest_pairs(
-    att: Attention, kept: Kept, batch: int, head: int, *, count: int, skip_first: bool
+    att: Attention, kept: CachedLevel, batch: int, head: int, *, count: int, skip_first: bool
 ) -> list[tuple[int, int, float]]:
     """The strongest pairs of a head, (query, key, weight), strongest first, no two of the same bin of a level of
     weights pooled by maximum; none has weight 0, nor key 0 if that is left out."""

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from .._analysis.mask_counts import cells_to_ask
 from .._engine import cost
-from .._engine.level_cache import Key, Levels
+from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
-from .._engine.what_if import Layers
-from .._tokens.search import Vocabulary
+from .._engine.what_if import WhatIfLayers
+from .._tokens.search import TokenSearch
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, stage_sections
-from .comparison import Both
+from .comparison import ComparedPair
 from .picture import MASKED
 from .tiles import MOST as MAX_TILES
 from .tiles import Address, region
@@ -46,21 +46,21 @@ log = logging.getLogger(__name__)
 Reply = dict[str, Any]
 
 
-class Desk(Protocol):
+class Context(Protocol):
     """Who knows the answers that are not in the tensors alone."""
 
     @property
-    def stack(self) -> Layers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers | Sequence[Attention]:
         """The layers."""
 
-    def levels(self, layer: int) -> Levels:
+    def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
 
-    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
+    def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
         """The tokens of a sample, of its "query" or its "key" side, if there are any."""
 
     def tiles(
-        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
     ) -> tuple[list[Reply], list[bytes]]:
         """Tiles that are quick, with their buffers; the others follow of their own accord."""
 
@@ -73,10 +73,10 @@ class Desk(Protocol):
     def retry(self) -> None:
         """Compute the picture again."""
 
-    def both(self, layer: int, batch: int, against: str) -> Both:
+    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
         """The two attentions that are compared."""
 
-    def together(self, layer: int, name: str) -> Desk:
+    def together(self, layer: int, name: str) -> Context:
         """Who answers for several heads as one, by their name."""
 
 
@@ -84,9 +84,9 @@ class Desk(Protocol):
 class Message:
     """One message that is being answered: who answers, what it may cost, the buffers of the reply."""
 
-    desk: Desk
-    purse: cost.Purse = field(default_factory=cost.Purse)
-    for_tiles: cost.Purse = field(default_factory=lambda: cost.Purse(cost.AT_ONCE))
+    desk: Context
+    purse: cost.CostBudget = field(default_factory=cost.CostBudget)
+    for_tiles: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
     buffers: list[bytes] = field(default_factory=list)
 
     def afford(self, att: Attention, request: Reply, queries: range, keys: range) -> None:
@@ -98,7 +98,7 @@ class Message:
         self.purse.spend(needed, f"look closer, or {WAIT}")
 
 
-def answer(desk: Desk, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
+def answer(desk: Context, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
     """The reply to one message, with its buffers; None if the message holds no requests to reply to."""
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
@@ -189,7 +189,7 @@ def _tiles(message: Message, request: Reply) -> Reply:
     return {"tiles": tiles}
 
 
-def _address(att: Attention, key: Key, asked: Any) -> Address:
+def _address(att: Attention, key: LevelKey, asked: Any) -> Address:
     if not isinstance(asked, list) or len(asked) != 4 or any(type(part) is not int or part < 0 for part in asked):
         raise ValueError(f"a tile is {short(asked)}: give [row_level, column_level, row, column]")
     address = Address(*asked)
@@ -234,7 +234,7 @@ def _strongest(message: Message, request: Reply) -> Reply:
     batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
     if type(skip) is not bool:
         raise ValueError(f"skip_first is {short(skip)}: give true or false")
-    key, levels = Key(batch, head, "weights", "max"), message.desk.levels(request["layer"])
+    key, levels = LevelKey(batch, head, "weights", "max"), message.desk.levels(request["layer"])
     everything = range(att.shape.Q), range(att.shape.K)
     if levels.find(key) is None:
         needed = cost.cells(att, batch, head, *everything, "weights")
@@ -282,7 +282,7 @@ def _change(message: Message, request: Reply) -> Reply:
     for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
         inside = ((places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys)))
         message.afford(att, request, *(range(*ends) for ends in inside))
-    key = Key(request["batch"], request["head"], request["stage"], "max")
+    key = LevelKey(request["batch"], request["head"], request["stage"], "max")
     return comparison.peak(both, key, queries, keys)
 
 
@@ -395,13 +395,13 @@ def _attention(message: Message, request: Reply) -> Attention:
     return att
 
 
-def _key(request: Reply) -> Key:
+def _key(request: Reply) -> LevelKey:
     if request.get("pool") not in POOLS:
         raise ValueError(f"no pool is called {short(request.get('pool'))}: there are {', '.join(POOLS)}")
-    return Key(request["batch"], request["head"], request["stage"], request["pool"])
+    return LevelKey(request["batch"], request["head"], request["stage"], request["pool"])
 
 
-def _vocabulary(message: Message, request: Reply) -> Vocabulary:
+def _vocabulary(message: Message, request: Reply) -> TokenSearch:
     layer = _integer(request, "layer", len(message.desk.stack))
     batch, side = _integer(request, "batch", message.desk.stack[layer].shape.B), request.get("side")
     if side not in ("query", "key"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._engine import overview
-from .._engine.level_cache import Key
+from .._engine.level_cache import LevelKey
 from .._engine.matmul import exact, exp_
 from .._engine.softmax import is_finite, weigh
 from .._engine.stages import values
@@ -31,12 +31,12 @@ ALONE = 1 << 14  # cells that torch goes through on one thread: another takes lo
 Picture = dict[str, Any]
 
 
-class Sketches:
+class StagePictures:
     """The stages of a head, and what of the last ones can be used again."""
 
     def __init__(self) -> None:
         self._scores: dict[tuple[Any, ...], Picture] = {}
-        self._unscaled: dict[tuple[Any, ...], Unscaled] = {}
+        self._unscaled: dict[tuple[Any, ...], UnscaledStages] = {}
 
     def draw(self, att: Attention, batch: int, head: int, of: tuple[Any, ...], rules: Mapping[str, Any]) -> Picture:
         """All stages of a head, small, with their ranges, and the output.
@@ -52,7 +52,7 @@ class Sketches:
         made = stages(att, batch, head, self._scores.get(of))
         first = made["pictures"][0]
         self._scores = {of: first} if first["stage"] == "scores" else {}
-        self._unscaled = {others: Unscaled(att, batch, head, made)} if scales(att, batch, head, made) else {}
+        self._unscaled = {others: UnscaledStages(att, batch, head, made)} if scales(att, batch, head, made) else {}
         return made
 
 
@@ -69,7 +69,7 @@ def stages(att: Attention, batch: int, head: int, scores: Picture | None = None)
 def _stage(att: Attention, batch: int, head: int, stage: str) -> Picture:
     """A stage, exact; of a long head from one exact row in each bin, `every` queries apart."""
     every = 1
-    if picture.is_long(att, Key(batch, head, stage, "max")):
+    if picture.is_long(att, LevelKey(batch, head, stage, "max")):
         seen = overview.sampled(att, batch, head, rows=SIZE, columns=SIZE, stage=stage)
         every = seen.query_bin
     else:
@@ -116,7 +116,7 @@ def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
 
 
-class Unscaled:
+class UnscaledStages:
     """The stages of a head as they were drawn at one scale, to be drawn at others: without a product of q and k, and
     without looking for colours again where the range alone is another."""
 

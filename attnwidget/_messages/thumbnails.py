@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from .._analysis.head_sampling import Glance, sample
+from .._analysis.head_sampling import HeadSampler, sample
 from .._engine import overview
 from ..attention import Attention
 from . import encoding, picture
@@ -26,7 +26,7 @@ def thumbnails(att: Attention, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
         return ((seen.values, seen.allowed) for seen in long)
     queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= picture.SIZE * picture.SIZE else most)
-    seen = Glance(att, batch, range(shape.H), queries, size=size, measured=False)
+    seen = HeadSampler(att, batch, range(shape.H), queries, size=size, measured=False)
     for _ in seen.steps():
         pass
     return zip(seen.values, seen.allowed, strict=True)

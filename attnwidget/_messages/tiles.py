@@ -1,7 +1,7 @@
 """Tiles of a head for a front-end that looks closer: exact at once where that is quick, else from sampled rows first.
 
 A tile has at most 128 × 128 bins of 2^row_level queries × 2^column_level keys. Those side by side share their queries,
-so their log-normalizers are computed once: `Course` is such a row of tiles.
+so their log-normalizers are computed once: `TileRow` is such a row of tiles.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .._engine import cost
-from .._engine.base import Call
-from .._engine.level_cache import Kept, Key, Levels, Visit
+from .._engine.base import AttentionBase
+from .._engine.level_cache import CachedLevel, LevelBuild, LevelCache, LevelKey
 from .._engine.matmul import exact
-from .._engine.overview import Overview, Pass, Region, tile_region
-from .._utils.scheduler import Slices
+from .._engine.overview import Overview, OverviewPass, Region, tile_region
+from .._utils.scheduler import Scheduler
 from . import encoding
 from .picture import UNSIGNED, hidden
 
@@ -54,10 +54,10 @@ class Tile(NamedTuple):
     seen: Overview
 
 
-class Course:
+class TileRow:
     """Tiles of the same queries, of one head."""
 
-    def __init__(self, levels: Levels, key: Key, addresses: Sequence[Address]) -> None:
+    def __init__(self, levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> None:
         self.levels, self.key, self.addresses = levels, key, addresses
         self.level = addresses[0].row_level
         self.regions = [region(levels.att, key, address) for address in addresses]
@@ -67,14 +67,14 @@ class Course:
     def queries(self) -> range:
         return self.regions[0].queries
 
-    def kept(self, visit: Visit | None) -> Kept | None:
+    def kept(self, visit: LevelBuild | None) -> CachedLevel | None:
         """The level that all of them can be folded from: one that is kept, or as far as it goes that of a pass."""
         found = self.levels.find(self.key)
         if found is None and visit is not None and self.comes_of(visit) and visit.queries >= self.queries.stop:
             found = visit.kept
         return found if found is not None and all(found.has(address.level) for address in self.addresses) else None
 
-    def comes_of(self, visit: Visit | None) -> bool:
+    def comes_of(self, visit: LevelBuild | None) -> bool:
         """Whether a pass that is under way will bring the level that all of them can be folded from."""
         if visit is None or visit.kept is None or visit.att is not self.levels.att or visit.key != self.key:
             return False
@@ -86,7 +86,7 @@ class Course:
         found = sum(cost.cells(att, batch, head, one.queries, one.keys, stage) for one in self.regions)
         return found + cost.normalizers(att, batch, head, self.queries, stage)
 
-    def fold(self, kept: Kept) -> list[Tile]:
+    def fold(self, kept: CachedLevel) -> list[Tile]:
         """All of them, from a level."""
         with exact(self.levels.att.device):
             return [Tile(a, 1, self.queries.start, kept.tile(a.level, a.row, a.column, SIZE)) for a in self.addresses]
@@ -95,7 +95,7 @@ class Course:
         """All of them over some regions; None after each slice, the tiles at the end."""
         made = []
         for address, one in zip(self.addresses, regions, strict=True):
-            steps = Pass(self.levels.att, one, self.key.stage, self.key.pool, SECONDS)
+            steps = OverviewPass(self.levels.att, one, self.key.stage, self.key.pool, SECONDS)
             for _ in steps:
                 yield None
             made.append(Tile(address, every, one.queries.start, steps.result))
@@ -130,18 +130,18 @@ class Course:
         return sum(one.shape[1] for one in self.regions)
 
 
-def region(att: Call, key: Key, address: Address) -> Region:
+def region(att: AttentionBase, key: LevelKey, address: Address) -> Region:
     """Where a tile lies; IndexError if it is not there."""
     row_level, column_level, row, column = address
     return tile_region(att, key.batch, key.head, level=(row_level, column_level), row=row, column=column, size=SIZE)
 
 
-def courses(levels: Levels, key: Key, addresses: Sequence[Address]) -> list[Course]:
+def courses(levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> list[TileRow]:
     """Tiles by the queries they share, in the order in which they were asked for."""
     by_row: dict[tuple[int, int], list[Address]] = {}
     for address in dict.fromkeys(addresses):
         by_row.setdefault((address.row_level, address.row), []).append(address)
-    return [Course(levels, key, together) for together in by_row.values()]
+    return [TileRow(levels, key, together) for together in by_row.values()]
 
 
 def last_of(steps: Iterator[list[Tile] | None]) -> list[Tile]:
@@ -152,16 +152,16 @@ def last_of(steps: Iterator[list[Tile] | None]) -> list[Tile]:
     return made
 
 
-class Wanted:
+class PendingTiles:
     """What one view has asked for and does not have yet."""
 
-    def __init__(self, of: dict[str, Any], allowance: float, slow: list[Course]) -> None:
+    def __init__(self, of: dict[str, Any], allowance: float, slow: list[TileRow]) -> None:
         self.of, self.allowance = of, allowance
         self.slow = slow  # to be computed
-        self.waiting: list[Course] = []  # for the pass to come so far
+        self.waiting: list[TileRow] = []  # for the pass to come so far
 
 
-class Views:
+class TileQueue:
     """The tiles that are due, by view: the newest question of a view takes the place of the earlier.
 
     Args:
@@ -169,19 +169,19 @@ class Views:
         send: is given messages, with their buffers.
     """
 
-    def __init__(self, slices: Slices, send: Send) -> None:
+    def __init__(self, slices: Scheduler, send: Send) -> None:
         self._slices, self._send = slices, send
-        self._wanted: OrderedDict[str, Wanted] = OrderedDict()
+        self._wanted: OrderedDict[str, PendingTiles] = OrderedDict()
         self._asked = 0
 
     def ask(
         self,
-        levels: Levels,
-        key: Key,
+        levels: LevelCache,
+        key: LevelKey,
         of: dict[str, Any],
         addresses: Sequence[Address],
-        visit: Visit | None,
-        purse: cost.Purse,
+        visit: LevelBuild | None,
+        purse: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         """The tiles that are quick, sampled ones for the others, which follow as they are ready.
 
@@ -210,7 +210,7 @@ class Views:
         allowance = BUDGET / max(1, planned)
         slow = [course for course in slow if course.every > 1]
         if slow:
-            self._queue(Wanted(of, allowance, slow), visit)
+            self._queue(PendingTiles(of, allowance, slow), visit)
         return encoded(quick + rough, of["stage"], allowance)
 
     def forget(self, view: str | None = None) -> None:
@@ -219,7 +219,7 @@ class Views:
             self._wanted.pop(name, None)
             self._slices.drop(("tiles", name))
 
-    def arrived(self, visit: Visit) -> None:
+    def arrived(self, visit: LevelBuild) -> None:
         """Send the tiles that waited for a pass to come so far."""
         for wanted in list(self._wanted.values()):
             for course in list(wanted.waiting):
@@ -229,25 +229,25 @@ class Views:
                     self._publish(wanted, course.fold(kept))
         self._tidy()
 
-    def left_alone(self, visit: Visit) -> None:
+    def left_alone(self, visit: LevelBuild) -> None:
         """The pass has been stopped: compute what waited for it."""
         for wanted in list(self._wanted.values()):
             wanted.slow, wanted.waiting = wanted.slow + wanted.waiting, []
             self._start(wanted, visit)
 
-    def _queue(self, wanted: Wanted, visit: Visit | None) -> None:
+    def _queue(self, wanted: PendingTiles, visit: LevelBuild | None) -> None:
         self._wanted[wanted.of["view"]] = wanted
         while len(self._wanted) > VIEWS:
             self.forget(next(iter(self._wanted)))
         self._start(wanted, visit)
 
-    def _start(self, wanted: Wanted, visit: Visit | None) -> None:
+    def _start(self, wanted: PendingTiles, visit: LevelBuild | None) -> None:
         view = wanted.of["view"]
         self._asked += 1
         if not self._slices.start(("tiles", view), self._follow(wanted, visit), -self._asked):
             self._wanted.pop(view)  # no loop runs: what is sampled stays so
 
-    def _follow(self, wanted: Wanted, visit: Visit | None) -> Iterator[None]:
+    def _follow(self, wanted: PendingTiles, visit: LevelBuild | None) -> Iterator[None]:
         """The job of a view: one query for each bin first, then the exact tiles, the cheapest first."""
         for course in wanted.slow:
             if course.every > 1 << course.level > 1:
@@ -267,13 +267,13 @@ class Views:
         wanted.slow = []
         self._tidy()
 
-    def _through(self, wanted: Wanted, steps: Iterator[list[Tile] | None]) -> Iterator[None]:
+    def _through(self, wanted: PendingTiles, steps: Iterator[list[Tile] | None]) -> Iterator[None]:
         for found in steps:
             if found is not None:
                 self._publish(wanted, found)
             yield
 
-    def _publish(self, wanted: Wanted, tiles: list[Tile]) -> None:
+    def _publish(self, wanted: PendingTiles, tiles: list[Tile]) -> None:
         made, buffers = encoded(tiles, wanted.of["stage"], wanted.allowance)
         self._send({"tiles": made, "of": wanted.of}, buffers)
 
@@ -282,7 +282,7 @@ class Views:
             del self._wanted[view]
 
 
-def _sampling(slow: Sequence[Course]) -> int:
+def _sampling(slow: Sequence[TileRow]) -> int:
     """From one sampled query to the next, where all tiles in view have few of them together."""
     if not slow:
         return 1

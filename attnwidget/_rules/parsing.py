@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._utils.indexing import Cells
+from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_tensor
 from ..masks import And, Mask, as_mask, causal, sliding_window
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
@@ -128,7 +128,7 @@ def _probe(
 ) -> None:
     """Ask a function of the last cells there are: what is wrong with it is heard here, not in a picture."""
     B, H, Q, K = shape
-    cells = Cells(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
+    cells = Block(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
     size = (len(cells.queries), len(cells.keys))
     with torch.no_grad():
         try:

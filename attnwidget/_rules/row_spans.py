@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._utils.indexing import Cells, hull, positions
-from ..masks import NOTHING, Band, Bounds, Mask, overlap, padding
+from .._utils.indexing import Block, hull, positions
+from ..masks import NOTHING, Band, KeyBounds, Mask, overlap, padding
 
 ROWS = 1 << 24  # cells of a mask that are looked at in one go
 
@@ -44,18 +44,18 @@ class Spans(Mask):
         stops = self._ends[1].max((0, 1))
         return int(stops.max()), bool(stops[-1] > stops[0])
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         if not len(cells.queries):
-            return Bounds(NOTHING, NOTHING)
+            return KeyBounds(NOTHING, NOTHING)
         many = [n > 1 for n in self.starts.shape]
         rows = positions(cells.queries, torch.device("cpu")).numpy() if many[2] else [0]
         starts, stops = (ends[cells.batch * many[0], cells.head * many[1]][rows] for ends in self._ends)
         there, columns = stops > starts, hull(cells.keys)
         if not there.any():
-            return Bounds(NOTHING, NOTHING)
+            return KeyBounds(NOTHING, NOTHING)
         outer = range(int(starts[there].min()), int(stops[there].max()))
         inner = range(int(starts.max()), int(stops.min())) if there.all() else NOTHING
-        return Bounds(overlap(outer, columns), overlap(inner, columns))
+        return KeyBounds(overlap(outer, columns), overlap(inner, columns))
 
 
 def as_spans(mask: Tensor) -> Spans | None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .._utils.indexing import Cells, Places, cuts, hull, positions, take
-from ..masks import NOTHING, Bounds, Mask, MaskFunction, Strip, overlap
+from .._utils.indexing import Block, Indices, cuts, hull, positions, take
+from ..masks import NOTHING, BandLimits, KeyBounds, Mask, MaskFunction, overlap
 
 Allowed = Tensor | bool  # of some cells: bool (queries, keys) or broadcasts to it; True for all, False for none
 WORTH = 512  # keys: an inner part of fewer is not worth blocks of its own
@@ -29,10 +29,10 @@ class Rule(Protocol):
     def shared(self) -> bool:
         """Whether all samples and heads have the same."""
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         """Which keys the queries may see at most, and which all of them may see."""
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         """Which of the cells are allowed."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -50,10 +50,10 @@ class ByIndex:
     def shared(self) -> bool:
         return self.mask.shared
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         return self.mask.bounds(cells)
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         outer, inner = self.bounds(cells)
         columns = hull(cells.keys)
         if not outer:
@@ -67,14 +67,14 @@ class ByIndex:
         return {}
 
 
-def ask(mask: MaskFunction, cells: Cells, device: torch.device) -> Tensor:
+def ask(mask: MaskFunction, cells: Block, device: torch.device) -> Tensor:
     """A mask function of each cell, (queries, keys)."""
     b, h, q_idx, kv_idx = indices(cells, device)
     found = mask(b, h, q_idx.mT, kv_idx.mT)  # laid out as the engine's blocks
     return found.expand(len(cells.keys), len(cells.queries)).mT
 
 
-def indices(cells: Cells, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def indices(cells: Block, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """b and h (), q_idx (queries, 1) and kv_idx (1, keys), as FlexAttention's functions take them."""
     b, h = torch.tensor([cells.batch, cells.head], device=device).unbind()
     return b, h, positions(cells.queries, device)[:, None], positions(cells.keys, device)[None, :]
@@ -91,10 +91,10 @@ class Keep:
     def shared(self) -> bool:
         return self.mask.shape[:2] == (1, 1)
 
-    def bounds(self, cells: Cells) -> Bounds:
-        return Bounds(hull(cells.keys), NOTHING)
+    def bounds(self, cells: Block) -> KeyBounds:
+        return KeyBounds(hull(cells.keys), NOTHING)
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         part = cut(self.mask, cells)
         return settled(part == 0 if self.hide else part.bool())
 
@@ -114,16 +114,16 @@ class Bias:
     def shared(self) -> bool:
         return self.added.shape[:2] == (1, 1)
 
-    def bounds(self, cells: Cells) -> Bounds:
-        return Bounds(hull(cells.keys), NOTHING)
+    def bounds(self, cells: Block) -> KeyBounds:
+        return KeyBounds(hull(cells.keys), NOTHING)
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         part = cut(self.added, cells)
         if bool(part.amin() > self.lowest):
             return True
         return settled((part <= self.lowest).logical_not_())  # NaN is allowed, and so seen
 
-    def apply(self, S: Tensor, cells: Cells) -> Tensor:
+    def apply(self, S: Tensor, cells: Block) -> Tensor:
         return S.add_(cut(self.added, cells).mT)  # (keys, queries)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class ScoreFunction:
 
     function: Any
 
-    def apply(self, S: Tensor, cells: Cells) -> Tensor:
+    def apply(self, S: Tensor, cells: Block) -> Tensor:
         changed = self.function(S.mT, *indices(cells, S.device))
         return S.copy_(changed.expand(S.shape[1], S.shape[0]).mT)  # (keys, queries)
 
@@ -155,11 +155,11 @@ class Rules(NamedTuple):
         """Whether a cell may also be blocked by what a function makes of its score."""
         return any(isinstance(bias, ScoreFunction) for bias in self.biases)
 
-    def span(self, cells: Cells) -> range:
+    def span(self, cells: Block) -> range:
         """Keys outside of which none of the queries may attend."""
         return reduce(overlap, (rule.bounds(cells).outer for rule in self.rules), hull(cells.keys))
 
-    def pieces(self, cells: Cells, width: int, limit: int) -> Iterator[range]:
+    def pieces(self, cells: Block, width: int, limit: int) -> Iterator[range]:
         """The span in pieces of at most `limit` keys, whole bins of `width` or a part of one, cut apart where a rule
         begins or ceases to allow everything: a triangle is then small, and what is beside it needs no mask.
         """
@@ -170,9 +170,9 @@ class Rules(NamedTuple):
         for start, stop in pairwise(ends):
             yield from cuts(range(start, stop), width, limit)
 
-    def strip(self, batch: int) -> Strip | None:
+    def strip(self, batch: int) -> BandLimits | None:
         """All rules in three numbers, if they are that simple."""
-        found = Strip()
+        found = BandLimits()
         for rule in self.rules:
             one = rule.mask.strip(batch) if isinstance(rule, ByIndex) else None
             if one is None or self.by_score:
@@ -180,7 +180,7 @@ class Rules(NamedTuple):
             found = found.meet(one)
         return None if self.by_score else found
 
-    def allowed(self, cells: Cells) -> Allowed:
+    def allowed(self, cells: Block) -> Allowed:
         """Which of the cells the rules allow."""
         if not len(cells.queries) or not len(cells.keys):
             return True
@@ -224,7 +224,7 @@ def settled(allowed: Tensor) -> Allowed:
     return True if bool((by_key == allowed.shape[0]).all()) else allowed
 
 
-def cut(x: Tensor, cells: Cells) -> Tensor:
+def cut(x: Tensor, cells: Block) -> Tensor:
     """The part of a mask or bias for some cells; axes of size 1 stay, and broadcast."""
     x = x[cells.batch if x.shape[0] > 1 else 0, cells.head if x.shape[1] > 1 else 0]
     for axis, places in enumerate((cells.queries, cells.keys)):
@@ -233,7 +233,7 @@ def cut(x: Tensor, cells: Cells) -> Tensor:
     return x  # (queries or 1, keys or 1)
 
 
-def whole(allowed: Allowed, queries: Places, keys: Places, device: torch.device) -> Tensor:
+def whole(allowed: Allowed, queries: Indices, keys: Indices, device: torch.device) -> Tensor:
     """Written out, (queries, keys)."""
     allowed = torch.tensor(allowed, device=device) if isinstance(allowed, bool) else allowed
     return allowed.expand(len(queries), len(keys))

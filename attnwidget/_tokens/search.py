@@ -11,7 +11,7 @@ FRONT = ("Ġ", "▁", "##")  # how tokenizers mark a space before a piece, or th
 BACK = "</w>"
 
 
-class Vocabulary:
+class TokenSearch:
     """The tokens of one sample, which may be a million, of far fewer kinds.
 
     >>> Vocabulary(["the", "Ġriver", "Ġbank", "s", "Ġthe"]).find("THE", start=1, count=10)

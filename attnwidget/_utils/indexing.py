@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Places = range | Tensor  # an ascending range, which cuts views, or a 1-D integer tensor, which copies
+Indices = range | Tensor  # an ascending range, which cuts views, or a 1-D integer tensor, which copies
 
 
-class Cells(NamedTuple):
+class Block(NamedTuple):
     """A block of one head: some queries × some keys."""
 
     batch: int
     head: int
-    queries: Places
-    keys: Places
+    queries: Indices
+    keys: Indices
 
 
 def as_index(where: Any, count: int, what: str, plural: str) -> int:
@@ -40,7 +40,7 @@ def as_index(where: Any, count: int, what: str, plural: str) -> int:
     return index % count
 
 
-def as_places(where: Any, count: int, what: str, plural: str, device: torch.device) -> Places:
+def as_places(where: Any, count: int, what: str, plural: str, device: torch.device) -> Indices:
     """An int, slice, range or sequence of ints as positions from 0 to count − 1.
 
     >>> as_places(slice(-2, None), 5, "query", "queries", torch.device("cpu"))
@@ -61,7 +61,7 @@ def as_places(where: Any, count: int, what: str, plural: str, device: torch.devi
     return torch.tensor(indices, dtype=torch.int64, device=device)
 
 
-def take(x: Tensor, places: Places, axis: int) -> Tensor:
+def take(x: Tensor, places: Indices, axis: int) -> Tensor:
     """x at some places of an axis: a view for a range, a copy for others."""
     if isinstance(places, range):
         at = slice(places.start, places.stop, places.step)
@@ -69,14 +69,14 @@ def take(x: Tensor, places: Places, axis: int) -> Tensor:
     return x.index_select(axis, places)
 
 
-def positions(places: Places, device: torch.device) -> Tensor:
+def positions(places: Indices, device: torch.device) -> Tensor:
     """Places as a 1-D integer tensor."""
     if isinstance(places, range):
         return torch.arange(places.start, places.stop, places.step, device=device)
     return places
 
 
-def hull(places: Places) -> range:
+def hull(places: Indices) -> range:
     """The shortest range without gaps that holds all places."""
     if isinstance(places, range):
         return range(places[0], places[-1] + 1) if places else range(0)

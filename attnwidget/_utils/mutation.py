@@ -12,7 +12,7 @@ from torch import Tensor
 HERE = str(Path(__file__).parent.parent) + os.sep
 
 
-class Watch:
+class MutationGuard:
     """The tensors that an attention was made of, with the state that they were in."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:

@@ -32,7 +32,7 @@ class Job(NamedTuple):
     steps: Iterator[object]
 
 
-class Slices:
+class Scheduler:
     """Jobs that are advanced step by step on an event loop, the most urgent first; a step should take 30 ms at most.
 
     The loop is that of the main thread if it has been seen there, as in a kernel, whichever thread asks; else the one

@@ -11,7 +11,7 @@ from typing import Any
 INTERVAL = 0.08  # seconds from one time to the next, at least
 
 
-class Pace:
+class Throttle:
     """Do something at once, or, where that was a moment ago, a moment later for all who ask until then.
 
     Args:

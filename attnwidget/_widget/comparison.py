@@ -9,19 +9,19 @@ from typing import Any, NoReturn
 
 import traitlets
 
-from .._engine.level_cache import Key
+from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
-from .._engine.what_if import Layers, what_if
-from .._export.snapshot import PAIRS, Choice, Saved
+from .._engine.what_if import WhatIfLayers, what_if
+from .._export.snapshot import PAIRS, SavedHead, Snapshot
 from .._messages import comparison as difference
-from .._messages.comparison import Both
+from .._messages.comparison import ComparedPair
 from .._utils.validation import check_tokens, nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
-from .derived import Rule
-from .request_context import Desk
+from .derived import DerivedTrait
+from .request_context import RequestContext
 from .selection import FOLLOWED
-from .token_store import Tokens
+from .token_store import GivenTokens
 from .traits import Choice as OneOf
 from .traits import NotThere, Text, WrongType, WrongValue
 from .widget import FROM_FRONT_END, SHOW, AttentionWidget
@@ -124,7 +124,7 @@ class ComparisonWidget(AttentionWidget):
 
     def _hold(self, attention: Given) -> None:
         super()._hold(attention)
-        self._all_layers = {name: Layers(stack, self.what_if) for name, stack in self._stacks.items()}
+        self._all_layers = {name: WhatIfLayers(stack, self.what_if) for name, stack in self._stacks.items()}
 
     @traitlets.validate("against")
     def _is_a_side(self, proposal: Any) -> str:
@@ -181,15 +181,15 @@ class ComparisonWidget(AttentionWidget):
 
     # What is compared.
 
-    def _rules(self) -> dict[str, Rule]:
+    def _rules(self) -> dict[str, DerivedTrait]:
         rules = super()._rules()
         of = tuple(getattr(self, name) for name in FOLLOWED)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
         changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
         return {
-            "comparison": Rule((*of, self.against) if shown else (), self._comparison, self._no_comparison),
-            "changes": Rule(changes, self._changes),
+            "comparison": DerivedTrait((*of, self.against) if shown else (), self._comparison, self._no_comparison),
+            "changes": DerivedTrait(changes, self._changes),
             **rules,
             "facts": rules["facts"]._replace(make=self._facts),
         }
@@ -203,7 +203,7 @@ class ComparisonWidget(AttentionWidget):
 
     def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against = of
-        made = difference.pictures(self._both(layer, batch, against), Key(batch, head, stage, pool))
+        made = difference.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
         return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
@@ -217,12 +217,12 @@ class ComparisonWidget(AttentionWidget):
             for at, axis in ((query, both.queries), (key, both.keys))
         )
         side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
-        if place is None or (side == "key" and both.is_long(Key(batch, head, "weights", "max"))):
+        if place is None or (side == "key" and both.is_long(LevelKey(batch, head, "weights", "max"))):
             return None
         where = dict(zip(CHANGED, of, strict=True))
         return {**where, "side": side, **difference.changes(both, batch, head, side, place, other)}
 
-    def _both(self, layer: int, batch: int, against: str | None = None) -> Both:
+    def _both(self, layer: int, batch: int, against: str | None = None) -> ComparedPair:
         """The first side and the one it is compared with, and which of their places belong together."""
         names = (self.sides[0], against or self.against)
         a, b = (self._all_layers[name][layer] for name in names)
@@ -230,7 +230,7 @@ class ComparisonWidget(AttentionWidget):
             self._axis(names, layer, batch, side, lengths)
             for side, lengths in (("query", (a.shape.Q, b.shape.Q)), ("key", (a.shape.K, b.shape.K)))
         )
-        return Both(a, b, queries, keys)
+        return ComparedPair(a, b, queries, keys)
 
     def _axis(
         self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]
@@ -256,10 +256,10 @@ class ComparisonWidget(AttentionWidget):
             check_tokens(own.tokens, shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
             check_tokens(own.key_tokens, shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
 
-    def _desk(self) -> Desk:
-        return _Desk(self)
+    def _desk(self) -> RequestContext:
+        return _ComparisonContext(self)
 
-    def _save_more(self, saved: Saved) -> None:
+    def _save_more(self, saved: Snapshot) -> None:
         """With all sides, and what changes wherever one may pin."""
         pictures, changes = [], []
         for choice, against in product(saved.choices, self.sides[1:]):
@@ -270,7 +270,7 @@ class ComparisonWidget(AttentionWidget):
         saved.add("comparison", COMPARED, pictures)
         saved.add("changes", CHANGED, changes)
 
-    def _pins_to_save(self, choice: Choice, against: str) -> list[tuple[Any, ...]]:
+    def _pins_to_save(self, choice: SavedHead, against: str) -> list[tuple[Any, ...]]:
         shape = self._held.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
@@ -280,12 +280,12 @@ class ComparisonWidget(AttentionWidget):
         return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
 
 
-class _Desk(Desk):
+class _ComparisonContext(RequestContext):
     def __init__(self, widget: ComparisonWidget) -> None:
         super().__init__(widget)
         self._comparing = widget
 
-    def both(self, layer: int, batch: int, against: str) -> Both:
+    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
         if against != self._comparing.against:
             raise ValueError("another side is selected")
         return self._comparing._both(layer, batch)
@@ -350,7 +350,7 @@ def _of(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> Tokens:
+def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
     """The tokens of one side: as they were given for it, or for all, or as the widget that it is has them."""
     found: dict[str, Any] = {}
     for keyword in TOKENS:
@@ -364,4 +364,4 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
         if given is None and isinstance(side, AttentionWidget):
             given = side.as_strings(keyword)
         found[keyword] = given
-    return Tokens(**found)
+    return GivenTokens(**found)

@@ -10,7 +10,7 @@ def nothing(*_: Any) -> None:
     """What is sent of something that cannot be computed, where it is not said why."""
 
 
-class Rule(NamedTuple):
+class DerivedTrait(NamedTuple):
     """How one trait follows from others.
 
     of: what it is of, as it is now; () while nobody wants it, and then it is None.
@@ -35,7 +35,10 @@ class Derived:
     """
 
     def __init__(
-        self, rules: Callable[[], Mapping[str, Rule]], put: Callable[[str, Any], None], strict: Callable[[], bool]
+        self,
+        rules: Callable[[], Mapping[str, DerivedTrait]],
+        put: Callable[[str, Any], None],
+        strict: Callable[[], bool],
     ) -> None:
         self._rules, self._put, self._strict = rules, put, strict
         self._made: dict[str, tuple[Any, ...]] = {}
@@ -62,7 +65,7 @@ class Derived:
         for name in names or list(self._made):
             self._made.pop(name, None)
 
-    def _value(self, rule: Rule, of: tuple[Any, ...]) -> Any:
+    def _value(self, rule: DerivedTrait, of: tuple[Any, ...]) -> Any:
         if not of:
             rule.leave()
             return None

@@ -8,12 +8,12 @@ from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._messages import encoding, pair_steps
 from .._messages.heads_overview import Surveys
-from .._messages.stage_pictures import Sketches
+from .._messages.stage_pictures import StagePictures
 from .._messages.thumbnails import thumbnails
-from .derived import Rule
+from .derived import DerivedTrait
 from .exact_pass import ExactPass, failure
-from .findings_cache import Findings
-from .layers import Held
+from .findings_cache import FindingsCache
+from .layers import ShownLayers
 from .selection import Selection
 
 LINK_BYTES = 8  # a partner and a weight
@@ -21,7 +21,7 @@ LINK_BYTES = 8  # a partner and a weight
 Made = dict[str, Any]
 
 
-class Makers:
+class TraitBuilders:
     """Makes the traits that follow from the selection.
 
     Args:
@@ -33,36 +33,38 @@ class Makers:
     `hold` says first which layers they are of.
     """
 
-    def __init__(self, exact: ExactPass, surveys: Surveys, findings: Findings, *, merges: bool) -> None:
+    def __init__(self, exact: ExactPass, surveys: Surveys, findings: FindingsCache, *, merges: bool) -> None:
         self._exact, self._surveys, self._findings, self._merges = exact, surveys, findings, merges
-        self._sketches = Sketches()
+        self._sketches = StagePictures()
         self._was: dict[tuple[Any, ...], Explanation] = {}  # the explanation without other rules that was made last
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: ShownLayers) -> None:
         """Of these layers from now on."""
         self._held = held
 
     def forget(self) -> None:
         """The tensors are others: nothing can be used again."""
-        self._sketches = Sketches()
+        self._sketches = StagePictures()
         self._was.clear()
 
-    def rules(self, at: Selection) -> dict[str, Rule]:
+    def rules(self, at: Selection) -> dict[str, DerivedTrait]:
         """Of which selection each trait is, and what makes it."""
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
         all_heads, staged = at.view == "heads", at.view == "stages"
         pinned = at.query is not None and at.key is not None
         return {
-            "facts": Rule((at.layer,), self.facts, instead=None),
-            "stages": Rule(head if staged else (), self._stages),
-            "pair": Rule((*head, at.query, at.key) if staged and pinned else (), self._pair),
-            "findings": Rule(head, self._found),
-            "deviation": Rule(head, self._deviation),
-            "thumbnails": Rule(sample, self._thumbnails),
-            "links": Rule(self._links_wanted(at), self._links),
-            "survey": Rule((at.batch,) if all_heads else (), self._survey, self._no_survey, self._surveys.leave),
+            "facts": DerivedTrait((at.layer,), self.facts, instead=None),
+            "stages": DerivedTrait(head if staged else (), self._stages),
+            "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
+            "findings": DerivedTrait(head, self._found),
+            "deviation": DerivedTrait(head, self._deviation),
+            "thumbnails": DerivedTrait(sample, self._thumbnails),
+            "links": DerivedTrait(self._links_wanted(at), self._links),
+            "survey": DerivedTrait(
+                (at.batch,) if all_heads else (), self._survey, self._no_survey, self._surveys.leave
+            ),
             # the last: it ends what waits
-            "picture": Rule((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),
+            "picture": DerivedTrait((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),
         }
 
     def facts(self, layer: int) -> Made:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .._engine.level_cache import Key, Visit
+from .._engine.level_cache import LevelBuild, LevelKey
 from .._messages import encoding, picture
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
-from .._messages.tiles import PASS, Views
-from .._utils.scheduler import Slices
-from .layers import Held
+from .._messages.tiles import PASS, TileQueue
+from .._utils.scheduler import Scheduler
+from .layers import ShownLayers
 from .selection import FOLLOWED
 
 
@@ -34,18 +34,18 @@ class ExactPass:
     """
 
     def __init__(
-        self, slices: Slices, views: Views, send: Callable[[dict[str, Any], list[bytes]], None], put: Put
+        self, slices: Scheduler, views: TileQueue, send: Callable[[dict[str, Any], list[bytes]], None], put: Put
     ) -> None:
         self._slices, self._views, self._send, self._put = slices, views, send, put
         self._refinement: Refinement | None = None  # while the picture is a sampled one
         self._of: dict[str, Any] = {}  # of what
 
     @property
-    def visit(self) -> Visit | None:
+    def visit(self) -> LevelBuild | None:
         """The pass over the head, while there is one."""
         return None if self._refinement is None else self._refinement.visit
 
-    def picture(self, held: Held, *of: Any) -> Picture:
+    def picture(self, held: ShownLayers, *of: Any) -> Picture:
         """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
 
         Args:
@@ -99,10 +99,10 @@ class ExactPass:
         self._views.forget()
         self._put(progress=None)
 
-    def _look(self, held: Held, of: tuple[Any, ...]) -> Picture:
+    def _look(self, held: ShownLayers, of: tuple[Any, ...]) -> Picture:
         layer, batch, name, stage, pool = of
         levels, head = held.source(layer, name)
-        att, key = levels.att, Key(batch, head, stage, pool)
+        att, key = levels.att, LevelKey(batch, head, stage, pool)
         if not picture.is_long(att, key):
             return picture.exact_now(att, key)
         kept = levels.find(key)
@@ -140,12 +140,12 @@ class ExactPass:
         self._put(picture=made, progress=None)
 
 
-def placed(held: Held, of: tuple[Any, ...], made: Picture) -> Picture:
+def placed(held: ShownLayers, of: tuple[Any, ...], made: Picture) -> Picture:
     """A picture as the trait has it: with what it is of, and how many queries and keys that has."""
     shape = held.stack[of[0]].shape
     return {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
-def failure(error: Exception, held: Held, of: tuple[Any, ...]) -> Picture:
+def failure(error: Exception, held: ShownLayers, of: tuple[Any, ...]) -> Picture:
     """What takes the place of a picture that cannot be computed."""
     return placed(held, of, picture.NOTHING | {"error": str(error) or type(error).__name__})

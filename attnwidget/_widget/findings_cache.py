@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from .._analysis.diagnostics import examine
 from .._analysis.parity import deviation
-from .._engine.level_cache import Key
+from .._engine.level_cache import LevelKey
 from .._messages import picture
-from .._utils.scheduler import Slices
+from .._utils.scheduler import Scheduler
 from ..attention import Attention
-from .layers import Held
+from .layers import ShownLayers
 
 CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
 UNBIDDEN = 1 << 22  # and beyond that only when asked to
@@ -25,14 +25,14 @@ class Examined(NamedTuple):
     deviation: dict[str, Any]
 
 
-class Findings:
+class FindingsCache:
     """What was found about each head.
 
     Args:
         slices: tells whether a loop runs, so that a long head can be checked later.
     """
 
-    def __init__(self, slices: Slices) -> None:
+    def __init__(self, slices: Scheduler) -> None:
         self._slices = slices
         self._known: dict[tuple[Any, ...], Examined] = {}
 
@@ -40,7 +40,7 @@ class Findings:
         """The tensors, or their tokens, are others."""
         self._known.clear()
 
-    def of(self, held: Held, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
+    def of(self, held: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
         """What is likely wrong with a head, and how far others' results are; of a long one only when asked."""
         att = held.layers[layer]
         key = (layer, batch, head, repr(sorted(held.rules.items())), att.versions())
@@ -62,7 +62,7 @@ class Findings:
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
         """Whether a head is checked without being asked."""
         most = CHECKED_AT_ONCE if self._slices.find_loop() is None else UNBIDDEN
-        return _cells(att) <= most and not picture.is_long(att, Key(batch, head, "weights", "max"))
+        return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
 
 
 def _cells(att: Attention) -> int:

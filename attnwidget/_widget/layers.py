@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from .._engine.level_cache import Levels, Shelf
-from .._engine.what_if import Layers
+from .._engine.level_cache import LevelCache, LevelStore
+from .._engine.what_if import WhatIfLayers
 from ..attention import Attention
 from ..stack import AttentionStack
-from .token_store import Texts
+from .token_store import TokenStore
 
 TOGETHER = 4  # several heads as one: of so many such sets the levels are kept
 
 
-class Held:
+class ShownLayers:
     """The layers that are shown. It is made anew when the tensors, the rules or the words are others.
 
     Args:
@@ -33,7 +33,7 @@ class Held:
     def __init__(
         self,
         attention: Attention | AttentionStack,
-        texts: Texts,
+        texts: TokenStore,
         *,
         words: bool = False,
         rules: Mapping[str, Any],
@@ -44,10 +44,10 @@ class Held:
         self.stack = self.whole
         if words:
             self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.whole)], self.whole.names)
-        self.layers = Layers(self.whole, rules, self._merge if words else None)
-        self._shelf = Shelf()
-        self._levels: dict[int, Levels] = {}
-        self._together: dict[tuple[int, str], Levels] = {}  # several heads as one, those that were shown last
+        self.layers = WhatIfLayers(self.whole, rules, self._merge if words else None)
+        self._shelf = LevelStore()
+        self._levels: dict[int, LevelCache] = {}
+        self._together: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
 
     def before(self, layer: int) -> Attention | None:
         """A layer without the other rules; None where there are none."""
@@ -89,11 +89,11 @@ class Held:
 
     # What is kept.
 
-    def levels(self, layer: int) -> Levels:
+    def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
-        return self._levels.setdefault(layer, Levels(self.layers[layer], shelf=self._shelf))
+        return self._levels.setdefault(layer, LevelCache(self.layers[layer], shelf=self._shelf))
 
-    def source(self, layer: int, head: int | str) -> tuple[Levels, int]:
+    def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
         """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
         own, by their name, such as "mean 0 4"."""
         if isinstance(head, int):
@@ -102,7 +102,7 @@ class Held:
         if found is None:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
-            found = Levels(att, shelf=self._shelf)
+            found = LevelCache(att, shelf=self._shelf)
         self._together[layer, head] = found  # the last
         while len(self._together) > TOGETHER:
             self._together.pop(next(iter(self._together)))

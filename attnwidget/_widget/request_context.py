@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from .._engine import cost
-from .._engine.level_cache import Key, Levels
-from .._engine.what_if import Layers
-from .._messages.comparison import Both
+from .._engine.level_cache import LevelCache, LevelKey
+from .._engine.what_if import WhatIfLayers
+from .._messages.comparison import ComparedPair
 from .._messages.tiles import Address
-from .._tokens.search import Vocabulary
+from .._tokens.search import TokenSearch
 from ..attention import Attention
 from .selection import Selection
 
@@ -18,30 +18,36 @@ if TYPE_CHECKING:
     from .widget import AttentionWidget
 
 
-class Desk:
+class RequestContext:
     """What a widget knows for the answers to its front-end's questions."""
 
     def __init__(self, widget: AttentionWidget) -> None:
         self._widget = widget
 
     @property
-    def stack(self) -> Layers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers | Sequence[Attention]:
         return self._widget._held.layers
 
-    def levels(self, layer: int) -> Levels:
+    def levels(self, layer: int) -> LevelCache:
         return self._widget._held.levels(layer)
 
-    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
+    def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
         tokens = self._widget._held.tokens(side, layer, batch)
         return None if tokens is None else self._widget._texts.vocabulary(side, tokens)
 
     def tiles(
-        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         return self._tiles(layer, key, key.head, view, addresses, purse)
 
     def _tiles(
-        self, layer: int, key: Key, head: int | str, view: str, addresses: Sequence[Address], purse: cost.Purse
+        self,
+        layer: int,
+        key: LevelKey,
+        head: int | str,
+        view: str,
+        addresses: Sequence[Address],
+        purse: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         widget = self._widget
         of = {"layer": layer, **key._asdict(), "head": head, "version": widget._held.version, "view": view}
@@ -66,16 +72,16 @@ class Desk:
         self._widget._derived.forget()
         self._widget._refresh()
 
-    def both(self, layer: int, batch: int, against: str) -> Both:
+    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
         raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
-    def together(self, layer: int, name: str) -> Together:
+    def together(self, layer: int, name: str) -> CombinedHeadsContext:
         if name != Selection.of(self._widget).shown_head:
             raise ValueError("other heads are selected")
-        return Together(self._widget, layer, name)
+        return CombinedHeadsContext(self._widget, layer, name)
 
 
-class Together(Desk):
+class CombinedHeadsContext(RequestContext):
     """The same for several heads as one: head 0 of one layer."""
 
     def __init__(self, widget: AttentionWidget, layer: int, name: str) -> None:
@@ -86,11 +92,11 @@ class Together(Desk):
     def stack(self) -> Sequence[Attention]:
         return [cast(Attention, self._levels.att)] * len(self._widget._held.layers)  # only this layer is asked for
 
-    def levels(self, layer: int) -> Levels:
+    def levels(self, layer: int) -> LevelCache:
         return self._levels
 
     def tiles(
-        self, layer: int, key: Key, view: str, addresses: Sequence[Address], purse: cost.Purse
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         return self._tiles(layer, key, self._name, view, addresses, purse)
 

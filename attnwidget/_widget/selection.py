@@ -9,7 +9,7 @@ import traitlets
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
-from .layers import Held
+from .layers import ShownLayers
 from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
@@ -46,10 +46,10 @@ class Selection(NamedTuple):
         return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
 
 
-class Selected(traitlets.HasTraits):
+class SelectionTraits(traitlets.HasTraits):
     """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
 
-    _held: Held
+    _held: ShownLayers
 
     layer = Index(help="The selected layer.").tag(sync=True)
     batch = Index(help="The selected sample of the batch.").tag(sync=True)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from .._analysis.metrics import as_ids
 from .._engine.base import Shape
-from .._engine.merged_words import Bounds, merged_tokens
+from .._engine.merged_words import WordBounds, merged_tokens
 from .._engine.merged_words import bounds as word_bounds
 from .._messages import encoding
-from .._tokens.search import Vocabulary
+from .._tokens.search import TokenSearch
 from .._tokens.tokenizers import Spelling, spelling_of, word_ids
 from .._utils.validation import check_tokens
 from ..attention import Attention
@@ -22,7 +22,7 @@ KEPT = 8  # lists of tokens that are known to be right, and as many of their wor
 Samples = list[list[str]]  # the tokens of every sample
 
 
-class Tokens(NamedTuple):
+class GivenTokens(NamedTuple):
     """Tokens as a user gives them: see `AttentionWidget`."""
 
     tokens: Any
@@ -35,21 +35,21 @@ class Tokens(NamedTuple):
         return self.key_tokens if side == "key" and only else self.tokens
 
 
-class Texts:
+class TokenStore:
     """The tokens of a widget, in every form in which they are asked for.
 
     Args:
         given: tells them as they are by now.
     """
 
-    def __init__(self, given: Callable[[], Tokens]) -> None:
+    def __init__(self, given: Callable[[], GivenTokens]) -> None:
         self._given = given
         self._checked: dict[tuple[int, int, int], tuple[Any, Samples | None]] = {}  # by who they are
-        self._bounds: dict[tuple[int, int, int], tuple[Any, Bounds]] = {}
-        self._words: dict[tuple[int, int], tuple[Bounds, list[str], list[str]]] = {}
+        self._bounds: dict[tuple[int, int, int], tuple[Any, WordBounds]] = {}
+        self._words: dict[tuple[int, int], tuple[WordBounds, list[str], list[str]]] = {}
         self._spelled: tuple[Any, Spelling | None] = (None, None)
         self._ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for, as numbers
-        self._vocabularies: dict[str, Vocabulary] = {}
+        self._vocabularies: dict[str, TokenSearch] = {}
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
 
     def forget(self) -> None:
@@ -74,7 +74,9 @@ class Texts:
             self._checked[key] = tokens, samples
         return samples
 
-    def samples(self, side: str, shape: Shape, given: Tokens | None = None, name: str = "tokens") -> Samples | None:
+    def samples(
+        self, side: str, shape: Shape, given: GivenTokens | None = None, name: str = "tokens"
+    ) -> Samples | None:
         """The tokens of all samples of a layer of this shape; None where it has another length.
 
         Args:
@@ -96,7 +98,7 @@ class Texts:
 
     # Merged into words.
 
-    def bounds(self, side: str, att: Attention) -> Bounds | None:
+    def bounds(self, side: str, att: Attention) -> WordBounds | None:
         """The words of a layer's queries or keys; None where it has no tokens."""
         samples = self.samples(side, att.shape)
         if samples is None:
@@ -153,11 +155,11 @@ class Texts:
             self._ids = tokens, as_ids(tokens)
         return self._ids[1]
 
-    def vocabulary(self, side: str, tokens: list[str]) -> Vocabulary:
+    def vocabulary(self, side: str, tokens: list[str]) -> TokenSearch:
         """Tokens that can be searched; of each side those that were last asked for are kept."""
         known = self._vocabularies.get(side)
         if known is None or known.tokens is not tokens:
-            known = self._vocabularies[side] = Vocabulary(tokens)
+            known = self._vocabularies[side] = TokenSearch(tokens)
         return known
 
     def message(self, tokens: list[str] | None) -> dict[str, Any] | None:

@@ -9,15 +9,15 @@ import traitlets
 
 from .._messages import images
 from .._messages.images import Illustration, Patches
-from .selection import Selected
-from .token_store import Texts
+from .selection import SelectionTraits
+from .token_store import TokenStore
 from .traits import Choice, Index, WrongValue, refusing
 
 
-class Captioned(Selected):
+class TokenTraits(SelectionTraits):
     """Tokens, one by one or merged into words, and image patches: those of what is selected are sent."""
 
-    _texts: Texts
+    _texts: TokenStore
     _illustration: Illustration
     _merges = True  # whether pieces can be merged; those of a comparison cannot
 

@@ -20,29 +20,29 @@ from .._engine import overview
 from .._engine.what_if import what_if
 from .._export.html import to_html
 from .._export.preview import still_of
-from .._export.snapshot import LIMIT, Saved
+from .._export.snapshot import LIMIT, Snapshot
 from .._messages import heads_overview as survey
 from .._messages import requests
 from .._messages.heads_overview import Surveys
 from .._messages.images import Illustration
-from .._messages.tiles import Views
+from .._messages.tiles import TileQueue
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
-from .._utils.scheduler import Slices
-from .._utils.throttle import Pace
+from .._utils.scheduler import Scheduler
+from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention, attention_from_weights, attention_of
-from .derived import Derived, Rule
-from .derived_rules import Makers
+from .derived import Derived, DerivedTrait
+from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
-from .findings_cache import Findings
-from .layers import Held
-from .request_context import Desk
+from .findings_cache import FindingsCache
+from .layers import ShownLayers
+from .request_context import RequestContext
 from .selection import FOLLOWED, LISTS, SELECTION, Selection
-from .token_store import Texts, Tokens
-from .token_traits import Captioned
+from .token_store import GivenTokens, TokenStore
+from .token_traits import TokenTraits
 from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
 
 LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
@@ -58,7 +58,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(Captioned, anywidget.AnyWidget):
+class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -387,7 +387,7 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
         data, metadata = made
         return {**data, "image/png": base64.b64encode(still).decode()}, metadata
 
-    def _save_more(self, saved: Saved) -> None:
+    def _save_more(self, saved: Snapshot) -> None:
         """What another kind of widget adds to a file."""
 
     def close(self) -> None:
@@ -410,16 +410,16 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
     def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
         bundled("widget.js")  # raises where there is none
         self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
-        self._slices = Slices(self._guard)
-        self._views = Views(self._slices, self.send)
+        self._slices = Scheduler(self._guard)
+        self._views = TileQueue(self._slices, self.send)
         self._exact = ExactPass(self._slices, self._views, self.send, self._put)
         self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
-        self._findings = Findings(self._slices)
-        self._texts = Texts(lambda: Tokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._findings = FindingsCache(self._slices)
+        self._texts = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
         self._illustration = Illustration()
-        self._makers = Makers(self._exact, self._surveys, self._findings, merges=self._merges)
+        self._makers = TraitBuilders(self._exact, self._surveys, self._findings, merges=self._merges)
         self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
-        self._pace = Pace(self._refresh, self._guard)
+        self._pace = Throttle(self._refresh, self._guard)
         self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
         self._hold(attention)
@@ -440,7 +440,7 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
 
     def _hold(self, attention: Attention | AttentionStack) -> None:
         merged = self.pieces == "words"
-        self._held = Held(attention, self._texts, words=merged, rules=self.what_if, version=self._version)
+        self._held = ShownLayers(attention, self._texts, words=merged, rules=self.what_if, version=self._version)
         self._makers.hold(self._held)
         self._surveys.forget()
         self._texts.forget_ids()
@@ -516,7 +516,7 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
             if later and self._slices.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._slices.hold_back(PAUSE if self._changing else scheduler.AFTER)
 
-    def _rules(self) -> dict[str, Rule]:
+    def _rules(self) -> dict[str, DerivedTrait]:
         return self._makers.rules(Selection.of(self))
 
     def _what_can_wait(self) -> tuple[str, ...]:
@@ -594,5 +594,5 @@ class AttentionWidget(Captioned, anywidget.AnyWidget):
         finally:
             self._in_haste = self._changing = False
 
-    def _desk(self) -> Desk:
-        return Desk(self)
+    def _desk(self) -> RequestContext:
+        return RequestContext(self)

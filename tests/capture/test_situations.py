@@ -280,7 +280,7 @@ def test_who_calls_torch_itself_is_watched_and_others_no_longer_than_needed(
     with torch.no_grad(), capture(model) as cap:
         for _ in range(2):
             model(x)
-            seen.append(isinstance(torch.overrides._get_current_function_mode(), hooks.Watch))
+            seen.append(isinstance(torch.overrides._get_current_function_mode(), hooks.FunctionWatcher))
     assert seen == [watched, watched]
     assert len(cap) == 2
     assert torch.overrides._get_current_function_mode() is None

@@ -17,9 +17,9 @@ from front_end import Array, Desk, attached, decode, decode_cells, decode_tokens
 from golden import check
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
-from attnwidget._engine.level_cache import Key
+from attnwidget._engine.level_cache import LevelKey
 from attnwidget._messages import encoding, requests
-from attnwidget._messages.tiles import Address, Course, encoded, last_of
+from attnwidget._messages.tiles import Address, TileRow, encoded, last_of
 from attnwidget._widget.comparison import ComparisonWidget
 
 NAN, INF = float("nan"), float("inf")
@@ -162,8 +162,8 @@ def long_replies() -> dict[str, Any]:
     for name in ("entropy", "max_entropy"):  # whose last digits are the machine's
         message["replies"][1][name] = round(message["replies"][1][name], 6)
     exact, ranked, page, _ = attached(message["replies"], buffers)
-    key, address = Key(0, 0, "masked", "max"), Address(3, 0, 0, 1)
-    course = Course(desk.levels(0), key, [address])
+    key, address = LevelKey(0, 0, "masked", "max"), Address(3, 0, 0, 1)
+    course = TileRow(desk.levels(0), key, [address])
     sampled, sampled_buffers = encoded(last_of(course.sampled(64)), "masked", 10.0)
     return {
         "message": message,

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, compare, masks
 from attnwidget._engine.cost import cells, normalizers
-from attnwidget._engine.level_cache import Key, Levels
+from attnwidget._engine.level_cache import LevelCache, LevelKey
 
 HOW = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
 
@@ -101,10 +101,10 @@ def test_its_cost_is_that_of_its_heads() -> None:
 
 def test_a_level_of_a_long_head_holds_no_matrix() -> None:
     att = make(3000, is_causal=True)
-    levels = Levels(att.combine([0, 2], "max"))
+    levels = LevelCache(att.combine([0, 2], "max"))
     for _ in levels.visit(0, 0):
         pass
-    kept = levels.find(Key(0, 0, "weights", "max"))
+    kept = levels.find(LevelKey(0, 0, "weights", "max"))
     assert kept is not None
     wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=1500).values
     assert_close(kept.seen.values, wanted, atol=1e-6, rtol=1e-5)

@@ -17,7 +17,7 @@ def test_a_product_is_as_exact_by_either_way(
 ) -> None:
     monkeypatch.setattr(matmul, "X86", pictures)
     k, q = torch.randn(keys, D), torch.randn(queries, D)
-    found = matmul.product(k, q, matmul.Room(keys * queries, k.dtype, k.device))
+    found = matmul.product(k, q, matmul.Scratch(keys * queries, k.dtype, k.device))
     assert found.is_contiguous()
     assert_close(found.double(), k.double() @ q.double().mT, rtol=1e-5, atol=2e-5)
     k[5], q[7, 3] = torch.nan, torch.inf

@@ -19,7 +19,7 @@ from golden import check
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors, snapshot
-from attnwidget._export.snapshot import Choice, choices_of
+from attnwidget._export.snapshot import SavedHead, choices_of
 from attnwidget._messages import encoding
 
 EVIL = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", "&amp;", "<!--"]
@@ -105,19 +105,19 @@ def test_links_answers_and_tokens(tmp_path: Path) -> None:
 def test_what_a_reader_can_switch_to(tmp_path: Path) -> None:
     w = AttentionWidget(*torch.randn(3, 4, 2, 3, 5, 8), layer=1, batch=1, head=2)
     assert len(choices_of(w)) == 12  # 4 layers × 3 heads of the sample that is shown
-    assert choices_of(w, layers="selected", heads="selected") == [Choice(1, 1, 2)]
+    assert choices_of(w, layers="selected", heads="selected") == [SavedHead(1, 1, 2)]
     assert choices_of(w, layers=[3], heads=[0, -1]) == [
-        Choice(1, 1, 0),
-        Choice(1, 1, 2),
-        Choice(3, 1, 0),
-        Choice(3, 1, 2),
+        SavedHead(1, 1, 0),
+        SavedHead(1, 1, 2),
+        SavedHead(3, 1, 0),
+        SavedHead(3, 1, 2),
     ]
     assert len(choices_of(w, samples="all")) == 24
 
 
 def test_of_many_heads_those_that_fit_are_saved() -> None:
     w = AttentionWidget(*tensors(400, 8), head=5)
-    assert choices_of(w) == [Choice(0, 0, 5)]
+    assert choices_of(w) == [SavedHead(0, 0, 5)]
     assert len(choices_of(w, heads="all")) == 8
 
 

@@ -15,10 +15,10 @@ from comm.base_comm import BaseComm
 from ipywidgets.widgets.widget import _put_buffers
 
 from attnwidget import AttentionStack, AttentionWidget
-from attnwidget._engine.level_cache import Levels
-from attnwidget._messages.tiles import Views
-from attnwidget._tokens.search import Vocabulary
-from attnwidget._utils.scheduler import Slices
+from attnwidget._engine.level_cache import LevelCache
+from attnwidget._messages.tiles import TileQueue
+from attnwidget._tokens.search import TokenSearch
+from attnwidget._utils.scheduler import Scheduler
 
 Array = np.ndarray[Any, Any]
 
@@ -128,14 +128,14 @@ class Desk:
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._levels = [Levels(att) for att in self.stack]
-        self._views = Views(Slices(threading.RLock()), lambda content, buffers: None)
+        self._levels = [LevelCache(att) for att in self.stack]
+        self._views = TileQueue(Scheduler(threading.RLock()), lambda content, buffers: None)
 
-    def levels(self, layer: int) -> Levels:
+    def levels(self, layer: int) -> LevelCache:
         return self._levels[layer]
 
-    def vocabulary(self, side: str, layer: int, batch: int) -> Vocabulary | None:
-        return None if self.tokens is None else Vocabulary(self.tokens)
+    def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
+        return None if self.tokens is None else TokenSearch(self.tokens)
 
     def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
         of = {"layer": layer, **key._asdict(), "version": 0, "view": view}

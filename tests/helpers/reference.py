@@ -175,7 +175,7 @@ def score_function(factor: float, slopes: Tensor, blocks: bool) -> Any:
     return change
 
 
-def attention(B: int, H: int, Q: int, K: int, **keywords: object) -> Attention:
+def attention(B: int, H: int, Q: int, K: int, **keywords: Any) -> Attention:
     make = torch.Generator().manual_seed(0)
     q, k = (torch.randn(B, H, n, 4, generator=make) for n in (Q, K))
     return Attention(q, k, k, **keywords)

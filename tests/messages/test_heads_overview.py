@@ -12,7 +12,7 @@ from front_end import FrontEnd, decode, decode_cells
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
-from attnwidget._analysis.head_sampling import Glance, sample
+from attnwidget._analysis.head_sampling import HeadSampler, sample
 from attnwidget._analysis.metrics import NAMES, as_ids
 from attnwidget._engine import overview
 from attnwidget._messages import heads_overview
@@ -28,8 +28,8 @@ def stack_of(*layers: tuple[int, int, int], batches: int = 1, **rules: Any) -> A
     return AttentionStack(made)
 
 
-def glance(att: Attention, rows: int, size: int, batch: int = 0) -> Glance:
-    found = Glance(att, batch, range(att.shape.H), sample(att.shape.Q, rows), size=size)
+def glance(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
+    found = HeadSampler(att, batch, range(att.shape.H), sample(att.shape.Q, rows), size=size)
     for _ in found.steps():
         pass
     return found
@@ -230,18 +230,18 @@ def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: py
 
 def test_what_goes_wrong_is_said(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     w = show(stack_of((2, 2, 8), (2, 2, 8)), view="heatmap")
-    own = Glance.steps
+    own = HeadSampler.steps
 
-    def fail(self: Glance) -> Any:
+    def fail(self: HeadSampler) -> Any:
         if self.att is w.attention[1]:
             raise RuntimeError("out of memory")
         return own(self)
 
-    monkeypatch.setattr(Glance, "steps", fail)
+    monkeypatch.setattr(HeadSampler, "steps", fail)
     w.view = "heads"
     assert w.survey["error"] == "out of memory"
     assert len(w.survey["pictures"]) == 1
-    monkeypatch.setattr(Glance, "steps", own)
+    monkeypatch.setattr(HeadSampler, "steps", own)
     front_end.ask(w, {"id": "r", "kind": "retry"})
     assert w.survey["error"] is None
     assert len(w.survey["pictures"]) == 2

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnwidget import Attention
-from attnwidget._engine.level_cache import Levels
+from attnwidget._engine.level_cache import LevelCache
 from attnwidget._messages import ranking
 
 
@@ -121,7 +121,7 @@ def test_the_strongest_pairs_no_two_of_a_bin(largest: int, skip_first: bool) -> 
     q, k = 3 * torch.randn(70, 8), torch.randn(50, 8)
     k[0] += q.mean(0)
     att = Attention(q, k, is_causal=True)
-    levels = Levels(att, largest=largest)
+    levels = LevelCache(att, largest=largest)
     list(levels.visit(0, 0))
     kept = levels.find(levels.visit(0, 0).key)
     assert kept is not None
@@ -142,7 +142,7 @@ def test_pairs_of_nothing_are_none() -> None:
     blocked = Attention(*torch.randn(2, 6, 4), mask=torch.zeros(6, 6, dtype=torch.bool))
     only_first = Attention(*torch.randn(2, 6, 4), mask=(torch.arange(6) < 1).expand(6, 6), mask_dims="qk")
     for att, skip in ((blocked, False), (only_first, True)):
-        levels = Levels(att)
+        levels = LevelCache(att)
         list(levels.visit(0, 0))
         kept = levels.find(levels.visit(0, 0).key)
         assert kept is not None

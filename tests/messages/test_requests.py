@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnwidget import Attention, AttentionStack
 from attnwidget._engine import cost
-from attnwidget._engine.logsumexp import Pair
+from attnwidget._engine.logsumexp import LogSumExp
 from attnwidget._messages import requests
 
 torch.manual_seed(0)
@@ -325,14 +325,14 @@ def test_what_would_take_seconds_is_refused_with_the_reason(
     if question["kind"] == "strongest":
         return
     known = torch.zeros(40_000)
-    stack[0].remember(0, 0, Pair(known, known + math.log(40_000)))
+    stack[0].remember(0, 0, LogSumExp(known, known + math.log(40_000)))
     assert ask_one(stack, **SMALL, **question)["ok"], "it is cheap once the log-normalizers are known"
 
 
 def test_the_questions_of_one_message_have_one_purse(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {**SMALL, "kind": "ranked", "queries": [0], "count": 1}
     message = requests.Message
-    monkeypatch.setattr(requests, "Message", lambda desk: message(desk, purse=cost.Purse(2500)))
+    monkeypatch.setattr(requests, "Message", lambda desk: message(desk, purse=cost.CostBudget(2500)))
     replies = ask(*({**row, "id": str(n)} for n in range(3)), stack=long(5, 1000))
     assert [reply["ok"] for reply in replies] == [True, True, False]
     assert "ask for fewer at once" in replies[2]["error"]

@@ -25,7 +25,7 @@ RULES: tuple[dict[str, Any], ...] = (
 
 def both(att: Attention, scale: float) -> tuple[Any, Any]:
     """What is drawn at another scale from what was drawn before, and from the start."""
-    kept = stage_pictures.Sketches()
+    kept = stage_pictures.StagePictures()
     kept.draw(att, 0, 0, (), {})
     rules = {"scale": scale}
     again = kept.draw(att.what_if(rules), 0, 0, (), rules)
@@ -56,7 +56,7 @@ def test_at_another_scale_the_pictures_are_those_from_the_start(
 
 
 def test_nothing_is_multiplied_again_while_a_scale_is_dragged(monkeypatch: pytest.MonkeyPatch) -> None:
-    att, kept, drawn = Attention(*torch.randn(3, 100, 8)), stage_pictures.Sketches(), []
+    att, kept, drawn = Attention(*torch.randn(3, 100, 8)), stage_pictures.StagePictures(), []
     own = stage_pictures.stages
     monkeypatch.setattr(stage_pictures, "stages", lambda *all_: (drawn.append(all_), own(*all_))[1])
 

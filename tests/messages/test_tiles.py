@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnwidget._engine import logsumexp, matmul, overview, stages
-from attnwidget._engine.level_cache import Levels
+from attnwidget._engine.level_cache import LevelCache
 from attnwidget.attention import STAGES, Attention
 
 POOLS = ("max", "mean")
@@ -66,7 +66,7 @@ def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
         att.log_normalizer(head=head)
     matrix = case.dense(0, head)
     level = data.draw(st.integers(0, overview.top_level(att)))
-    levels = Levels(att, largest=data.draw(st.sampled_from((1, 7, 16, 100))))
+    levels = LevelCache(att, largest=data.draw(st.sampled_from((1, 7, 16, 100))))
     if data.draw(st.booleans()):
         assert list(levels.visit(0, head, stage=stage, pool=pool, seconds=0))
         assert not list(levels.visit(0, head, stage=stage, pool=pool))
@@ -113,7 +113,7 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     rows = data.draw(st.integers(0, (Q - 1) // (7 * query_bin)))
     region = overview.tile_region(att, 0, head, level=level, row=rows, column=-1, size=7).sample(att)
     assert set(region.queries) == set(places.tolist()) & set(range(rows * 7 * query_bin, (rows + 1) * 7 * query_bin))
-    first = overview.Pass(att, region, stage, pool, 0).whole()
+    first = overview.OverviewPass(att, region, stage, pool, 0).whole()
     part = {name: x[:, region.keys.start :] for name, x in case.dense(0, head).items() if name != "normalizer"}
     exact = pooled_keys(part, torch.tensor(region.queries), stage, pool, query_bin)
     assert_close(first.values.double(), exact[0], **CLOSE[case.q.dtype])
@@ -183,7 +183,7 @@ def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.M
     att = Attention(*torch.randn(2, 3000, 8))
     cells, of = [], matmul.Product.of
 
-    def counting(product: matmul.Product, k: Tensor, room: matmul.Room | None) -> Tensor:
+    def counting(product: matmul.Product, k: Tensor, room: matmul.Scratch | None) -> Tensor:
         cells.append(len(product.q) * len(k))
         return of(product, k, room)
 
@@ -251,8 +251,8 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
     with pytest.raises(TypeError, match="query_bin is None and rows is None: give one of them"):
         overview.sampled(att, 0, 0, columns=4)
     with pytest.raises(ValueError, match="no pool is called"):
-        Levels(att).tile(0, 0, level=0, row=0, column=0, pool="sum")
-    levels = Levels(att)
+        LevelCache(att).tile(0, 0, level=0, row=0, column=0, pool="sum")
+    levels = LevelCache(att)
     list(levels.visit(0, 0))
     with pytest.raises(IndexError, match="column 4 is not there"):
         levels.tile(0, 0, level=0, row=0, column=4)
@@ -261,7 +261,7 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
 def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> None:
     att = Attention(torch.randn(1, 3, 64, 4), torch.randn(1, 3, 64, 4))
     one = 64 * 64 * (4 + 1) + 64 * 4
-    levels = Levels(att, budget=2 * one)
+    levels = LevelCache(att, budget=2 * one)
     for head in range(2):
         list(levels.visit(0, head))
     assert levels.nbytes == 2 * one
@@ -269,7 +269,7 @@ def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> N
     list(levels.visit(0, 2))
     assert [bool(list(levels.visit(0, head))) for head in (2, 0)] == [False, False]
     assert levels.nbytes == 2 * one
-    small = Levels(att, budget=one - 1)
+    small = LevelCache(att, budget=one - 1)
     list(small.visit(0, 0))
     assert small.nbytes == 0
     assert small.tile(0, 0, level=1, row=0, column=0).values.shape == (32, 32)
@@ -279,7 +279,7 @@ def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> N
 def test_levels_of_tensors_that_changed_are_not_used() -> None:
     q, k = torch.randn(2, 40, 4)
     att = Attention(q, k)
-    levels = Levels(att)
+    levels = LevelCache(att)
     list(levels.visit(0, 0))
     q.neg_()
     assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block())
@@ -343,7 +343,7 @@ def test_a_slice_is_short_at_any_length() -> None:
 def test_rows_of_a_tile_are_had_in_slices_too() -> None:
     att = Attention(torch.randn(1000, 16), torch.randn(100_000, 16))
     region = overview.tile_region(att, 0, 0, level=0, row=0, column=7, size=256)
-    slices = overview.Pass(att, region, "weights", "max", 0)
+    slices = overview.OverviewPass(att, region, "weights", "max", 0)
     shares = list(slices)
     assert len(shares) >= 100_000 // stages.KEYS
     assert shares == sorted(shares)

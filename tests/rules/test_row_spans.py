@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attnwidget import Attention, masks
 from attnwidget._rules import rules
 from attnwidget._rules.row_spans import Spans, as_spans, simplest, together
-from attnwidget._utils.indexing import Cells
+from attnwidget._utils.indexing import Block
 from attnwidget.masks import Band, Padding
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def test_spans_say_what_the_mask_says(mask: torch.Tensor, data: st.DataObject) -
     assert spans is not None
     b, h = data.draw(st.integers(0, B - 1)), data.draw(st.integers(0, H - 1))
     first, start = data.draw(st.integers(0, Q - 1)), data.draw(st.integers(0, K - 1))
-    cells = Cells(b, h, range(first, data.draw(st.integers(first + 1, Q))), range(start, K))
+    cells = Block(b, h, range(first, data.draw(st.integers(first + 1, Q))), range(start, K))
     inside = mask[b, h, first : cells.queries.stop, start:]
     outer, inner = spans.bounds(cells)
     assert torch.equal(rules.ask(spans, cells, CPU), inside)

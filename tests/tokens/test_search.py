@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnwidget._tokens.search import Vocabulary
+from attnwidget._tokens.search import TokenSearch
 
 TOKENS = ["The", "Ġriver", "Ġbank", "##bank", "▁the", "bankers</w>", "then", "日本", "", "STRASSE", "straße"]
 
@@ -28,11 +28,11 @@ TOKENS = ["The", "Ġriver", "Ġbank", "##bank", "▁the", "bankers</w>", "then",
     ],
 )
 def test_what_is_found(text: str, start: int, positions: list[int], total: int) -> None:
-    assert Vocabulary(TOKENS).find(text, start=start, count=20) == (positions, total)
+    assert TokenSearch(TOKENS).find(text, start=start, count=20) == (positions, total)
 
 
 def test_no_more_than_asked_for_and_all_are_counted() -> None:
-    vocabulary = Vocabulary(["a", "b"] * 100_000)
+    vocabulary = TokenSearch(["a", "b"] * 100_000)
     assert vocabulary.find("a", start=199_997, count=3) == ([199_998, 0, 2], 100_000)
 
 
@@ -42,4 +42,4 @@ def test_those_that_are_it_come_before_those_that_contain_it(tokens: list[str], 
     turned = [*range(start, len(tokens)), *range(start)]
     same = [at for at in turned if tokens[at].lower() in ("a", "ġa")]
     others = [at for at in turned if tokens[at] == "ab"]
-    assert Vocabulary(tokens).find("a", start=start, count=20) == (same + others, len(same) + len(others))
+    assert TokenSearch(tokens).find("a", start=start, count=20) == (same + others, len(same) + len(others))

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnwidget._utils.scheduler import Slices
+from attnwidget._utils.scheduler import Scheduler
 
 
 def counting(seen: list[object], name: object, count: int) -> Iterator[None]:
@@ -21,13 +21,13 @@ def counting(seen: list[object], name: object, count: int) -> Iterator[None]:
         yield
 
 
-async def until_done(slices: Slices) -> None:
+async def until_done(slices: Scheduler) -> None:
     while slices.names:
         await asyncio.sleep(0.001)
 
 
 def test_without_a_loop_nothing_starts() -> None:
-    slices = Slices(threading.RLock())
+    slices = Scheduler(threading.RLock())
     assert slices.find_loop() is None
     assert slices.start("a", iter([1])) is False
     assert slices.names == []
@@ -37,7 +37,7 @@ def test_others_come_in_between_two_steps() -> None:
     order: list[object] = []
 
     async def main() -> None:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
         slices.start("job", counting(order, "job", 5))
         while slices.names:
             order.append("other")
@@ -53,7 +53,7 @@ def test_the_most_urgent_goes_first_and_what_is_dropped_no_further() -> None:
     seen: list[object] = []
 
     async def main() -> None:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
         slices.start("pass", counting(seen, "pass", 2), 10)
         slices.start("old", counting(seen, "old", 2), -1)
         slices.start("new", counting(seen, "new", 2), -2)
@@ -70,7 +70,7 @@ def test_a_job_takes_the_place_of_the_one_with_its_name() -> None:
     seen: list[object] = []
 
     async def main() -> None:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
         slices.start("a", counting(seen, "first", 3))
         await asyncio.sleep(0.01)
         slices.start("a", counting(seen, "second", 2))
@@ -89,7 +89,7 @@ def test_a_job_that_fails_ends_alone_and_silently(caplog: pytest.LogCaptureFixtu
         raise RuntimeError("out of memory")
 
     async def main() -> None:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
         slices.start("bad", failing(), 0)
         slices.start("good", counting(seen, "good", 2), 1)
         await until_done(slices)
@@ -104,7 +104,7 @@ def test_a_step_may_start_and_drop_jobs() -> None:
     seen: list[object] = []
 
     async def main() -> None:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
 
         def starting() -> Iterator[None]:
             slices.drop("self")
@@ -125,7 +125,7 @@ def test_while_another_thread_holds_the_lock_the_loop_goes_on() -> None:
     turns: list[list[object]] = []
 
     async def main() -> None:
-        slices = Slices(lock)
+        slices = Scheduler(lock)
         held, go = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -157,7 +157,7 @@ def test_a_job_of_another_thread_runs_on_the_main_loop() -> None:
         yield
 
     async def main() -> None:
-        slices = Slices(threading.RLock())  # it has seen the main thread's loop
+        slices = Scheduler(threading.RLock())  # it has seen the main thread's loop
 
         async def elsewhere() -> bool:
             return slices.start("a", steps())
@@ -171,7 +171,7 @@ def test_a_job_of_another_thread_runs_on_the_main_loop() -> None:
 
 def test_after_a_loop_has_ended_the_next_one_serves() -> None:
     seen: list[object] = []
-    slices = Slices(threading.RLock())
+    slices = Scheduler(threading.RLock())
 
     async def first() -> None:
         slices.start("a", counting(seen, "a", 10**6))
@@ -190,7 +190,7 @@ def test_after_a_loop_has_ended_the_next_one_serves() -> None:
 
 def test_nothing_runs_for_a_while_after_an_answer() -> None:
     async def main() -> float:
-        slices = Slices(threading.RLock())
+        slices = Scheduler(threading.RLock())
         ran: list[float] = []
 
         def steps() -> Iterator[None]:
@@ -216,7 +216,7 @@ def test_what_is_cleared_is_let_go() -> None:
             return None
 
     async def main() -> None:
-        slices, steps = Slices(threading.RLock()), Steps()
+        slices, steps = Scheduler(threading.RLock()), Steps()
         end = weakref.ref(steps)
         slices.start("a", steps)
         del steps

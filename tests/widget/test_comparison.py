@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
 from attnwidget._engine import cost
-from attnwidget._engine.level_cache import Key
+from attnwidget._engine.level_cache import LevelKey
 from attnwidget._messages import comparison, picture
 from attnwidget._messages.picture import MASKED
 from attnwidget.attention import STAGES
@@ -61,8 +61,8 @@ def test_the_difference_is_that_of_the_dense_matrices(case: Case, seed: int, sta
     mask = torch.rand(Q, K, generator=make) > 0.3
     k = case.k if same else torch.randn(case.k.shape, generator=make).to(case.k.dtype)
     b = Attention(case.q, k, case.v, mask=mask, mask_dims="qk", scale=0.5)
-    both = comparison.Both(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
-    made = comparison.pictures(both, Key(0, head, stage, "max"))
+    both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
+    made = comparison.pictures(both, LevelKey(0, head, stage, "max"))
     group = head // (H // case.k.shape[1])
     second = dense(case.q[0, head], k[0, group], case.v[0, group], allowed=mask, scale=0.5)
     wanted, there = expected(case.dense(0, head), second, stage)
@@ -99,12 +99,12 @@ def test_a_bin_has_the_change_of_largest_size(
         Attention(q, k, v, mask=torch.rand(Q, K, generator=make) > 0.5, mask_dims="qk"),
         Attention(q, k, v, is_causal=True),
     )
-    both = comparison.Both(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
+    both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "SIZE", size)
         patch.setattr(comparison, "QUERIES", 7)
         patch.setattr(comparison, "KEYS", 5)
-        made = comparison.pictures(both, Key(0, 0, stage, pool))
+        made = comparison.pictures(both, LevelKey(0, 0, stage, pool))
     change = b.block(stage) - a.block(stage)
     there = torch.ones(Q, K).bool()
     if stage in MASKED:
@@ -170,7 +170,7 @@ def test_of_a_very_long_head_fewer_rows_are_looked_at(monkeypatch: pytest.Monkey
 
 def test_nothing_as_large_as_a_long_head_is_held() -> None:
     q, k = torch.randn(2, 3000, 4)
-    both = comparison.Both(
+    both = comparison.ComparedPair(
         Attention(q, k),
         Attention(q, k, is_causal=True),
         *[comparison.together((3000, 3000), (None, None), ("A", "B"), "")] * 2,
@@ -185,7 +185,7 @@ def test_nothing_as_large_as_a_long_head_is_held() -> None:
             return found
 
     with Watch():
-        comparison.pictures(both, Key(0, 0, "weights", "max"))
+        comparison.pictures(both, LevelKey(0, 0, "weights", "max"))
     assert max(sizes) <= 512 * 2048
 
 
@@ -471,5 +471,5 @@ def test_what_cannot_be_computed_is_said(front_end: FrontEnd, monkeypatch: pytes
 def test_is_long_of_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "AT_ONCE", 150_000)
     a, b = attentions(600, heads=1)
-    assert picture.is_long(a, Key(0, 0, "weights", "max"))
+    assert picture.is_long(a, LevelKey(0, 0, "weights", "max"))
     assert compare(b, a).comparison["sampled"] is not None

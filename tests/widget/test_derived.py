@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnwidget._widget.derived import Derived, Rule
+from attnwidget._widget.derived import Derived, DerivedTrait
 
 
 class Box:
@@ -20,12 +20,12 @@ class Box:
         self.put: dict[str, Any] = {}
         self.derived = Derived(self.rules, self.put.__setitem__, lambda: self.strict)
 
-    def rules(self) -> dict[str, Rule]:
+    def rules(self) -> dict[str, DerivedTrait]:
         of = () if self.number is None else (self.number,)
         return {
-            "square": Rule(of, self.square, leave=self.leave),
-            "inverse": Rule(of, lambda number: 1 / number, lambda error, number: f"{number}: {error}"),
-            "strictly": Rule(of, lambda number: 1 / number, instead=None),
+            "square": DerivedTrait(of, self.square, leave=self.leave),
+            "inverse": DerivedTrait(of, lambda number: 1 / number, lambda error, number: f"{number}: {error}"),
+            "strictly": DerivedTrait(of, lambda number: 1 / number, instead=None),
         }
 
     def square(self, number: int) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from attnwidget import Attention
 from attnwidget._widget import token_store
-from attnwidget._widget.token_store import Texts, Tokens
+from attnwidget._widget.token_store import GivenTokens, TokenStore
 
 PIECES = ["Ġthe", "Ġriver", "Ġbank", "s"]
 
@@ -32,8 +32,8 @@ def layer(queries: int = 4, keys: int = 4, samples: int = 2) -> Attention:
     return Attention(torch.zeros(samples, 1, queries, 2), torch.zeros(samples, 1, keys, 2))
 
 
-def of(tokens: Sequence[Any], key_tokens: Sequence[Any] | None = None) -> Texts:
-    return Texts(lambda: Tokens(tokens, key_tokens))
+def of(tokens: Sequence[Any], key_tokens: Sequence[Any] | None = None) -> TokenStore:
+    return TokenStore(lambda: GivenTokens(tokens, key_tokens))
 
 
 def test_tokens_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ipywidgets.widgets import widget as ipywidget
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
-from attnwidget._analysis.head_sampling import Glance
+from attnwidget._analysis.head_sampling import HeadSampler
 from attnwidget._engine import overview as pyramid
 
 Make = Callable[..., AttentionWidget]
@@ -598,14 +598,14 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 97.00 GiB")
         return overview(att, batch, head, **keywords)
 
-    def steps(self: Glance) -> Iterator[None]:
+    def steps(self: HeadSampler) -> Iterator[None]:
         if heads & set(self.heads):
             raise RuntimeError("CUDA out of memory. Tried to allocate 97.00 GiB")
         return small(self)
 
-    small = Glance.steps
+    small = HeadSampler.steps
     monkeypatch.setattr(pyramid, "overview", failing)
-    monkeypatch.setattr(Glance, "steps", steps)
+    monkeypatch.setattr(HeadSampler, "steps", steps)
     return heads
 
 

@@ -21,7 +21,7 @@ from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells, decode_tok
 from attnwidget import Attention, AttentionStack, AttentionWidget, masks
 from attnwidget._engine import cost, overview
 from attnwidget._engine import level_cache as levels
-from attnwidget._engine.level_cache import Visit
+from attnwidget._engine.level_cache import LevelBuild
 from attnwidget._messages import encoding, picture, tiles
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
@@ -38,8 +38,8 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step for each block, and word after each, so that something can happen at any point."""
     monkeypatch.setattr(picture, "OFTEN", 0.0)
     monkeypatch.setattr(picture, "TELLING", 0.0)
-    init = Visit.__init__
-    monkeypatch.setattr(Visit, "__init__", lambda self, levels, key, seconds: init(self, levels, key, 0))
+    init = LevelBuild.__init__
+    monkeypatch.setattr(LevelBuild, "__init__", lambda self, levels, key, seconds: init(self, levels, key, 0))
 
 
 def tensors(queries: int = Q, keys: int = K, heads: int = 1, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,7 +126,7 @@ def test_the_picture_becomes_exact_on_the_loop(stage: str, signed: bool, pool: s
     made = front_end.state(w)["picture"]
     assert (made["sampled"], made["error"], made["own_keys"]) == (None, None, 2500)
     values, kinds = drawn(made)
-    seen = overview.Pass(
+    seen = overview.OverviewPass(
         w.attention,
         overview.Region(0, 0, range(3000), range(2500), made["query_bin"], made["key_bin"]),
         stage,
@@ -259,9 +259,9 @@ def test_what_is_no_longer_wanted_is_not_computed(
     act: str, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k = tensors(2100, 2100, heads=2)
-    visits: list[Visit] = []
-    init = Visit.__init__
-    monkeypatch.setattr(Visit, "__init__", lambda self, *a: (visits.append(self), init(self, *a))[1])  # type: ignore[func-returns-value]
+    visits: list[LevelBuild] = []
+    init = LevelBuild.__init__
+    monkeypatch.setattr(LevelBuild, "__init__", lambda self, *a: (visits.append(self), init(self, *a))[1])  # type: ignore[func-returns-value]
 
     async def main() -> None:
         w = AttentionWidget(q, k)
@@ -393,9 +393,9 @@ def test_an_error_on_the_way_becomes_the_pictures(
     front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     q, k = tensors(2100, 2100)
-    whole = Visit.__next__
+    whole = LevelBuild.__next__
 
-    def failing(self: Visit) -> float:
+    def failing(self: LevelBuild) -> float:
         if self.share > 0:
             raise RuntimeError("CUDA out of memory. Tried to allocate 97.00 GiB")
         return whole(self)
@@ -403,7 +403,7 @@ def test_an_error_on_the_way_becomes_the_pictures(
     async def main() -> None:
         w = AttentionWidget(q, k)
         with monkeypatch.context() as patch:
-            patch.setattr(Visit, "__next__", failing)
+            patch.setattr(LevelBuild, "__next__", failing)
             await until(is_done(w))
         state = front_end.state(w)["picture"]
         assert state["error"] == "CUDA out of memory. Tried to allocate 97.00 GiB"
@@ -699,13 +699,13 @@ def test_where_no_loop_runs_slow_tiles_stay_sampled(front_end: FrontEnd) -> None
 def test_a_view_that_has_moved_on_gets_its_new_tiles_only(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(5000, 700)
     computed: list[tuple[str, int]] = []
-    through = tiles.Views._through
+    through = tiles.TileQueue._through
 
     def watched(self: Any, wanted: Any, steps: Any) -> Any:
         computed.append((wanted.of["view"], wanted.slow[0].addresses[0].row))
         return through(self, wanted, steps)
 
-    monkeypatch.setattr(tiles.Views, "_through", watched)
+    monkeypatch.setattr(tiles.TileQueue, "_through", watched)
 
     async def main() -> None:
         w = AttentionWidget(q, k)

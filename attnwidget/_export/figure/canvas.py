@@ -24,7 +24,7 @@ IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "at
 Array = np.ndarray[Any, Any]
 
 
-class Paper:
+class Canvas:
     """One figure, `width` inches wide; `done` gives it its height."""
 
     def __init__(self, width: float, dpi: float, look: Look) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._engine.level_cache import Key
+from ..._engine.level_cache import LevelKey
 from ..._messages import comparison, decoding
-from ..._messages.decoding import Shown
+from ..._messages.decoding import DecodedMatrix
 from ..._tokens.display import short_number
 from . import heatmap
 from .heatmap import Place, cells
 
 if TYPE_CHECKING:
-    from .figure import Sheet
+    from .figure import FigureContext
 
 BETWEEN = 21  # pixels between two pictures
 PARTS = ("a", "b", "change")
 
 
-def draw(sheet: Sheet, top: float) -> float:
+def draw(sheet: FigureContext, top: float) -> float:
     """The three pictures side by side; returns where they end."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
     made = _made(widget)
@@ -50,19 +50,19 @@ def _made(widget: Any) -> dict[str, Any] | None:
         found: dict[str, Any] = widget.comparison
         return found
     both = widget._both(widget.layer, widget.batch)
-    made = comparison.pictures(both, Key(widget.batch, widget.head, widget.stage, widget.pool))
+    made = comparison.pictures(both, LevelKey(widget.batch, widget.head, widget.stage, widget.pool))
     return {**made, "stage": widget.stage, "pool": widget.pool}
 
 
-def _part(made: dict[str, Any], name: str) -> Shown:
+def _part(made: dict[str, Any], name: str) -> DecodedMatrix:
     one = decoding.of_picture({**made, **made[name]})
     if name != "change":
         return one
     values = dict(vars(one), stage="scores")  # a change has two directions, whatever it is a change of
-    return Shown(**values)
+    return DecodedMatrix(**values)
 
 
-def _legend(sheet: Sheet, one: Shown, color_range: Any, x: float, y: float, side: float) -> float:
+def _legend(sheet: FigureContext, one: DecodedMatrix, color_range: Any, x: float, y: float, side: float) -> float:
     scale = decoding.scale_of(one, "linear", color_range)
     sheet.paper.image(sheet.table(one.kind)[None], (x, y, min(side, 160), 6))
     ends = ((x, scale.low, "left"), (x + min(side, 160), scale.high, "right"))

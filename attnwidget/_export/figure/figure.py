@@ -8,7 +8,7 @@ from ..._messages import decoding
 from ..._tokens.display import Label, labels_of, status_number
 from .. import colors
 from . import compare, graph, heatmap, stages
-from .canvas import Paper
+from .canvas import Canvas
 
 if TYPE_CHECKING:
     from ..._widget.widget import AttentionWidget
@@ -25,10 +25,10 @@ VIEWS = {
 }
 
 
-class Sheet:
+class FigureContext:
     """What the drawing of any view needs of a widget."""
 
-    def __init__(self, widget: AttentionWidget, paper: Paper) -> None:
+    def __init__(self, widget: AttentionWidget, paper: Canvas) -> None:
         self.widget, self.paper, self.look = widget, paper, paper.look
         self.left, self.right = float(MARGIN), paper.width - MARGIN
         shape = widget._selected.shape
@@ -47,8 +47,8 @@ def figure_of(widget: AttentionWidget, *, width: float, dpi: float) -> Any:
     _check("dpi", dpi, DPI, "dots per inch")
     if widget.picture.get("values") is None:
         raise ValueError(widget.picture.get("error") or "nothing has been computed yet")
-    paper = Paper(width, dpi, colors.look_of(widget.theme))
-    sheet = Sheet(widget, paper)
+    paper = Canvas(width, dpi, colors.look_of(widget.theme))
+    sheet = FigureContext(widget, paper)
     top = _title(sheet)
     draw, words = VIEWS.get(widget.view), ""
     if draw is None:
@@ -64,7 +64,7 @@ def _check(name: str, value: Any, bounds: tuple[float, float], unit: str) -> Non
         raise ValueError(f"{name} is {value}: give {bounds[0]:g} to {bounds[1]:g} {unit}")
 
 
-def _title(sheet: Sheet) -> float:
+def _title(sheet: FigureContext) -> float:
     title = sheet.widget.title
     if not title:
         return float(MARGIN)
@@ -72,7 +72,7 @@ def _title(sheet: Sheet) -> float:
     return MARGIN + 30.0
 
 
-def _footer(sheet: Sheet, top: float, words: str) -> float:
+def _footer(sheet: FigureContext, top: float, words: str) -> float:
     """What is pinned and its number on the left, of what all of it is on the right; below that what has to be said."""
     paper, look = sheet.paper, sheet.look
     said, facts = _pinned(sheet), _facts(sheet.widget)
@@ -91,11 +91,11 @@ def _footer(sheet: Sheet, top: float, words: str) -> float:
     return y + 8
 
 
-def _fit(sheet: Sheet, text: str, size: float, bold: bool = False) -> str:
+def _fit(sheet: FigureContext, text: str, size: float, bold: bool = False) -> str:
     return sheet.paper.shorten(text, sheet.right - sheet.left, size, bold)
 
 
-def _pinned(sheet: Sheet) -> str:
+def _pinned(sheet: FigureContext) -> str:
     widget = sheet.widget
     places = [
         _place(labels[at], at, side, named)

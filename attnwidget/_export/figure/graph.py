@@ -17,7 +17,7 @@ from ..._tokens.display import Label, list_number
 from .. import colors
 
 if TYPE_CHECKING:
-    from .figure import Sheet
+    from .figure import FigureContext
 
 PITCHES = (22, 16, 12)  # pixels of a row, the largest that fit
 TALL = 640
@@ -57,7 +57,7 @@ class Lane(NamedTuple):
     height: float
 
 
-def draw(sheet: Sheet, top: float) -> float:
+def draw(sheet: FigureContext, top: float) -> float:
     """The graph of the widget's heads; returns where it ends."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
     side = "query" if widget.query is not None else "key"
@@ -107,7 +107,7 @@ def draw(sheet: Sheet, top: float) -> float:
     return _legend(sheet, bottom + 14, fills, several, place is not None)
 
 
-def _row(sheet: Sheet, side: str, place: int) -> list[Link]:
+def _row(sheet: FigureContext, side: str, place: int) -> list[Link]:
     """All weights of the pinned token, of every head that is shown."""
     widget, links = sheet.widget, []
     for at, head in enumerate(widget.heads):
@@ -124,7 +124,7 @@ def _row(sheet: Sheet, side: str, place: int) -> list[Link]:
     return links
 
 
-def _kept(sheet: Sheet, links: list[Link]) -> list[Link]:
+def _kept(sheet: FigureContext, links: list[Link]) -> list[Link]:
     """As `top_k` and `threshold` say."""
     widget = sheet.widget
     kept = [link for link in links if link.weight >= widget.threshold]
@@ -139,7 +139,7 @@ def _kept(sheet: Sheet, links: list[Link]) -> list[Link]:
     return found
 
 
-def _lanes(sheet: Sheet, side: str, place: int | None, focus: list[Link]) -> tuple[Lane, Lane]:
+def _lanes(sheet: FigureContext, side: str, place: int | None, focus: list[Link]) -> tuple[Lane, Lane]:
     shape = sheet.widget._selected.shape
     strong = sorted(focus, key=lambda link: -link.weight)
     others = list(dict.fromkeys(link.key if side == "query" else link.query for link in strong))[:16]
@@ -175,7 +175,7 @@ def _lane(count: int, keep: list[int] | None) -> Lane:
     return Lane(y, list(y), gaps, each, len(rows) * each)
 
 
-def _room(sheet: Sheet, labels: Sequence[Label], lane: Lane) -> float:
+def _room(sheet: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
     paper = sheet.paper
     size = _size(lane.pitch)
     widths = [paper.measure(labels[i].text, size, True) + _under(sheet, labels[i]) for i in lane.labelled[:512]]
@@ -183,7 +183,7 @@ def _room(sheet: Sheet, labels: Sequence[Label], lane: Lane) -> float:
     return min(MOST_LABEL, max([40.0, *widths, *gaps]) + 8)
 
 
-def _under(sheet: Sheet, label: Label) -> float:
+def _under(sheet: FigureContext, label: Label) -> float:
     return sheet.paper.measure(label.subscript, 9) + 1 if label.subscript else 0
 
 
@@ -196,7 +196,7 @@ def _gap(count: int) -> str:
 
 
 def _labels(
-    sheet: Sheet,
+    sheet: FigureContext,
     labels: Sequence[Label],
     lane: Lane,
     x: float,
@@ -228,7 +228,7 @@ def _labels(
 
 
 def _curves(
-    sheet: Sheet,
+    sheet: FigureContext,
     lanes: tuple[Lane, Lane],
     x: tuple[float, float],
     top: float,
@@ -265,7 +265,7 @@ def _curves(
 
 
 def _bands(
-    sheet: Sheet,
+    sheet: FigureContext,
     lanes: tuple[Lane, Lane],
     x: tuple[float, float],
     top: float,
@@ -318,7 +318,14 @@ def _bands(
 
 
 def _bars(
-    sheet: Sheet, lane: Lane, x: float, room: float, head: float, top: float, row: list[Link], fills: Sequence[str]
+    sheet: FigureContext,
+    lane: Lane,
+    x: float,
+    room: float,
+    head: float,
+    top: float,
+    row: list[Link],
+    fills: Sequence[str],
 ) -> None:
     """Beside each key its weight by head, and the mean over the heads."""
     paper, look, heads = sheet.paper, sheet.look, len(fills)
@@ -347,7 +354,7 @@ def _bars(
             paper.text(sheet.right, y, text, size=_size(lane.pitch), color=color, align="right")
 
 
-def _legend(sheet: Sheet, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
+def _legend(sheet: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
     """Which colour is which head, and what a width says."""
     paper, look, x = sheet.paper, sheet.look, sheet.left
     if several:

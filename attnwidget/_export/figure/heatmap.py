@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..._messages import decoding
-from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, Shown
+from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from ..._tokens.display import Label, cell_number, short_number, ticks
 from .. import colors
 
 if TYPE_CHECKING:
-    from .figure import Sheet
+    from .figure import FigureContext
 
 LARGEST = 44  # pixels of a cell
 TALLEST = 1.5  # times its width, of a picture with more queries than keys
@@ -48,7 +48,7 @@ class Place(NamedTuple):
         return self.cell * self.rows
 
 
-def draw(sheet: Sheet, top: float) -> float:
+def draw(sheet: FigureContext, top: float) -> float:
     """The picture, its labels and its legend; returns where they end."""
     widget = sheet.widget
     seen = decoding.of_picture(widget._exact.as_far_as_known(widget.picture))
@@ -59,7 +59,7 @@ def draw(sheet: Sheet, top: float) -> float:
     return legend(sheet, seen, place.x, place.y + place.height + 14)
 
 
-def placed(sheet: Sheet, seen: Shown, top: float) -> Place:
+def placed(sheet: FigureContext, seen: DecodedMatrix, top: float) -> Place:
     """As large as there is room for it beside the labels, which need more of it the larger it is."""
     rows, columns = seen.values.shape
     left = sheet.left + _query_room(sheet, seen) + 8
@@ -71,7 +71,7 @@ def placed(sheet: Sheet, seen: Shown, top: float) -> Place:
     return Place(left, top + _key_room(sheet, seen, cell), cell, rows, columns)
 
 
-def cells(sheet: Sheet, seen: Shown, place: Place, color_scale: str, color_range: Any) -> None:
+def cells(sheet: FigureContext, seen: DecodedMatrix, place: Place, color_scale: str, color_range: Any) -> None:
     """A tile for every number, none for what is masked."""
     table, look = sheet.table(seen.kind), sheet.look
     index = decoding.indices(seen, color_scale, color_range)
@@ -94,7 +94,7 @@ def cells(sheet: Sheet, seen: Shown, place: Place, color_scale: str, color_range
         _numbers(sheet, seen, place, table[index])
 
 
-def _marks(sheet: Sheet, seen: Shown, place: Place) -> None:
+def _marks(sheet: FigureContext, seen: DecodedMatrix, place: Place) -> None:
     """A slash where nothing is allowed, a cross where a number is none."""
     paper, look, cell = sheet.paper, sheet.look, place.cell
     if cell >= SLASHES_FROM:
@@ -113,7 +113,7 @@ def _marks(sheet: Sheet, seen: Shown, place: Place) -> None:
             paper.frame(_box(place, row, column), 1, look.ink, _radius(cell))
 
 
-def _numbers(sheet: Sheet, seen: Shown, place: Place, painted: colors.Array) -> None:
+def _numbers(sheet: FigureContext, seen: DecodedMatrix, place: Place, painted: colors.Array) -> None:
     size = 9 if place.cell < 28 else 10 if place.cell < 34 else 11
     most = max(abs(seen.low or 0), abs(seen.high or 0)) or 1
     for row, column in np.argwhere(seen.kinds == NUMBER):
@@ -144,7 +144,7 @@ def _radius(cell: float) -> float:
 # Labels: tokens where there is room for them, else positions.
 
 
-def labels(sheet: Sheet, seen: Shown, place: Place) -> None:
+def labels(sheet: FigureContext, seen: DecodedMatrix, place: Place) -> None:
     """Queries on the left, keys above, slanting; beside a pinned one there is no room for another."""
     widget = sheet.widget
     size = _size(place.cell)
@@ -169,7 +169,7 @@ def _places(
     return [*others, (at, labels[pinned], True)]
 
 
-def _beside(sheet: Sheet, x: float, y: float, label: Label, size: float, pinned: bool) -> None:
+def _beside(sheet: FigureContext, x: float, y: float, label: Label, size: float, pinned: bool) -> None:
     paper, look = sheet.paper, sheet.look
     under = paper.measure(label.subscript, 9) + 1 if label.subscript else 0
     text = paper.shorten(label.text, MOST_LABEL - under, size, pinned)
@@ -182,7 +182,9 @@ def _beside(sheet: Sheet, x: float, y: float, label: Label, size: float, pinned:
         paper.text(x, y + 3, label.subscript, size=9, color=look.page if pinned else look.ink3, align="right")
 
 
-def _above(sheet: Sheet, x: float, y: float, label: Label, size: float, slant: bool, pinned: bool, cell: float) -> None:
+def _above(
+    sheet: FigureContext, x: float, y: float, label: Label, size: float, slant: bool, pinned: bool, cell: float
+) -> None:
     paper, look = sheet.paper, sheet.look
     color = look.ink if pinned else look.ink3 if label.special else look.ink2
     text = paper.shorten(label.text, 108, size, pinned)
@@ -213,7 +215,7 @@ def _shown_labels(labels: Sequence[Label], bin_: int, cell: float, count: int) -
     return [(at // bin_, Label(f"{at:,}", "", False)) for at in range(0, count, max(1, step))]
 
 
-def _query_room(sheet: Sheet, seen: Shown) -> float:
+def _query_room(sheet: FigureContext, seen: DecodedMatrix) -> float:
     """What the longest label takes that is there at any size of the cells."""
     paper = sheet.paper
     own = sheet.queries if seen.query_bin == 1 and len(sheet.queries) <= 128 else sheet.queries[:1]
@@ -228,14 +230,14 @@ def _query_room(sheet: Sheet, seen: Shown) -> float:
     return min(MOST_LABEL, max(widths)) + (5 if pinned else 0)
 
 
-def _key_room(sheet: Sheet, seen: Shown, cell: float) -> float:
+def _key_room(sheet: FigureContext, seen: DecodedMatrix, cell: float) -> float:
     if cell < LABELS_FROM or seen.key_bin > 1:
         return 34
     longest = max((sheet.paper.measure(label.text, _size(cell), True) for label in sheet.keys), default=0)
     return min(96.0, longest * 0.7071 + 16)
 
 
-def _sticks_out(sheet: Sheet, seen: Shown, cell: float) -> float:
+def _sticks_out(sheet: FigureContext, seen: DecodedMatrix, cell: float) -> float:
     """How far the last slanting labels reach beyond the picture."""
     if cell < LABELS_FROM or seen.key_bin > 1:
         return 0
@@ -246,7 +248,7 @@ def _sticks_out(sheet: Sheet, seen: Shown, cell: float) -> float:
     return out
 
 
-def pins(sheet: Sheet, seen: Shown, place: Place) -> None:
+def pins(sheet: FigureContext, seen: DecodedMatrix, place: Place) -> None:
     """A ring around each pinned cell; along the edges of the row and column of the last of them, lines."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
     for query, key in widget.pins:
@@ -272,7 +274,7 @@ def pins(sheet: Sheet, seen: Shown, place: Place) -> None:
 # The legend.
 
 
-def legend(sheet: Sheet, seen: Shown, x: float, y: float, room: float | None = None) -> float:
+def legend(sheet: FigureContext, seen: DecodedMatrix, x: float, y: float, room: float | None = None) -> float:
     """The ramp with its ends, and every kind of cell that is there; returns where it ends."""
     paper, look, widget = sheet.paper, sheet.look, sheet.widget
     name = {"weights": "Weight", "contribution": "Contribution"}.get(seen.stage, seen.stage.capitalize())
@@ -298,7 +300,7 @@ def legend(sheet: Sheet, seen: Shown, x: float, y: float, room: float | None = N
     return max(y + 24, line + 8)
 
 
-def _ticks(seen: Shown, color_scale: str, color_range: Any) -> list[tuple[float, str, bool]]:
+def _ticks(seen: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str, bool]]:
     if color_range == "row":
         ends = ["− row's most", "0", "row's most"] if seen.kind == "diverging" else ["0", "row's maximum"]
         return [(i / (len(ends) - 1), text, i == len(ends) - 1) for i, text in enumerate(ends)]
@@ -311,7 +313,7 @@ def _ticks(seen: Shown, color_scale: str, color_range: Any) -> list[tuple[float,
     ]
 
 
-def _words(seen: Shown, color_range: Any) -> list[tuple[int | None, str]]:
+def _words(seen: DecodedMatrix, color_range: Any) -> list[tuple[int | None, str]]:
     """What there is beside numbers, and of what each cell is one."""
     kinds = seen.kinds
     found: list[tuple[int | None, str]] = [(BLOCKED, "masked")] if (kinds == BLOCKED).any() else []
@@ -328,7 +330,7 @@ def _words(seen: Shown, color_range: Any) -> list[tuple[int | None, str]]:
     return found
 
 
-def _swatch(sheet: Sheet, kind: int, x: float, y: float) -> None:
+def _swatch(sheet: FigureContext, kind: int, x: float, y: float) -> None:
     paper, look = sheet.paper, sheet.look
     box = (x, y, 12.0, 12.0)
     if kind == BLOCKED:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._messages import decoding, stage_pictures
-from ..._messages.decoding import Shown
+from ..._messages.decoding import DecodedMatrix
 from ..._tokens.display import list_number, short_number
 from .heatmap import Place, cells
 
 if TYPE_CHECKING:
-    from .figure import Sheet
+    from .figure import FigureContext
 
 BETWEEN = 48  # pixels between two pictures
 LARGEST = 150
 NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output": "· V"}
 
 
-def draw(sheet: Sheet, top: float) -> float:
+def draw(sheet: FigureContext, top: float) -> float:
     """All stages of the selected head in a row; returns where they end."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
     made = widget.stages or stage_pictures.stages(widget._selected, widget.batch, widget.head)
@@ -45,21 +45,23 @@ def draw(sheet: Sheet, top: float) -> float:
     return max(ends)
 
 
-def _seen(made: dict[str, Any], stage: str, key_bin: int) -> Shown:
+def _seen(made: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
     values, kinds = decoding.decode_cells(made["values"], made["blocked"])
     rows, columns = values.shape
     low, high, bins = made["low"], made["high"], (made["query_bin"], key_bin)
-    return Shown(values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, made.get("every", 1))
+    return DecodedMatrix(
+        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, made.get("every", 1)
+    )
 
 
-def _operation(sheet: Sheet, name: str) -> str:
+def _operation(sheet: FigureContext, name: str) -> str:
     if name == "scaled":
         size = sheet.widget._selected.shape.D
         return f"÷ √{size}" if sheet.widget._selected.scale == (size or 0) ** -0.5 else "· scale"
     return NAMES.get(name, "→")
 
 
-def _legend(sheet: Sheet, one: Shown, x: float, y: float, side: float, name: str) -> float:
+def _legend(sheet: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: str) -> float:
     """A thin ramp with both ends, and the pinned pair's value."""
     paper, look, widget = sheet.paper, sheet.look, sheet.widget
     paper.image(sheet.table(one.kind)[None], (x, y, side, 4))
