@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
 import type { Bytes, Model } from "../../src/contract/traits";
 import { createHost, mount, reviveState } from "../../src/kernel/host";
