@@ -25,7 +25,7 @@ class RequestContext:
         self._widget = widget
 
     @property
-    def stack(self) -> WhatIfLayers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         return self._widget._held.layers
 
     def levels(self, layer: int) -> LevelCache:
