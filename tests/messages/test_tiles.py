@@ -113,7 +113,7 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     rows = data.draw(st.integers(0, (Q - 1) // (7 * query_bin)))
     region = regions.tile_region(att, 0, head, level=level, row=rows, column=-1, size=7).sample(att)
     assert set(region.queries) == set(places.tolist()) & set(range(rows * 7 * query_bin, (rows + 1) * 7 * query_bin))
-    first = overview.OverviewPass(att, region, stage, pool, 0).whole()
+    first = overview.OverviewPass(att, region, stage, pool, 0).finish()
     part = {name: x[:, region.keys.start :] for name, x in case.dense(0, head).items() if name != "normalizer"}
     exact = pooled_keys(part, torch.tensor(region.queries), stage, pool, query_bin)
     assert_close(first.values.double(), exact[0], **CLOSE[case.q.dtype])
@@ -229,7 +229,7 @@ def test_rows_known_of_tensors_that_changed_are_not_used() -> None:
     assert att.known_rows(0, 0, range(512)) is not None
     q.neg_()
     assert att.known_rows(0, 0, range(512)) is None
-    steps.whole()
+    steps.finish()
     assert att.known_rows(0, 0, range(1024, 1500)) is None  # of a row of blocks that was begun before
     assert_close(overview.tile(att, 0, 0, level=0, row=0, column=0).values, Attention(q, k).block()[:256, :256])
 

@@ -133,7 +133,7 @@ def test_the_picture_becomes_exact_on_the_loop(stage: str, signed: bool, pool: s
         stage,
         pool,
         1e9,
-    ).whole()
+    ).finish()
     assert np.array_equal(kinds == BLOCKED, ~seen.allowed.numpy())
     wanted = seen.values.double().numpy()
     high = np.abs(wanted[seen.allowed.numpy()]).max()
