@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._engine import cost, overview
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Shape
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
@@ -23,6 +23,8 @@ OFTEN = 0.25  # seconds from one band, or one word on the progress, to the next
 TELLING = 0.5  # seconds of a pass before it says how long it will take
 UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
 MASKED = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
+
+OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]
 NOTHING: Picture = {
@@ -100,6 +102,11 @@ def encoded(
         made = encoding.encode_picture(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED)
     bins = {"query_bin": seen.query_bin, "key_bin": seen.key_bin}
     return {"own_keys": own, **bins, "sampled": sampled, **made, "error": None}
+
+
+def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
+    """Return a picture with what it is `OF`, and how many queries and keys that has: as the trait has it."""
+    return {**dict(zip(OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
 def hidden(seen: Overview, stage: str) -> Tensor | None:
