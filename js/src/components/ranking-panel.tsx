@@ -2,10 +2,10 @@
 
 import { computed, type Signal, signal } from "@preact/signals-core";
 import { isSigned, wordsOf } from "../contract/stages";
+import type { Over } from "../data/matrix";
 import { shortened } from "../data/rank";
 import {
   hasPairs,
-  type Over,
   type Ranked,
   type Strongest,
   steady,

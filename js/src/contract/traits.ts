@@ -30,6 +30,8 @@ export type HeadName = number | string;
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
 export type ThemePreference = "auto" | "light" | "dark" | "contrast";
+/** The theme in force, once the host and the system have been asked. */
+export type Theme = "light" | "dark" | "contrast" | "contrast-light";
 
 /** Rows that stand for several queries: row r below the first `exact` is that of the one query `first + every · r`. */
 export interface Sampled {

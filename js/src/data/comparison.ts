@@ -3,8 +3,8 @@
 import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
 import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage, Side } from "../contract/traits";
 import { type Figure, fit, type LabelRoom, type Mode } from "../geometry/layout";
-import { type Bin, lineOf, numberIn } from "../state/queries";
 import type { Label, Labels } from "../text/tokens";
+import { type Bin, lineOf, numberIn } from "./matrix";
 
 /** The three pictures, in the order in which they stand. */
 export const PARTS = ["a", "b", "change"] as const;

@@ -2,9 +2,9 @@
 
 import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "../contract/decode";
 import type { Stage } from "../contract/traits";
+import type { Patch } from "../data/matrix";
 import { GAPS_FROM, NUMBERS_FROM } from "../geometry/layout";
 import { edge, type Span, type Viewport, visible } from "../geometry/viewport";
-import type { Patch } from "../state/queries";
 import { cellNumber } from "../text/format";
 import type { Brush, Paints } from "./color-mapper";
 

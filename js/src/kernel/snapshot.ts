@@ -5,8 +5,8 @@
 
 import { BLOCKED, decode, decodePicture, type Grid, NAN, type Picture } from "../contract/decode";
 import type { Envelope, LinksMessage, PictureMessage, Side, TraitName, Traits } from "../contract/traits";
+import { lineOf } from "../data/matrix";
 import { rank } from "../data/rank";
-import { lineOf } from "../state/queries";
 import type { HostOptions, HostRequest } from "./host";
 
 /** A trait that follows from others: which ones, and its value for each selection of them that was saved. */

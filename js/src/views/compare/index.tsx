@@ -22,11 +22,11 @@ import {
   type Shown,
   spanOf,
 } from "../../data/comparison";
+import type { Bin } from "../../data/matrix";
 import { foldGrid, paint } from "../../draw/cells";
 import { type Brush, makeBrush } from "../../draw/color-mapper";
 import { cellOf } from "../../geometry/cell-grid";
 import { createPlot, type Plot } from "../../state/plot";
-import type { Bin } from "../../state/queries";
 import type { Store } from "../../state/store";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, signed } from "../../text/format";

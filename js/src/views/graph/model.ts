@@ -3,6 +3,7 @@
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED } from "../../contract/decode";
 import type { Side } from "../../contract/traits";
+import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark } from "../../draw/color";
 import { type Measure, textMeasure } from "../../state/plot";
 import {
@@ -14,7 +15,6 @@ import {
   type Strongest,
   steady,
   strongestSource,
-  type Target,
   WHOLE,
 } from "../../state/queries";
 import type { Ui } from "../../state/ui";
