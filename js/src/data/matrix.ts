@@ -1,7 +1,7 @@
 /** Rows, columns and bins of a matrix: numbers of a picture whose cells are exact. */
 
 import { BLOCKED, type Grid, NAN, NUMBER, type Picture } from "../contract/decode";
-import type { Side, Stage } from "../contract/traits";
+import type { Side, Stage } from "../contract/values";
 import type { Span } from "../geometry/viewport";
 
 /** One query over all keys, or one key over all queries. */

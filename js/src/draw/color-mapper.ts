@@ -1,7 +1,7 @@
 /** From number to colour for the picture in hand: which table, which domain, and what is cut off. */
 
 import { type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/traits";
+import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/values";
 import { buildTable, cssOf, isDark, parseColor, plate, scaleOf } from "./color";
 
 /** The colours that a canvas needs, as read from the page. */

@@ -3,7 +3,7 @@
  * Code Jupyter's own variables exist and are always light, so VS Code is asked first.
  */
 
-import type { Theme, ThemePreference } from "../contract/traits";
+import type { Theme, ThemePreference } from "../contract/values";
 import { type Color, luminanceOf, parseColor } from "./color";
 
 export type HostName = "jupyter" | "vscode" | "other";

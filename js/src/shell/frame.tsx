@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
 import { Message } from "../components/message";
-import type { ViewName } from "../contract/traits";
+import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { compare } from "../views/compare/index";
 import { graph } from "../views/graph/index";

@@ -25,7 +25,7 @@ import {
 import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_FROM } from "../geometry/layout";
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 import { steady } from "./queries";
 import { type TilesOf, tilesInView, tilesOf, type Wanted } from "./tile-cache";
 import type { Ui, Window } from "./ui";

@@ -2,10 +2,11 @@
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
-import type { HeadName, Side, Stage } from "../contract/traits";
+import type { Reply } from "../contract/requests";
+import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
-import { type Kernel, KernelError, type Reply } from "../kernel/kernel";
+import { type Kernel, KernelError } from "../kernel/kernel";
 import { isOf, type Store } from "./store";
 
 /** What is asked of a row or column: its strongest, and sums over all. */

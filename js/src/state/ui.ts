@@ -2,7 +2,7 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned } from "../contract/stages";
-import type { HeadName, Theme, ViewName } from "../contract/traits";
+import type { HeadName, Theme, ViewName } from "../contract/values";
 import type { Changed } from "../data/comparison";
 import type { Bin, Target } from "../data/matrix";
 import type { HeadOf } from "../data/survey";

@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../../src/contract/decode";
-import type { ColorRange, Stage } from "../../src/contract/traits";
+import type { ColorRange, Stage } from "../../src/contract/values";
 import type { Patch } from "../../src/data/matrix";
 import { foldGrid, paint, type Scene } from "../../src/draw/cells";
 import { parseColor } from "../../src/draw/color";

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import type { Theme } from "../../src/contract/traits";
+import type { Theme } from "../../src/contract/values";
 import {
   buildTable,
   type Color,

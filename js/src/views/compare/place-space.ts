@@ -2,7 +2,7 @@
 
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
-import type { Pin } from "../../contract/traits";
+import type { Pin } from "../../contract/values";
 import { type Changed, changedAt, labelsOf, type Places, type Shown } from "../../data/comparison";
 import { type Bin, numberIn } from "../../data/matrix";
 import { asked, type Reading, steady } from "../../state/queries";

@@ -8,7 +8,7 @@ import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
 import { Unfold } from "../../components/unfold";
 import { whatIfName } from "../../components/what-if";
 import { legendOf } from "../../contract/stages";
-import type { Stage } from "../../contract/traits";
+import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
 import type { Pair, Small, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";

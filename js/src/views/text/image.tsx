@@ -2,7 +2,7 @@
 
 import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
-import type { ImageMessage } from "../../contract/traits";
+import type { ImageMessage } from "../../contract/messages";
 import { type Patches, sizeOf } from "./patches";
 
 /** How strong the colours lie over an image: it still reads through them. */
