@@ -14,6 +14,14 @@ settings.load_profile("attnwidget")
 torch.set_num_threads(1)  # small tensors: threads would only wait for one another
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="let the tests in a browser save pictures in test-artifacts/screenshots",
+    )
+
+
 @pytest.fixture
 def front_end(monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
     """Hears all that widgets made in this test send."""
