@@ -8,13 +8,13 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 """
 
 from . import masks
+from ._capture.capture import Capture, capture
+from ._widget.comparison import compare
+from ._widget.widget import AttentionWidget
 from .attention import Attention
-from .capture import Capture, capture
-from .compare import compare
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
 from .samples import load_sample
 from .stack import AttentionStack
-from .widget import AttentionWidget
 
 __all__ = [
     "Attention",

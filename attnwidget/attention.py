@@ -12,25 +12,28 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from . import engine, heads, pyramid, statistics
-from . import gradients as backward
-from .axes import as_heads, as_matrix
-from .call import Call, Shape
-from .check import Finding, check
-from .combine import combined
-from .explain import Explanation, explain
-from .gradients import Gradients
-from .metrics import Metrics
-from .places import Cells, as_places
-from .precision import exact
-from .pyramid import Overview
-from .rules import whole
-from .source import STAGES, Given, Products
-from .stages import allowed_cells, streamed
-from .statistics import Statistics
-from .tensors import detached, refuse_unknown
-from .what_if import what_if
-from .words import merged
+from ._analysis import gradients as backward
+from ._analysis import head_sampling as heads
+from ._analysis import statistics
+from ._analysis.diagnostics import Finding, check
+from ._analysis.explain import Explanation, explain
+from ._analysis.gradients import Gradients
+from ._analysis.metrics import Metrics
+from ._analysis.statistics import Statistics
+from ._engine import overview as pyramid
+from ._engine import softmax
+from ._engine.axes import as_heads, as_matrix
+from ._engine.base import AttentionBase, Shape
+from ._engine.combined_heads import combined
+from ._engine.matmul import exact
+from ._engine.merged_words import merged
+from ._engine.overview import Overview
+from ._engine.sources import STAGES, Given, Products
+from ._engine.stages import allowed_cells, streamed
+from ._engine.what_if import what_if
+from ._rules.rules import whole
+from ._utils.indexing import Block, as_places
+from ._utils.validation import detached, refuse_unknown
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
@@ -38,7 +41,7 @@ RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
 KEYWORDS = (*RULES, "scale", "softcap", "dims")
 
 
-class Attention(Call):
+class Attention(AttentionBase):
     """Scaled dot-product attention of q, k and v, computed where it is looked at. Nothing (Q, K) is held.
 
     Args:
@@ -202,7 +205,7 @@ class Attention(Call):
         batch, head = self.find(batch, head)
         rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
         columns = as_places(keys, self.shape.K, "key", "keys", self.device)
-        cells = Cells(batch, head, rows, columns)
+        cells = Block(batch, head, rows, columns)
         with exact(self.device):
             if stage == "allowed":
                 allowed = whole(allowed_cells(self, cells), rows, columns, self.device)
@@ -210,9 +213,9 @@ class Attention(Call):
             pair = None
             if streamed(self, stage) != stage:
                 if columns == range(self.shape.K):
-                    return engine.whole_rows(self, cells, stage)
-                pair = engine.normalizers(self, batch, head, rows)
-            return engine.exact_block(self, cells, stage, pair)
+                    return softmax.whole_rows(self, cells, stage)
+                pair = softmax.normalizers(self, batch, head, rows)
+            return softmax.exact_block(self, cells, stage, pair)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
         """log Σ exp(masked) over the keys, natural, for each query: FlashAttention's logsumexp.
@@ -229,7 +232,7 @@ class Attention(Call):
         self.check_stage("masked")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            return engine.pair(self, batch, head).log_normalizer()
+            return softmax.pair(self, batch, head).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """weights · v, streamed (Dao et al. 2022).
@@ -247,7 +250,7 @@ class Attention(Call):
             raise ValueError("there is no v, so no output: give Attention(q, k, v)")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            out, pair = engine.output(self, batch, head)
+            out, pair = softmax.output(self, batch, head)
         if pair is not None:
             self.remember(batch, head, pair)
         return out

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .axes import LETTERS, MATRIX, as_given, as_heads
-from .places import Cells
-from .precision import full
-from .reading import read_rules
-from .rules import Rules, ScoreFunction, indices, whole
-from .tensors import as_number, as_positive, as_tensor
+from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
+from ._engine.matmul import full
+from ._rules.parsing import read_rules
+from ._rules.rules import Rules, ScoreFunction, indices, whole
+from ._utils.indexing import Block
+from ._utils.validation import as_number, as_positive, as_tensor
 
 
 def scaled_dot_product_attention(
@@ -160,7 +160,7 @@ def _biased(S: Tensor, rules: Rules) -> Tensor:
 
 
 def _changed(S: Tensor, batch: int, head: int, bias: ScoreFunction) -> Tensor:
-    cells = Cells(batch, head, range(S.shape[2]), range(S.shape[3]))
+    cells = Block(batch, head, range(S.shape[2]), range(S.shape[3]))
     changed: Tensor = bias.function(S[batch, head], *indices(cells, S.device))
     return changed.to(S.dtype).expand(S.shape[2:])  # (Q, K)
 
@@ -171,7 +171,7 @@ def _allowed(S: Tensor, rules: Rules) -> Tensor:
     shared = all(rule.shared for rule in rules.rules)
     with torch.no_grad():
         each = [
-            whole(rules.allowed(Cells(b, h, range(Q), range(K))), range(Q), range(K), S.device)
+            whole(rules.allowed(Block(b, h, range(Q), range(K))), range(Q), range(K), S.device)
             for b in range(1 if shared else B)
             for h in range(1 if shared else H)
         ]

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .places import Cells, hull
-from .tensors import as_size
+from ._utils.indexing import Block, hull
+from ._utils.validation import as_size
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
@@ -37,25 +37,25 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NOTHING = range(0)
 
 
-class Bounds(NamedTuple):
+class KeyBounds(NamedTuple):
     """What is known of some cells without asking them one by one."""
 
     outer: range  # keys outside of which none of the queries may attend
     inner: range  # keys to which all of the queries may attend
 
 
-class Strip(NamedTuple):
+class BandLimits(NamedTuple):
     """low ≤ key − query ≤ high, and key < stop; None where there is no such limit."""
 
     low: int | None = None
     high: int | None = None
     stop: int | None = None
 
-    def meet(self, other: Strip) -> Strip:
+    def meet(self, other: BandLimits) -> BandLimits:
         """What both allow."""
         low = self.low if other.low is None else other.low if self.low is None else max(self.low, other.low)
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
-        return Strip(low, *(min(pair, default=None) for pair in ends))
+        return BandLimits(low, *(min(pair, default=None) for pair in ends))
 
     def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
         """0 where a block (keys, queries) of neighbours is blocked: no mask is made, and only edges are touched."""
@@ -83,10 +83,10 @@ class Mask(ABC):
         """bool, in the shape that the indices broadcast to."""
 
     @abstractmethod
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         """What is known of the cells; the inner range may be too short and the outer one too long, never wrong."""
 
-    def strip(self, batch: int) -> Strip | None:
+    def strip(self, batch: int) -> BandLimits | None:
         """The whole mask in three numbers, if it is that simple; its bounds are then exact."""
         return None
 
@@ -104,16 +104,16 @@ class Band(Mask):
         above = kv_idx >= q_idx + self.low
         return above if self.high is None else above & (kv_idx <= q_idx + self.high)
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         rows, columns = hull(cells.queries), hull(cells.keys)
         first, last = (rows.start, rows.stop - 1) if rows else (0, 0)
         low, high = self.low, self.high
         outer = range(columns.start if low is None else first + low, columns.stop if high is None else last + high + 1)
         inner = range(columns.start if low is None else last + low, columns.stop if high is None else first + high + 1)
-        return Bounds(overlap(outer, columns), overlap(inner, columns))
+        return KeyBounds(overlap(outer, columns), overlap(inner, columns))
 
-    def strip(self, batch: int) -> Strip | None:
-        return Strip(self.low, self.high)
+    def strip(self, batch: int) -> BandLimits | None:
+        return BandLimits(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class Padding(Mask):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return kv_idx < torch.tensor(self.lengths, device=kv_idx.device)[b]
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
-        return Bounds(real, real)
+        return KeyBounds(real, real)
 
-    def strip(self, batch: int) -> Strip | None:
-        return Strip(stop=self.lengths[batch])
+    def strip(self, batch: int) -> BandLimits | None:
+        return BandLimits(stop=self.lengths[batch])
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,13 @@ class And(Mask):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return reduce(torch.logical_and, (part(b, h, q_idx, kv_idx) for part in self.parts))
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         found = [part.bounds(cells) for part in self.parts]
-        return Bounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
+        return KeyBounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
 
-    def strip(self, batch: int) -> Strip | None:
+    def strip(self, batch: int) -> BandLimits | None:
         found = [part.strip(batch) for part in self.parts]
-        return None if None in found else reduce(Strip.meet, (one for one in found if one is not None))
+        return None if None in found else reduce(BandLimits.meet, (one for one in found if one is not None))
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ class Or(Mask):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return reduce(torch.logical_or, (part(b, h, q_idx, kv_idx) for part in self.parts))
 
-    def bounds(self, cells: Cells) -> Bounds:
+    def bounds(self, cells: Block) -> KeyBounds:
         found = [part.bounds(cells) for part in self.parts]
         outer = [one.outer for one in found if one.outer]
         whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NOTHING
-        return Bounds(whole, max(joined(one.inner for one in found), key=len, default=NOTHING))
+        return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NOTHING))
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class Opaque(Mask):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return self.function(b, h, q_idx, kv_idx)
 
-    def bounds(self, cells: Cells) -> Bounds:
-        return Bounds(hull(cells.keys), NOTHING)
+    def bounds(self, cells: Block) -> KeyBounds:
+        return KeyBounds(hull(cells.keys), NOTHING)
 
 
 def overlap(one: range, other: range) -> range:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._utils.validation import as_size, as_tensor
 from .attention import Attention
-from .tensors import as_size, as_tensor
 
 HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LENGTHS = (256, 512, 1024, 2048)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, overload
 
+from ._analysis.rollout import rollout
+from ._utils.validation import as_tensor
 from .attention import Attention
-from .rollout import rollout
-from .tensors import as_tensor
 
 
 class AttentionStack(Sequence[Attention]):

@@ -28,8 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from wire import Peak, machine
 
-from attnwidget import Attention, masks, pyramid
-from attnwidget.memory import Pair
+from attnwidget import Attention, masks
+from attnwidget._engine import overview as pyramid
+from attnwidget._engine.logsumexp import LogSumExp
 
 D, WINDOW, LONG = 64, 512, 131_072
 LENGTHS = (2048, 4096, 16_384, 32_768)
@@ -161,9 +162,9 @@ def tiles(runs: int) -> dict[str, float]:
     )
 
 
-def any_pair(att: Attention) -> Pair:
+def any_pair(att: Attention) -> LogSumExp:
     """Log-normalizers of the right shape: the time of a tile does not depend on their numbers."""
-    return Pair(torch.zeros(att.shape.Q), torch.full((att.shape.Q,), 12.0))
+    return LogSumExp(torch.zeros(att.shape.Q), torch.full((att.shape.Q,), 12.0))
 
 
 def exact_pass() -> dict[str, float]:

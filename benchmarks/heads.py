@@ -108,7 +108,7 @@ def drawn(layers: AttentionStack, *, whole: bool) -> float:
     from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
     from lab import OfflinePages, chromium
 
-    from attnwidget.bundle import STATIC
+    from attnwidget._utils.assets import STATIC
 
     html = (
         '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="widget.css">'

@@ -33,7 +33,7 @@ from comm.base_comm import BaseComm
 from torch import Tensor
 
 from attnwidget import AttentionWidget
-from attnwidget.bundle import STATIC
+from attnwidget._utils.assets import STATIC
 
 TOKENS, HEADS, HEAD_SIZE = 2048, 12, 64
 KIB, MIB, MB = 1024, 1024**2, 1e6

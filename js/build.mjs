@@ -3,7 +3,7 @@
 //
 //   node build.mjs           once
 //   node build.mjs --watch   again at each change of a source
-//   node build.mjs --host    only dist/host.js, for the browser tests: src/host.ts as the global `attnwidgetHost`
+//   node build.mjs --host    only dist/host.js, for the browser tests: src/kernel/host.ts as the global `attnwidgetHost`
 
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -109,7 +109,7 @@ const toStatic = {
         return { errors: [{ text }] };
       }
       write(join(STATIC, "THIRD-PARTY.txt"), licences(metafile));
-      write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "ramps.json"), "utf8"));
+      write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "draw", "ramps.json"), "utf8"));
       write(join(STATIC, "page.js"), pages[0].text);
       write(join(STATIC, "widget.css"), style);
       write(join(STATIC, "widget.js"), script);
@@ -120,7 +120,7 @@ const toStatic = {
 
 const widget = {
   ...common,
-  entryPoints: ["src/widget.ts", "src/theme.css"],
+  entryPoints: ["src/widget.ts", "src/styles/theme.css"],
   format: "esm",
   metafile: true,
   outdir: "out", // never written to
@@ -129,11 +129,11 @@ const widget = {
 };
 
 /** Run by a page of its own, as no module: one that is opened from file:// may load none. */
-const page = { ...common, entryPoints: ["src/page.ts"], format: "iife", outdir: "out", write: false };
+const page = { ...common, entryPoints: ["src/export-page.ts"], format: "iife", outdir: "out", write: false };
 
 const host = {
   ...common,
-  entryPoints: ["src/host.ts"],
+  entryPoints: ["src/kernel/host.ts"],
   format: "iife", // so that a page opened from file:// can load it too
   globalName: "attnwidgetHost",
   outfile: "dist/host.js",
@@ -145,7 +145,7 @@ try {
     const context = await esbuild.context(widget);
     await context.watch();
   } else if (flag === "--host") {
-    if (existsSync(join(HERE, "src", "host.ts"))) await esbuild.build(host);
+    if (existsSync(join(HERE, "src", "kernel", "host.ts"))) await esbuild.build(host);
   } else {
     await esbuild.build(widget);
   }

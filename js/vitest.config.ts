@@ -5,7 +5,7 @@ export default defineConfig({
   test: {
     environment: "jsdom",
     include: ["tests/**/*.test.{ts,tsx}"],
-    setupFiles: ["tests/setup.ts"],
+    setupFiles: ["tests/helpers/setup.ts"],
     restoreMocks: true,
     testTimeout: 60_000, // a loaded machine draws slowly
   },

@@ -10,26 +10,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import allowed, attention
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_mask
 from torch.testing import assert_close
 
-from attnwidget import masks, rules
+from attnwidget import masks
+from attnwidget._rules import rules
+from attnwidget._utils.indexing import Block
 from attnwidget.attention import Attention
-from attnwidget.places import Cells
 
 CPU = torch.device("cpu")
-
-
-def attention(B: int, H: int, Q: int, K: int, **keywords: object) -> Attention:
-    make = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(B, H, n, 4, generator=make) for n in (Q, K))
-    return Attention(q, k, k, **keywords)
-
-
-def allowed(att: Attention) -> torch.Tensor:
-    B, H = att.shape[:2]
-    return torch.stack([torch.stack([att.block("allowed", batch=b, head=h) for h in range(H)]) for b in range(B)])
 
 
 # What a mask means.
@@ -193,7 +184,7 @@ def test_what_a_kind_knows_of_cells_is_true(kind: str, data: st.DataObject) -> N
     few, start = st.integers(1, 12), st.integers(0, 12)
     query, key, batch = data.draw(start), data.draw(start), data.draw(st.integers(0, 2))
     queries = range(query, query + data.draw(few), data.draw(st.integers(1, 3)))
-    cells = Cells(batch, 0, queries, range(key, key + data.draw(few)))
+    cells = Block(batch, 0, queries, range(key, key + data.draw(few)))
     inside = rules.ask(KINDS[kind], cells, CPU)
     outer, inner = KINDS[kind].bounds(cells)
     by_key = dict(zip(cells.keys, inside.T, strict=True))
@@ -210,16 +201,16 @@ def test_what_a_kind_knows_of_cells_is_true(kind: str, data: st.DataObject) -> N
 )
 def test_a_tensor_says_so_where_all_or_no_cells_are_allowed(mask: torch.Tensor) -> None:
     rules = attention(1, 1, 6, 6, mask=mask).rules
-    assert rules.allowed(Cells(0, 0, range(4, 6), range(2))) is True
-    assert rules.allowed(Cells(0, 0, range(2), range(4, 6))) is False
-    assert torch.equal(rules.allowed(Cells(0, 0, range(6), range(6))), torch.ones(6, 6).tril().bool())
+    assert rules.allowed(Block(0, 0, range(4, 6), range(2))) is True
+    assert rules.allowed(Block(0, 0, range(2), range(4, 6))) is False
+    assert torch.equal(rules.allowed(Block(0, 0, range(6), range(6))), torch.ones(6, 6).tril().bool())
 
 
 @given(st.data())
 @settings(max_examples=100)
 def test_a_strip_zeroes_what_it_blocks(data: st.DataObject) -> None:
     limit, start, few = st.none() | st.integers(-14, 14), st.integers(0, 12), st.integers(1, 12)
-    strip = masks.Strip(data.draw(limit), data.draw(limit), data.draw(st.none() | st.integers(0, 20)))
+    strip = masks.BandLimits(data.draw(limit), data.draw(limit), data.draw(st.none() | st.integers(0, 20)))
     queries, keys = (range(first, first + data.draw(few)) for first in (data.draw(start), data.draw(start)))
     x = torch.full((len(keys), len(queries)), torch.nan)
     apart = torch.tensor(keys)[:, None] - torch.tensor(queries)

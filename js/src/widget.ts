@@ -1,12 +1,12 @@
 /** What anywidget calls: `initialize` once for each model, `render` once for each view of it. */
 
 import { untracked } from "@preact/signals-core";
-import { createKernel, type Kernel } from "./kernel";
-import type { Model } from "./model";
-import { createStore, type Store } from "./store";
-import { createUi } from "./ui";
-import type { View } from "./views/dom";
-import { frame } from "./views/frame";
+import type { View } from "./components/dom";
+import type { Model } from "./contract/traits";
+import { createKernel, type Kernel } from "./kernel/kernel";
+import { frame } from "./shell/frame";
+import { createStore, type Store } from "./state/store";
+import { createUi } from "./state/ui";
 
 interface Session {
   readonly kernel: Kernel;

@@ -13,8 +13,9 @@ from typing import Any
 
 from lab import SCREENSHOTS, OfflinePages, Page
 
-from attnwidget import AttentionWidget, requests
-from attnwidget.bundle import STATIC
+from attnwidget import AttentionWidget
+from attnwidget._messages import requests
+from attnwidget._utils.assets import STATIC
 
 HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from gallery import Gallery, show
 from lab import OfflinePages
 
 from attnwidget import AttentionWidget
-from attnwidget.derived import Rule
+from attnwidget._widget.derived import DerivedTrait
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -385,7 +385,7 @@ def failing(**more: Any) -> AttentionWidget:
     """One head of it runs out of memory."""
 
     class Failing(AttentionWidget):
-        def _rules(self) -> dict[str, Rule]:
+        def _rules(self) -> dict[str, DerivedTrait]:
             rules = super()._rules()
             return {**rules, "picture": rules["picture"]._replace(make=self._make)} if self.head == 3 else rules
 

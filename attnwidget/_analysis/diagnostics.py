@@ -1,0 +1,452 @@
+"""What is likely wrong with an attention: findings with place and advice, and how far torch's own result is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.matmul import exact
+from .._engine.softmax import exact_block
+from .._engine.stages import QUERIES, allowed_cells
+from .._rules.rules import ByIndex, whole
+from .._utils.indexing import Block, cuts
+from ..masks import Band
+from .mask_counts import MaskCounts, permitted
+from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
+from .statistics import SATURATED as SATURATED_PEAK
+from .statistics import UNIFORM as UNIFORM_PEAK
+from .statistics import statistics
+
+Severity = Literal["error", "warning", "note"]
+LONG = 1 << 26  # cells of a head, beyond which only some of its rows are looked at
+FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
+PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
+SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which on the whole head is said to be so
+ROW_SUM = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # how far rows of given weights may be from 1; else 1e-3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is likely wrong, or worth knowing.
+
+    kind: which, such as "inverted mask".
+    severity: "error" (the result is not what anybody wants), "warning" (likely a mistake) or "note".
+    where: the places that it concerns, in words; "" for all of the head.
+    message: what was seen, with its numbers.
+    advice: what to do.
+    query, key: the first of the places; None where it is not a query, or a key.
+    """
+
+    kind: str
+    severity: Severity
+    where: str
+    message: str
+    advice: str
+    query: int | None = None
+    key: int | None = None
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.severity}: {self.kind}{place}: {self.message}. {self.advice}"
+
+
+def check(att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int) -> list[Finding]:
+    """What is likely wrong with one head: see `Attention.check`."""
+    return examine(att, tokens, batch, head)[0]
+
+
+def examine(
+    att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int
+) -> tuple[list[Finding], Parity | None]:
+    """The findings about one head, and how far torch's own result is, if it has one."""
+    batch, head = att.find(batch, head)
+    tokens = None if tokens is None else [str(token) for token in tokens]
+    if tokens is not None and len(tokens) != att.shape.K:
+        raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key")
+    with exact(att.device):
+        seen = permitted(att, batch, head)
+        broken = list(_not_finite(att, batch, head))
+        found = [*broken, *_masks(att, seen, batch, head), *_given_weights(att, batch, head)]
+        found += _to_padding(att, seen, tokens, batch, head)
+        compared = None
+        if not broken:
+            compared = parity(att, batch, head)
+            found += [*_spread(att, batch, head), *_parity_finding(compared)]
+    order = ("error", "warning", "note")
+    return sorted(found, key=lambda finding: order.index(finding.severity)), compared
+
+
+def is_long(att: AttentionBase) -> bool:
+    """Whether only some rows are looked at where a finding takes scores or weights; masks are seen whole."""
+    return att.shape.Q * att.shape.K > LONG
+
+
+# Numbers that are not finite.
+
+
+def _not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+    tensors = {"q": (att.q, head, "query"), "k": (att.k, att.group(head), "key"), "v": (att.v, att.group(head), "key")}
+    seen = False
+    for name, (x, part, what) in tensors.items():
+        if x is None or _all_finite(x[batch, part]):
+            continue
+        for kind, test in (("NaN", torch.isnan), ("infinite", torch.isinf)):
+            rows = test(x[batch, part]).any(1).nonzero()[:, 0]
+            if len(rows):
+                seen = True
+                yield Finding(
+                    f"{kind} in {name}",
+                    "error",
+                    _places(what, rows),
+                    f"{name} holds {kind} at {_count(len(rows), what)}",
+                    f"Look at what computes {name}: in training at the loss before, in float16 for more than 65,504.",
+                    **_at(what, rows),
+                )
+    if seen or att.source.gives != "scores":
+        return
+    yield from _scores_not_finite(att, batch, head)
+
+
+def _all_finite(x: Tensor) -> bool:
+    """Whether that can be told from one sum, which is quicker than to look at each number; else they are looked at."""
+    return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
+
+
+def _scores_not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+    for queries in looked_at(att):
+        S = exact_block(att, Block(batch, head, queries, range(att.shape.K)), "scaled", None)
+        at = (~S.isfinite()).any(1).nonzero()[:, 0]
+        if len(at):
+            given, places = att.q is None, at * queries.step + queries.start
+            yield Finding(
+                "scores not finite",
+                "error",
+                _places("query", places),
+                f"{_count(len(at), 'query')} {'has' if len(at) == 1 else 'have'} scores that are NaN or infinite"
+                + ("" if given else " though q and k are finite: their products exceed float32"),
+                "Look at what computes the scores." if given else "Normalize q and k, or lower the scale.",
+                **_at("query", places),
+            )
+            return
+
+
+# Masks.
+
+
+def _masks(att: AttentionBase, seen: MaskCounts, batch: int, head: int) -> Iterator[Finding]:
+    Q, K = att.shape.Q, att.shape.K
+    if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
+        return
+    empty = (seen.by_query == 0).nonzero()[:, 0]
+    inverted = _inverted(seen, Q, K)
+    along = not inverted and _along_queries(seen, K)
+    if inverted:
+        yield inverted
+    elif along:
+        yield Finding(
+            "mask along the wrong axis",
+            "error",
+            _places("query", empty),
+            f"{_count(len(empty), 'query')} may attend to nothing, and all others to every key",
+            "A padding mask blocks keys, so it varies along the last axis: give it as (B, K), or transpose it.",
+            **_at("query", empty),
+        )
+    elif len(empty):
+        yield Finding(
+            "nothing allowed",
+            "warning",
+            _places("query", empty),
+            f"{_count(len(empty), 'query')} may attend to no key: weights and output are 0 here and in torch's SDPA, "
+            "and NaN in a softmax of −∞ alone",
+            "Expected for padded queries; otherwise check the mask, or let each query see itself.",
+            **_at("query", empty),
+        )
+    yield from _look_ahead(att, seen)
+    yield from _alignment(att)
+    yield from _finite_minus(att, batch, head)
+
+
+def _inverted(seen: MaskCounts, Q: int, K: int) -> Finding | None:
+    """A mask whose opposite makes sense: no query may see itself, or only what would be padding may be seen."""
+    advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
+    if Q == K and Q > 1 and seen.diagonal == 0 and 0 < seen.total == seen.above:
+        return Finding(
+            "inverted mask",
+            "error",
+            "",
+            "queries may attend only to keys after them, none to itself or to what came before",
+            advice,
+        )
+    keys = (seen.by_key > 0).nonzero()[:, 0]
+    if len(keys) == 0 or len(keys) == K:
+        return None
+    first, same = int(keys[0]), bool((seen.by_query == len(keys)).all())
+    if same and first > 0 and len(keys) == K - first and 2 * len(keys) < K:
+        return Finding(
+            "inverted mask",
+            "warning",
+            f"keys {first:,} to {K - 1:,}",
+            f"all queries may attend to the last {len(keys):,} of {K:,} keys and to none before them",
+            advice + " With padding at the left and so much of it, this is as it should be.",
+            key=first,
+        )
+    return None
+
+
+def _along_queries(seen: MaskCounts, K: int) -> bool:
+    """Whether rows are allowed as a whole or not at all, several of them not."""
+    full_rows, empty_rows = int((seen.by_query == K).sum()), int((seen.by_query == 0).sum())
+    return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(seen.by_query)
+
+
+def _look_ahead(att: AttentionBase, seen: MaskCounts) -> Iterator[Finding]:
+    Q, K = att.shape.Q, att.shape.K
+    above, below = Q * (Q - 1) // 2, Q * (Q + 1) // 2
+    nearly = 0 < seen.above <= max(0.1 * above, Q - 1) and seen.above < above
+    if Q != K or not nearly or seen.total - seen.above < 0.9 * below:
+        return
+    query, key = seen.above_at or (None, None)
+    yield Finding(
+        "look-ahead",
+        "warning",
+        "" if query is None else f"query {query:,}, key {key:,} first",
+        f"{seen.above:,} of {above:,} cells after the diagonal are allowed, the others blocked: nearly causal",
+        "If the model is causal, block them (torch.tril, diagonal=0), or say is_causal=True.",
+        query=query,
+        key=key,
+    )
+
+
+def _alignment(att: AttentionBase) -> Iterator[Finding]:
+    Q, K = att.shape.Q, att.shape.K
+    aligned = any(isinstance(rule, ByIndex) and rule.mask == Band(None, 0) for rule in att.rules.rules)
+    if Q == K or not aligned:
+        return
+    if K > Q:
+        yield Finding(
+            "causal with Q ≠ K",
+            "warning",
+            f"keys {Q:,} to {K - 1:,}",
+            f"is_causal counts from the upper left, as torch does: {Q:,} queries see only the first {Q:,} keys",
+            "While decoding with a cache give mask=masks.causal_lower_right(Q, K) instead.",
+            key=Q,
+        )
+    else:
+        yield Finding(
+            "causal with Q ≠ K",
+            "note",
+            f"queries {K:,} to {Q - 1:,}",
+            f"is_causal counts from the upper left: queries from {K - 1:,} on see all {K:,} keys",
+            "If the queries are the last ones of a longer text, give masks.causal_lower_right(Q, K).",
+            query=K,
+        )
+
+
+def _finite_minus(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+    """Rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
+    if not att.rules.biases:
+        return
+    rows = []
+    for queries in looked_at(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
+        row = Block(batch, head, queries, range(att.shape.K))
+        top = exact_block(att, row, "masked", None).amax(1)
+        places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
+        rows.append(places * queries.step + queries.start)
+    found = torch.cat(rows)
+    if len(found):
+        yield Finding(
+            "masked row made uniform",
+            "error",
+            _places("query", found),
+            f"{_count(len(found), 'query')} {'has' if len(found) == 1 else 'have'} every key masked by a finite number "
+            f"below {FAR_BELOW:,.0f}: the softmax spreads the weight over blocked keys instead of giving none",
+            "Block with a bool mask or with −∞, not with −1e9.",
+            **_at("query", found),
+        )
+
+
+# Padding.
+
+
+def _to_padding(
+    att: AttentionBase, seen: MaskCounts, tokens: list[str] | None, batch: int, head: int
+) -> Iterator[Finding]:
+    """Keys that are padding, and may be attended to."""
+    pads = _pads(att, tokens, batch, head)
+    if tokens is None and len(pads) < 2:
+        return
+    counts, padded = seen.by_key.tolist(), set(pads)
+    open_pads = [key for key in pads if counts[key]]
+    real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in padded]
+    if not open_pads or not real:
+        return
+    share = _weight_on(att, Block(batch, head, torch.tensor(real), torch.tensor(open_pads)))
+    if share == 0:
+        return
+    why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
+    yield Finding(
+        "attention to padding",
+        "warning" if tokens is not None else "note",
+        _places("key", torch.tensor(open_pads)),
+        f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {share:.1%} of the weight",
+        "Block them: mask=masks.padding(lengths), or attention_mask with mask_means='keep'.",
+        key=open_pads[0],
+    )
+
+
+def _pads(att: AttentionBase, tokens: list[str] | None, batch: int, head: int) -> list[int]:
+    if tokens is not None:
+        return [key for key, token in enumerate(tokens) if PADDING.fullmatch(token.strip())]
+    if att.k is None:
+        return []
+    group, K = att.group(head), att.shape.K
+    same = (att.k[batch, group] == att.k[batch, group, -1]).all(1)
+    same &= True if att.v is None else (att.v[batch, group] == att.v[batch, group, -1]).all(1)
+    different = (~same).nonzero()[:, 0]
+    return list(range(int(different[-1]) + 1, K)) if len(different) else []
+
+
+def _weight_on(att: AttentionBase, cells: Block) -> float:
+    """The mean weight that some queries give to some keys together; of at most 256 queries."""
+    queries = cells.queries[:: -(-len(cells.queries) // ROWS)]
+    total = 0.0
+    for at in cuts(range(len(queries)), 1, max(1, AT_ONCE // max(att.shape.K, 1))):
+        row = Block(cells.batch, cells.head, queries[at.start : at.stop], range(att.shape.K))
+        total += float(weights_of(att, row)[:, cells.keys].sum())
+    return total / len(queries)
+
+
+# Given weights.
+
+
+def _given_weights(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+    if att.source.gives != "weights":
+        return
+    by_row, by_column = [], torch.zeros(att.shape.K, dtype=att.result_dtype, device=att.device)
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        block = exact_block(att, Block(batch, head, rows, range(att.shape.K)), "weights", None)
+        by_row.append(block.sum(1))
+        by_column += block.sum(0)
+    sums, near = torch.cat(by_row), ROW_SUM.get(att.dtype, 1e-3)
+    off = ((sums - 1).abs() > near) & (sums.abs() > near)  # an empty row sums to 0
+    if not bool(off.any()):
+        return
+    if bool(((by_column - 1).abs() <= near).all()):
+        yield Finding(
+            "softmax over the wrong axis",
+            "error",
+            "",
+            "columns sum to 1 and rows do not",
+            "Take the softmax over the keys, the last axis (dim=-1), or transpose the weights.",
+        )
+        return
+    worst = int((sums - 1).abs().argmax())
+    yield Finding(
+        "rows do not sum to 1",
+        "warning",
+        _places("query", off.nonzero()[:, 0]),
+        f"the row of query {worst:,} sums to {float(sums[worst]):.4g}",
+        "Dropout in training does that: take the weights before it, or in eval(). Otherwise rows were cut or pooled.",
+        query=worst,
+    )
+
+
+# How widely weights are spread.
+
+
+def _spread(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+    if att.source.gives == "weights":
+        return
+    found = _some_rows(att, batch, head) if is_long(att) else _all_rows(att, batch, head)
+    if found.several < 2:
+        return
+    of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
+    if found.saturated >= SATURATED * found.several:
+        spread = f", and scaled scores have variance {found.variance:,.0f}" if found.variance else ""
+        unscaled = att.shape.D is not None and abs(att.scale) > 2 * att.shape.D**-0.5
+        yield Finding(
+            "saturation",
+            "warning" if unscaled else "note",
+            "",
+            f"{found.saturated:,} {of} give one key 99 % of their weight{spread}",
+            "Next to no gradient reaches q and k. "
+            + ("Divide the scores by √D." if unscaled else "A trained head may do so; a new one should not."),
+        )
+    if found.uniform >= UNIFORM * found.several:
+        yield Finding(
+            "uniform rows",
+            "note",
+            "",
+            f"{found.uniform:,} {of} weigh all their keys alike, to a thousandth",
+            "Usual before training; afterwards check that q and k are not all zero, and the scale.",
+        )
+
+
+class RowCounts(NamedTuple):
+    """How many rows have several keys, of those how many give one nearly all, and how many all alike."""
+
+    several: int
+    saturated: int
+    uniform: int
+    variance: float | None  # of the scaled scores
+
+
+def _all_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
+    found = statistics(att, batch, head)
+    several = int((found.allowed > 1).sum())
+    return RowCounts(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
+
+
+def _some_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
+    """Of a long head, some rows over all their keys."""
+    several = saturated = uniform = 0
+    for queries in looked_at(att):
+        cells = Block(batch, head, queries, range(att.shape.K))
+        p = weights_of(att, cells)
+        allowed = whole(allowed_cells(att, cells), queries, cells.keys, att.device).sum(1)
+        peak, total, more = p.amax(1), p.sum(1), allowed > 1
+        several += int(more.sum())
+        saturated += int((more & (peak >= SATURATED_PEAK)).sum())
+        uniform += int((more & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
+    return RowCounts(several, saturated, uniform, None)
+
+
+# Parity with torch.
+
+
+def _parity_finding(found: Parity | None) -> Iterator[Finding]:
+    if found is None or found.equal:
+        return
+    yield Finding(
+        "not torch's result",
+        "warning",
+        "",
+        f"the output differs from torch's scaled_dot_product_attention by up to {found.difference:.2g} in "
+        f"{found.queries:,} queries",
+        "In half types torch rounds on the way; otherwise please report it, with the shapes.",
+    )
+
+
+def _at(what: str, rows: Tensor) -> dict[str, int]:
+    """The first of some places, as a finding has it."""
+    return {what: int(rows[0])}
+
+
+def _places(what: str, rows: Tensor) -> str:
+    """The first few, in words."""
+    plural = {"query": "queries", "key": "keys"}[what]
+    some = [f"{int(row):,}" for row in rows[:3]]
+    if len(rows) == 1:
+        return f"{what} {some[0]}"
+    return f"{plural} {', '.join(some)}" + ("" if len(rows) <= 3 else f" and {len(rows) - 3:,} more")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what if n == 1 else {'query': 'queries', 'key': 'keys'}[what]}"

@@ -1,0 +1,236 @@
+"""Why a weight is what it is: every step from q · k to its share of the output, in exact numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.matmul import exact
+from .._engine.softmax import exact_block, whole_rows
+from .._engine.stages import values
+from .._engine.what_if import WithoutKeys
+from .._rules.row_spans import Spans
+from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction, cut
+from .._utils.indexing import Block, as_index
+from .._utils.validation import as_tensor
+from ..masks import And, Band, Mask, Opaque, Or, Padding
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one rule or bias does to a pair.
+
+    name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
+    blocks: whether it blocks the pair.
+    adds: what it adds to the score; None for a rule, which only allows or blocks. It is the bias's own number where
+        that is known: of a tensor always, of a function if it adds the same to a score of 0; else the difference.
+    """
+
+    name: str
+    blocks: bool
+    adds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """One weight, step by step; a step before what was given, as q · k before given scores, is None.
+
+    query, key: the pair.
+    products: (D,) q_d · k_d, whose sum is the score.
+    score, scale, scaled, softcap, capped, masked: the stages of the pair and what leads from one to the next.
+    effects: what each rule and bias does, in order.
+    allowed: whether the query may attend to the key.
+    maximum, log_normalizer: of the query's row of masked scores; weight = exp(masked − log_normalizer).
+    weight: of the pair.
+    value: (Dv,) weight · v. output: (Dv,) the sum of those over all keys.
+    contribution: ‖weight · v‖, or ‖weight · v · W_O‖ where w_o was given (Kobayashi et al. 2020, §3).
+    share: the contribution over the sum of those of all keys; None where that is 0.
+    """
+
+    query: int
+    key: int
+    products: Tensor | None
+    score: float | None
+    scale: float
+    scaled: float | None
+    softcap: float | None
+    capped: float | None
+    effects: tuple[Effect, ...]
+    masked: float | None
+    allowed: bool
+    maximum: float | None
+    log_normalizer: float | None
+    weight: float
+    value: Tensor | None
+    output: Tensor | None
+    contribution: float | None
+    share: float | None
+
+    def __str__(self) -> str:
+        return spoken(self)
+
+
+def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head: int) -> Explanation:
+    """One weight, step by step: see `Attention.explain`."""
+    batch, head = att.find(batch, head)
+    query = as_index(query, att.shape.Q, "query", "queries")
+    key = as_index(key, att.shape.K, "key", "keys")
+    at = Block(batch, head, range(query, query + 1), range(key, key + 1))
+    row = at._replace(keys=range(att.shape.K))
+    with exact(att.device):
+        steps = {stage: _number(att, at, stage) for stage in ("score", "scaled", "capped", "masked")}
+        scored = att.source.gives == "scores"
+        weights = whole_rows(att, row, "weights")[0] if scored else exact_block(att, row, "weights", None)[0]  # (K,)
+        masked_row = exact_block(att, row, "masked", None)[0] if scored else None  # (K,)
+        effects = effects_on(att, at, steps["capped"])
+        value = output = contribution = share = None
+        if att.v is not None:
+            v = values(att, batch, head, range(att.shape.K))  # (K, Dv)
+            parts = torch.where(weights[:, None] == 0, 0, weights[:, None] * v)  # (K, Dv)
+            value, output = parts[key], parts.sum(0)
+            lengths = torch.linalg.vector_norm(parts if w_o is None else parts @ _projection(att, w_o), dim=1)  # (K,)
+            contribution, total = float(lengths[key]), float(lengths.sum())
+            share = contribution / total if total > 0 else None
+        return Explanation(
+            query=query,
+            key=key,
+            products=_products(att, at),
+            score=steps["score"],
+            scale=att.scale,
+            scaled=steps["scaled"],
+            softcap=att.softcap,
+            capped=steps["capped"],
+            effects=effects,
+            masked=steps["masked"],
+            allowed=steps["masked"] != -inf and not any(effect.blocks for effect in effects),
+            maximum=None if masked_row is None else float(masked_row.amax()),
+            log_normalizer=None if masked_row is None else float(torch.logsumexp(masked_row.double(), 0)),
+            weight=float(weights[key]),
+            value=value,
+            output=output,
+            contribution=contribution,
+            share=share,
+        )
+
+
+def _number(att: AttentionBase, at: Block, stage: str) -> float | None:
+    if att.source.gives == "weights":
+        return None
+    return float(exact_block(att, at, "scores" if stage == "score" else stage, None)[0, 0])
+
+
+def _products(att: AttentionBase, at: Block) -> Tensor | None:
+    if att.q is None or att.k is None:
+        return None
+    q, k = att.q[at.batch, at.head, at.queries[0]], att.k[at.batch, att.group(at.head), at.keys[0]]
+    return q.to(att.result_dtype) * k.to(att.result_dtype)
+
+
+def _projection(att: AttentionBase, w_o: Any) -> Tensor:
+    found = as_tensor(w_o, "w_o").detach()
+    if found.ndim != 2 or found.shape[0] != att.shape.Dv:
+        raise ValueError(
+            f"w_o has shape {tuple(found.shape)} but a value has {att.shape.Dv} numbers: give the "
+            f"({att.shape.Dv}, d_model) part of the output projection that belongs to this head"
+        )
+    return found.to(att.device, att.result_dtype)
+
+
+def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
+    """What each rule and each bias does to one pair, in order."""
+    effects = []
+    for rule in att.rules.rules:
+        allowed = rule.allowed(at)
+        blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
+        adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
+        effects.append(Effect(words_of(rule, at.batch), blocks, adds))
+    score = capped
+    for bias in att.rules.biases:
+        if isinstance(bias, Bias):
+            score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
+        elif score is not None:
+            score, adds = _function_on(att, bias, at, score)
+            effects.append(Effect(words_of(bias, at.batch), adds == -inf, adds))
+    return tuple(effects)
+
+
+def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: float) -> tuple[float, float]:
+    """Return what a function makes of a pair's score, and what it adds, −∞ where it blocks.
+
+    The difference of two rounded scores is off by their last bits. So where the score 0 tells the number that the
+    function adds, and the score and that number add up to just what it made of the score, it is told in its place.
+    """
+    before, zero = torch.tensor([score, 0.0], dtype=att.result_dtype, device=att.device).view(2, 1, 1)
+    after, of_zero = (bias.apply(number.clone(), at) for number in (before, zero))
+    if float(after) <= torch.finfo(att.result_dtype).min:
+        return float(after), -inf
+    adds = of_zero if torch.equal(before + of_zero, after) else after.double() - before.double()
+    return float(after), float(adds) + 0.0  # not −0
+
+
+def words_of(rule: Rule | ScoreFunction, batch: int) -> str:
+    """A rule in words."""
+    if isinstance(rule, ByIndex):
+        return _words(rule.mask, batch)
+    if isinstance(rule, Keep):
+        return "mask: 1 blocks" if rule.hide else "mask"
+    if isinstance(rule, ScoreFunction):
+        return f"bias {_called(rule.function)}".strip()
+    return rule.name if isinstance(rule, Bias) else type(rule).__name__.lower()
+
+
+def _words(mask: Mask, batch: int) -> str:
+    if isinstance(mask, Band):
+        return _band(mask)
+    if isinstance(mask, Padding):
+        return f"padding: key < {mask.lengths[batch]}"
+    if isinstance(mask, And | Or):
+        return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
+    if isinstance(mask, WithoutKeys):
+        return "dropped keys"
+    if isinstance(mask, Spans):
+        return "mask"
+    return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
+
+
+def _band(mask: Band) -> str:
+    low, high = mask.low, mask.high
+    if low is None:
+        return "causal: key ≤ query" + (f" {'+' if high > 0 else '−'} {abs(high)}" if high else "")
+    if high is not None and low == -high:
+        return f"window {high + 1}: |query − key| < {high + 1}"
+    return f"{low} ≤ key − query" + ("" if high is None else f" ≤ {high}")
+
+
+def _called(function: Any) -> str:
+    name = getattr(function, "__name__", "")
+    return "" if name == "<lambda>" else str(name)
+
+
+def spoken(explanation: Explanation) -> str:
+    """The steps as lines of text."""
+    e, lines = explanation, []
+
+    def line(name: str, formula: str, number: float | None) -> None:
+        if number is not None:
+            lines.append(f"{name:<12}{formula:<34}{number: .6g}")
+
+    line("score", "q · k", e.score)
+    line("scaled", f"score × {e.scale:.6g}", e.scaled)
+    if e.softcap is not None:
+        line("capped", f"{e.softcap:g} · tanh(scaled / {e.softcap:g})", e.capped)
+    for effect in e.effects:
+        did = "blocks" if effect.blocks else "allows" if effect.adds is None else f"adds {effect.adds:.6g}"
+        lines.append(f"{'':<12}{effect.name}: {did}")
+    line("masked", "", e.masked)
+    if e.log_normalizer is not None and not isnan(e.log_normalizer):
+        line("weight", f"exp(masked − {e.log_normalizer:.6g})", e.weight)
+    else:
+        line("weight", "", e.weight)
+    line("share", "of all ‖weight · v‖", e.share)
+    return "\n".join(lines)

@@ -1,0 +1,255 @@
+"""All heads of a layer at a glance: a small picture and the metrics of each, from the same exact rows.
+
+Heads that share a key head are computed in one product, all keys of some rows at once: a thousand heads of thousands of
+tokens take as long as one of them looked at closely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.matmul import LOG2_E, Product, Scratch, exact
+from .._engine.overview import pool_first
+from .._engine.sources import Products
+from .._engine.stages import KEYS, allowed_cells, masked, new, plain
+from .._rules.rules import Bias, cut, is_common, whole
+from .._utils.indexing import Block, cuts, take
+from .._utils.validation import as_size
+from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
+
+CELLS = 1 << 20  # that are computed at once, where a row is not longer: 4 MiB of them
+LEAST = -126.0  # 2^−126 is the least normal number; weights below are 0
+EXACT = 1 << 26  # cells of a head, up to which all its rows are looked at
+ROWS = 64  # of a longer one
+KNOWN = 4  # marks that are kept, each as large as a block
+
+
+def sample(queries: int, rows: int) -> range:
+    """At most so many queries, evenly spread, the last among them: all if there are no more.
+
+    >>> sample(10, 3)
+    range(1, 10, 4)
+    """
+    step = max(1, ceil(queries / rows))
+    return range((queries - 1) % step, queries, step)
+
+
+def metrics(
+    att: AttentionBase, batch: int, head: int, tokens: Sequence[str] | None = None, rows: int | None = None
+) -> Metrics:
+    """The metrics of one head: see `Attention.metrics`."""
+    batch, head = att.find(batch, head)
+    shape = att.shape
+    most = (shape.Q if shape.Q * shape.K <= EXACT else ROWS) if rows is None else as_size(rows, "rows")
+    if tokens is not None and len(tokens) != shape.K:
+        raise ValueError(f"there are {len(tokens):,} tokens but {shape.K:,} keys: give one for each")
+    ids = None if tokens is None else as_ids(tokens)
+    found = HeadSampler(att, batch, range(head, head + 1), sample(shape.Q, most), ids=ids)
+    for _ in found.steps():
+        pass
+    return found.means.records(len(found.queries))[0]
+
+
+class HeadSampler:
+    """Some heads of a layer, computed step by step.
+
+    Args:
+        heads: which.
+        queries: the rows that are looked at.
+        size: rows and columns of the small pictures, at most; 0 for none.
+        ids: of each position its token, for the metrics that compare them.
+        measured: whether there are metrics.
+        known: marks that layers of the same shape have in common, filled as they are made.
+
+    `values` are weights pooled by maximum, (heads, rows, columns), and `allowed` says which bins have an allowed cell.
+    """
+
+    def __init__(
+        self,
+        att: AttentionBase,
+        batch: int,
+        heads: range,
+        queries: range,
+        *,
+        size: int = 0,
+        ids: Tensor | None = None,
+        measured: bool = True,
+        known: dict[tuple[Any, ...], MetricIndex] | None = None,
+    ) -> None:
+        self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
+        self._ids, self._measured, self._known = ids, measured, {} if known is None else known
+        shape, n = att.shape, len(queries)
+        self._row_bin, self._key_bin = (ceil(n / size), ceil(shape.K / size)) if size else (1, 1)
+        bins = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if size else (0, 0)
+        self.values = new(att, len(heads), *bins).zero_()
+        self.allowed = torch.zeros(len(heads), *bins, dtype=torch.bool, device=att.device)
+        self.means = MetricMeans(len(heads))
+
+    def steps(self) -> Iterator[None]:
+        """Compute; stops after each block."""
+        if not self.heads:
+            return
+        att, shape = self.att, self.att.shape
+        is_plain = _is_plain(att)
+        several = shape.H // shape.G if is_plain else 1  # heads that one product is for
+        limit = max(1, CELLS // max(1, shape.K))  # rows of all of them
+        seen = self._unpadded()
+        room = Scratch(max(CELLS, shape.K), att.result_dtype, att.device)
+        for piece in cuts(range(len(self.queries)), self._row_bin, limit):
+            rows = self.queries[piece.start : piece.stop]
+            together = max(1, min(several, limit // len(rows)))
+            with exact(att.device):
+                marks = self._marks(rows, together)
+                shared = SharedRows(att, self.batch, self.heads[0], rows, together) if is_plain else None
+            first = self.heads.start
+            measures = []
+            while first < self.heads.stop:
+                stop = min(self.heads.stop, (first // several + 1) * several, first + together)
+                at = slice(first - self.heads.start, stop - self.heads.start)
+                with exact(att.device):
+                    found = rows_of(att, self.batch, range(first, stop), rows, shared, room)
+                    if self.values.numel():
+                        self._picture(at, piece, found)
+                    if marks is not None:
+                        measures.append(measure(marks, found, seen))
+                first = stop
+                if marks is not None and first == self.heads.stop:
+                    self.means.add(marks.names, measures)
+                yield
+
+    def _marks(self, rows: range, heads: int) -> MetricIndex | None:
+        if not self._measured:
+            return None
+        att, shape = self.att, self.att.shape
+        key = (rows, shape.K, heads, id(self._ids), shape.Q == shape.K, att.result_dtype, att.device)
+        if key not in self._known:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            ids, square = self._ids, shape.Q == shape.K
+            self._known[key] = MetricIndex(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
+        return self._known[key]
+
+    def _unpadded(self) -> RealKeys:
+        att, K = self.att, self.att.shape.K
+        reached = torch.zeros(K, dtype=torch.bool, device=att.device)
+        with exact(att.device):
+            for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
+                cells = Block(self.batch, self.heads[0], range(row, row + 1), range(K))
+                reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
+            return RealKeys(reached)
+
+    def _picture(self, heads: slice, piece: range, found: WeightRows) -> None:
+        at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))
+        by_key = pool_first(found.e, self._key_bin, torch.amax) / found.total.where(found.total != 0, 1)
+        pooled = self._by_row(by_key)
+        self.values[heads, at] = torch.maximum(self.values[heads, at], pooled)
+        if found.reach is None:
+            self.allowed[heads, at] = True
+        else:
+            self.allowed[heads, at] |= self._by_row(found.reach.pooled(self._key_bin)).bool()
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """Pool (columns, heads, rows) over the rows: (heads, rows, columns)."""
+        return pool_first(x.permute(2, 1, 0), self._row_bin, torch.amax).transpose(0, 1)
+
+
+# Rows.
+
+
+class SharedRows:
+    """What all heads of some queries have in common, where the rules are the same for all of them."""
+
+    def __init__(self, att: AttentionBase, batch: int, head: int, rows: range, heads: int) -> None:
+        keys = range(att.shape.K)
+        found = att.rules.allowed(Block(batch, head, rows, keys))
+        self.reach: AllowedRows | None = None
+        self.added: Tensor | None = None  # (keys, heads, rows): written out, for that is added several times faster
+        if found is not True:
+            self.reach = AllowedRows(whole(found, rows, keys, att.device).mT[:, None].contiguous())
+            blocked = torch.zeros_like(self.reach.allowed, dtype=att.result_dtype)
+            self.added = blocked.masked_fill_(~self.reach.allowed, -inf)
+        for bias in att.rules.biases:
+            assert isinstance(bias, Bias)  # a function of the scores is asked head by head
+            part = cut(bias.added, Block(batch, head, rows, keys)).mT[:, None].to(att.result_dtype) * LOG2_E
+            self.added = part if self.added is None else self.added + part
+        if self.added is not None:
+            self.added = self.added.expand(len(keys), heads, len(rows)).contiguous()
+
+
+def _is_plain(att: AttentionBase) -> bool:
+    """Whether scores are products, and rules the same for all heads of a sample."""
+    return isinstance(att.source, Products) and not att.rules.by_score and all(map(is_common, att.rules.rules))
+
+
+def rows_of(
+    att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows | None, room: Scratch
+) -> WeightRows:
+    """All weights of some queries of heads that share a key head; of one head, where nothing is shared."""
+    if att.source.gives == "weights":
+        return _given(att, batch, heads[0], rows)
+    if shared is None:
+        return _softmax(*_masked(att, batch, heads[0], rows), room)
+    found = _softmax(_products(att, batch, heads, rows, shared), shared.reach, room)
+    if bool(found.total.isfinite().all()):
+        return found
+    # A NaN or ∞ may be that of a cell that is blocked: what blocks must come first, head by head.
+    own = [Scratch(att.shape.K * len(rows), att.result_dtype, att.device) for _ in heads]
+    each = [rows_of(att, batch, range(head, head + 1), rows, None, one) for head, one in zip(heads, own, strict=True)]
+    return WeightRows(
+        torch.cat([one.e for one in each], 1),
+        torch.cat([one.total for one in each]),
+        torch.cat([one.entropy for one in each]),
+        shared.reach,
+        found.scratch,
+    )
+
+
+def _softmax(S: Tensor, reach: AllowedRows | None, room: Scratch) -> WeightRows:
+    """From masked scores by log 2, (keys, heads, rows), which it overwrites; −∞ where blocked."""
+    S -= S.amax(0).clamp_(min=torch.finfo(S.dtype).min)  # of a query that may attend to nothing it is −∞
+    S.clamp_(min=LEAST)
+    e = torch.exp2(S, out=room.cut(len(S), S[0].numel()).view(S.shape))
+    e -= 2.0**LEAST  # so that what is blocked is 0; others are what they were
+    total = e.sum(0)  # (heads, rows)
+    spread = S.mul_(e).sum(0) / total
+    return WeightRows(e, total, total.log2() - spread, reach, S)
+
+
+def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows) -> Tensor:
+    """The masked scores of several heads by log 2, (keys, heads, rows)."""
+    source, capped = att.source, att.softcap
+    assert isinstance(source, Products)
+    q = take(source.q[batch, heads.start : heads.stop], rows, 1).to(att.result_dtype)  # (heads, rows, D)
+    product = Product((q * (att.scale * (LOG2_E if capped is None else 1))).flatten(0, 1))
+    k = source.k[batch, att.group(heads[0])]
+    pieces = [product.of(take(k, keys, 0).to(att.result_dtype)) for keys in cuts(range(len(k)), 1, 4 * KEYS)]
+    S = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(len(k), len(heads), len(rows))
+    if capped is not None:
+        S.div_(capped).tanh_().mul_(capped * LOG2_E)
+    return S if shared.added is None else S.add_(shared.added[:, : len(heads)])
+
+
+def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Tensor, AllowedRows | None]:
+    """The masked scores of one head by log 2, (keys, 1, rows), and which are allowed."""
+    parts, keeps = [], []
+    for keys in cuts(range(att.shape.K), 1, KEYS):
+        cells = Block(batch, head, rows, keys)
+        S, allowed = masked(att, cells, att.rules.allowed(cells))
+        parts.append(S * LOG2_E)
+        keeps.append(whole(allowed, rows, keys, att.device).mT)
+    return torch.cat(parts)[:, None], AllowedRows.of(torch.cat(keeps)[:, None])
+
+
+def _given(att: AttentionBase, batch: int, head: int, rows: range) -> WeightRows:
+    """Weights that are there already: as they are, whatever they sum to."""
+    cells = Block(batch, head, rows, range(att.shape.K))
+    e = plain(att, cells, "weights")[:, None]
+    allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device).mT[:, None]
+    there, entropy = allowed.any(0).to(e.dtype), -torch.xlogy(e, e).sum(0) * LOG2_E
+    return WeightRows(e, there, entropy, AllowedRows.of(allowed), torch.empty_like(e))

@@ -1,0 +1,147 @@
+"""How many cells of a head are allowed, by query and by key: from a few sums where rules are known, else counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.stages import KEYS, QUERIES, allowed_cells
+from .._engine.what_if import WithoutKeys
+from .._rules.rules import Bias, ByIndex, Keep, Rule, ask, whole
+from .._utils.indexing import Block, cuts
+from ..masks import And, BandLimits, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class MaskCounts:
+    """What may attend to what in one head.
+
+    by_query: (Q,) int64, how many keys each query may attend to. by_key: (K,) int64, how many queries each key is for.
+    above: how many allowed cells lie after the query's own position; above_at: one of them, (query, key).
+    diagonal: how many lie at it.
+    """
+
+    by_query: Tensor
+    by_key: Tensor
+    above: int
+    above_at: tuple[int, int] | None
+    diagonal: int
+
+    @property
+    def total(self) -> int:
+        return int(self.by_query.sum())
+
+
+def permitted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
+    """Count what is allowed in one head."""
+    known = _known(att, batch, head)
+    return _counted(att, batch, head) if known is None else _summed(att, *known)
+
+
+def cells_to_ask(att: AttentionBase, batch: int, head: int) -> int:
+    """How many cells `permitted` has to look at one by one."""
+    return 0 if _known(att, batch, head) is not None else att.shape.Q * att.shape.K
+
+
+def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tensor] | None:
+    """All rules as a strip and, (K,) bool, the keys that are for any query; None where they are not so simple."""
+    if att.rules.by_score:
+        return None
+    strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
+    row = Block(batch, head, range(1), range(att.shape.K))
+    for rule in att.rules.rules:
+        for part in _parts(rule):
+            if isinstance(part, Mask):
+                simple = part.strip(batch)
+                if simple is not None:
+                    strip = strip.meet(simple)
+                elif isinstance(part, WithoutKeys):
+                    open_keys &= ask(part, row, att.device)[0]
+                else:
+                    return None
+            elif isinstance(part, Keep | Bias) and _by_key(part):
+                open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
+            else:
+                return None
+    return strip, open_keys
+
+
+def _parts(rule: Rule | Mask) -> Iterator[Rule | Mask]:
+    """A rule in parts that all have to allow a cell."""
+    inside = rule.mask if isinstance(rule, ByIndex) else rule
+    if isinstance(inside, And):
+        for part in inside.parts:
+            yield from _parts(part)
+    else:
+        yield inside
+
+
+def _by_key(rule: Keep | Bias) -> bool:
+    """Whether all queries have the same."""
+    return (rule.mask if isinstance(rule, Keep) else rule.added).shape[2] == 1
+
+
+def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
+    """Sums of open keys up to each place: the strip cuts a run out of them for each query, and of queries for a key."""
+    Q, K = att.shape.Q, att.shape.K
+    rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
+    open_keys = open_keys if strip.stop is None else open_keys & (keys < strip.stop)
+    up_to = torch.cat([torch.zeros(1, dtype=torch.int64, device=att.device), open_keys.cumsum(0)])  # (K + 1,)
+
+    def between(start: Tensor, stop: Tensor) -> Tensor:
+        return (up_to[stop.clamp(0, K)] - up_to[start.clamp(0, K)]).clamp_(min=0)
+
+    first = torch.zeros_like(rows) if strip.low is None else rows + strip.low
+    end = torch.full_like(rows, K) if strip.high is None else rows + strip.high + 1
+    first_query = torch.zeros_like(keys) if strip.high is None else keys - strip.high
+    end_query = torch.full_like(keys, Q) if strip.low is None else keys - strip.low + 1
+    by_key = (end_query.clamp(0, Q) - first_query.clamp(0, Q)).clamp_(min=0) * open_keys
+    after = between(torch.maximum(first, rows + 1), end)
+    leaks = after.nonzero()[:, 0]
+    above_at = None
+    if len(leaks):
+        query = int(leaks[0])
+        later = open_keys[max(query + 1, int(first[query])) :].nonzero()[0]
+        above_at = query, max(query + 1, int(first[query])) + int(later)
+    return MaskCounts(
+        by_query=between(first, end),
+        by_key=by_key,
+        above=int(after.sum()),
+        above_at=above_at,
+        diagonal=int(between(torch.maximum(first, rows), torch.minimum(end, rows + 1)).sum()),
+    )
+
+
+def _counted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
+    """Block by block; those of which the rules say all or nothing are not written out."""
+    Q, K = att.shape.Q, att.shape.K
+    by_query, by_key = (torch.zeros(n, dtype=torch.int64, device=att.device) for n in (Q, K))
+    above, diagonal, above_at = 0, 0, None
+    for rows in cuts(range(Q), 1, QUERIES):
+        for keys in cuts(range(K), 1, KEYS):
+            found = allowed_cells(att, Block(batch, head, rows, keys))
+            if found is False:
+                continue
+            beside = keys.stop <= rows.start or keys.start >= rows.stop  # the diagonal does not cross it
+            if found is True and beside:
+                by_query[rows.start : rows.stop] += len(keys)
+                by_key[keys.start : keys.stop] += len(rows)
+                if keys.start >= rows.stop:
+                    above += len(rows) * len(keys)
+                    above_at = above_at or (rows.start, keys.start)
+                continue
+            cells = whole(found, rows, keys, att.device)
+            by_query[rows.start : rows.stop] += cells.sum(1, dtype=torch.int32)
+            by_key[keys.start : keys.stop] += cells.sum(0, dtype=torch.int32)
+            offset = rows.start - keys.start
+            diagonal += int(cells.diagonal(offset).sum()) if -len(rows) < offset < len(keys) else 0
+            later = cells.triu(offset + 1)
+            above += int(later.sum())
+            if above_at is None and bool(later.any()):
+                row, column = later.nonzero()[0].tolist()
+                above_at = rows.start + row, keys.start + column
+    return MaskCounts(by_query, by_key, above, above_at, diagonal)

@@ -1,0 +1,207 @@
+"""What a head does, in a few numbers: how widely it looks, and at which tokens.
+
+Each is a mean over queries, exact for every query that is looked at. Those that may attend to nothing count for the
+masked share alone, and so does padding: queries to whose own place neither they nor the first and the last may attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._engine.overview import pool_first
+from .._utils.indexing import positions
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Means over the queries of one head, p being a query's weights.
+
+    None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
+    query's place with a key's where there are not as many keys as queries.
+
+    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike.
+    first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
+        al. 2024).
+    previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
+    itself: on the key at the query's own place.
+    same_token: on keys elsewhere with the query's own token, of the queries that may attend to any.
+    last_token: on the last such key, such as [SEP] (Clark et al. 2019, §3.2).
+    induction: on keys that come right after an earlier occurrence of the query's token, of the queries that may attend
+        to any: the prefix matching of induction heads (Olsson et al. 2022).
+    mean_distance: Σ p |query − key|, tokens.
+    masked_share: of the keys, how many a query may not attend to.
+    rows: how many queries were looked at: all, or evenly spread ones.
+    """
+
+    entropy: float | None
+    first_token: float | None
+    previous_token: float | None
+    itself: float | None
+    same_token: float | None
+    last_token: float | None
+    induction: float | None
+    mean_distance: float | None
+    masked_share: float | None
+    rows: int
+
+
+NAMES = tuple(field.name for field in fields(Metrics) if field.name != "rows")
+
+
+def as_ids(tokens: Sequence[str]) -> Tensor:
+    """Tokens as numbers, the same for the same token: (n,) int64.
+
+    >>> as_ids(["a", "b", "a"])
+    tensor([0, 1, 0])
+    """
+    known: dict[str, int] = {}
+    return torch.tensor([known.setdefault(token, len(known)) for token in tokens], dtype=torch.int64)
+
+
+class MetricIndex:
+    """For some queries, the keys that each metric is about: the same for all heads.
+
+    Args:
+        queries: their positions.
+        keys: how many there are.
+        heads: how many are measured at once, at most.
+        ids: of each position its token, (keys,), where that is known.
+        square: whether query i and key i are the same place.
+        dtype: of the weights.
+    """
+
+    def __init__(
+        self,
+        queries: range,
+        keys: int,
+        heads: int,
+        ids: Tensor | None,
+        square: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.ids = ids
+        self.own: Tensor | None = None  # (rows,), the queries' own places
+        self.before = self.row = torch.empty(0)  # (rows,), the places before those, and their numbers here
+        self.distance: Tensor | None = None  # (keys, heads, rows), tokens
+        self.alike: dict[str, tuple[Tensor, Tensor]] = {}  # keys and rows, one pair after the other
+        if not square:
+            return
+        self.own, self.row = positions(queries, device), torch.arange(len(queries), device=device)
+        self.before = (self.own - 1).clamp_(min=0)
+        key = torch.arange(keys, device=device)[:, None]
+        distance = (key - self.own).abs_().to(dtype)
+        self.distance = distance[:, None].expand(-1, heads, -1).contiguous()
+        if ids is None:
+            return
+        ids = ids.to(device)
+        same = ids[:, None] == ids[self.own]  # (keys, rows)
+        after = torch.zeros_like(same)
+        after[1:] = same[:-1]
+        for name, which in {"same_token": same & (key != self.own), "induction": after & (key < self.own)}.items():
+            found = which.nonzero()
+            self.alike[name] = found[:, 0], found[:, 1]
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that `measure` finds, in its order."""
+        own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
+        return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
+
+
+class AllowedRows:
+    """Which cells are allowed, and what follows from that: once for all heads that have it in common."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        self.allowed = allowed  # (keys, 1, rows) bool
+        self.blocked_share = 1 - allowed.sum(0, dtype=torch.float32) / max(1, len(allowed))  # (1, rows)
+        self._pooled: Tensor | None = None
+
+    @classmethod
+    def of(cls, allowed: Tensor) -> AllowedRows | None:
+        """None where everything is allowed."""
+        return None if bool(allowed.all()) else cls(allowed)
+
+    def pooled(self, width: int) -> Tensor:
+        """Which bins of so many keys have an allowed cell, (bins, 1, rows) uint8."""
+        if self._pooled is None:
+            self._pooled = pool_first(self.allowed.to(torch.uint8), width, torch.amax)
+        return self._pooled
+
+
+class MetricMeans:
+    """The metrics of some heads, as rows of them come in."""
+
+    def __init__(self, heads: int) -> None:
+        self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64)
+        self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64)
+
+    def add(self, names: Sequence[str], rows: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Take in rows of all heads, some heads after the others: values, (metrics, heads, rows), and which count."""
+        at = [NAMES.index(name) for name in names]
+        counts = torch.cat([counted for _, counted in rows], 1)
+        found = torch.cat([values for values, _ in rows], 1).where(counts, 0)
+        self._sums[at] += found.sum(2, dtype=torch.float64).cpu()
+        self._counts[at] += counts.sum(2).cpu()
+
+    @property
+    def values(self) -> Tensor:
+        """(metrics, heads) float64; NaN where nothing counted."""
+        return self._sums / self._counts
+
+    def records(self, rows: int) -> list[Metrics]:
+        """The metrics of each head."""
+        found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
+        heads = (
+            {name: value if there else None for name, value, there in zip(NAMES, *head, strict=True)}
+            for head in zip(found, counted, strict=True)
+        )
+        return [Metrics(**head, rows=rows) for head in heads]
+
+
+class WeightRows(NamedTuple):
+    """All weights of some queries of some heads."""
+
+    e: Tensor  # (keys, heads, rows), the weights times `total`; 0 where blocked
+    total: Tensor  # (heads, rows); 0 of a query that may attend to nothing
+    entropy: Tensor  # (heads, rows), bits
+    reach: AllowedRows | None  # None if all is allowed
+    scratch: Tensor  # as `e`: room, to be overwritten
+
+
+class RealKeys:
+    """The keys that the first or the last of the queries may attend to, (keys,) bool, and the outermost of them."""
+
+    def __init__(self, reached: Tensor) -> None:
+        self.reached = reached
+        places = reached.nonzero()[:, 0]
+        self.first, self.last = (int(places[0]), int(places[-1])) if len(places) else (0, len(reached) - 1)
+
+
+def measure(marks: MetricIndex, rows: WeightRows, seen: RealKeys) -> tuple[Tensor, Tensor]:
+    """Of rows of some heads the metrics that `marks` names, (metrics, heads, rows), and which of them count."""
+    e, total, entropy, reach, scratch = rows
+    there = total != 0  # NaN is, and so is seen
+    if marks.own is not None and reach is not None:
+        there = there & (reach.allowed[marks.own, 0, marks.row] | seen.reached[marks.own])
+    weights = [e[seen.first], e[seen.last]]
+    counted = [there, there]
+    if marks.own is not None and marks.distance is not None:
+        weights += [e[marks.own, :, marks.row].mT, e[marks.before, :, marks.row].mT]
+        weights.append(torch.mul(e, marks.distance[:, : e.shape[1]], out=scratch).sum(0))
+        counted += [there, there & (marks.own > 0), there]
+    for keys, at in marks.alike.values():
+        on = e.new_zeros(total.mT.shape).index_add_(0, at, e[keys, :, at])  # (rows, heads)
+        open_pairs = e.new_ones(len(keys)) if reach is None else reach.allowed[keys, 0, at].to(e.dtype)
+        reached = e.new_zeros(len(on)).index_add_(0, at, open_pairs) > 0
+        weights.append(on.mT)
+        counted.append(there & reached)
+    blocked = total.new_zeros(()) if reach is None else reach.blocked_share.to(total.dtype)
+    values = torch.stack(weights).div_(total.where(there, 1))
+    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape)])])
+    return values, torch.stack([*counted, there, torch.ones_like(there)])

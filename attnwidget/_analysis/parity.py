@@ -1,0 +1,140 @@
+"""How far an output is from torch's own, and what other rules or number types change: over all queries, or some."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.matmul import exact, full
+from .._engine.softmax import exact_block, whole_rows
+from .._engine.stages import allowed_cells, values
+from .._rules.rules import whole
+from .._utils.indexing import Block, cuts
+
+ROWS = 256  # queries that are looked at, at most
+ROOM = 1 << 22  # cells of their rows together, beyond which there are fewer
+FEWEST = 16
+AT_ONCE = 1 << 22  # cells of the rows that are held together
+CLOSE = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far the output is from that of torch's own attention.
+
+    difference: the largest |Δ|, over the queries compared. queries: how many those are.
+    equal: whether that is within rounding for the dtype.
+    """
+
+    difference: float
+    queries: int
+    equal: bool
+
+
+def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
+    """The output beside that of `F.scaled_dot_product_attention` on the tensors as they are; of at most 256 queries.
+
+    None where torch has nothing to compare with: see `why_not`.
+    """
+    if why_not(att) or att.q is None or att.k is None or att.v is None:
+        return None
+    batch, head = att.find(batch, head)
+    with exact(att.device):
+        q, k, v = att.q[batch, head], att.k[batch, att.group(head)], att.v[batch, att.group(head)]
+        worst, size, count = 0.0, 0.0, 0
+        for rows in looked_at(att):
+            cells = Block(batch, head, rows, range(att.shape.K))
+            allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
+            added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
+            for bias in att.rules.biases:
+                added = bias.apply(added.mT.contiguous(), cells).mT
+            added = added.masked_fill(~allowed, -inf).to(q.dtype)
+            with full(att.device):
+                theirs = F.scaled_dot_product_attention(
+                    q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
+                    scale=att.scale,
+                )[0, 0]  # fmt: skip
+            ours = weights_of(att, cells) @ values(att, batch, head, cells.keys)
+            gap = (ours - theirs.to(ours.dtype)).abs()
+            gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
+            worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
+    if not isfinite(worst) or count == 0:
+        return None
+    return Parity(worst, count, worst <= CLOSE.get(att.dtype, 1e-4) * max(size, 1e-30))
+
+
+def why_not(att: AttentionBase) -> str:
+    """Why torch's attention has nothing to compare with, "" if it has."""
+    if att.q is None or att.k is None:
+        return f"only {att.source.gives} were given: torch SDPA starts from q and k"
+    if att.v is None:
+        return "there is no v, so no output to compare with torch SDPA"
+    if att.softcap is not None:
+        return "torch SDPA has no softcap to compare with"
+    return "torch SDPA takes no bias that is a function" if att.rules.by_score else ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What other rules, or another number type, change in a head: the largest |Δ| over the queries compared.
+
+    weights: of a weight. output: of a number of the output, None without v. queries: how many were compared.
+    """
+
+    weights: float
+    output: float | None
+    queries: int
+
+
+def change(before: AttentionBase, after: AttentionBase, batch: int, head: int) -> Change:
+    """The largest difference between two attentions of one shape, in one head; of at most 256 queries."""
+    batch, head = before.find(batch, head)
+    weights, output, count = 0.0, 0.0, 0
+    with exact(before.device):
+        for rows in looked_at(before):
+            cells = Block(batch, head, rows, range(before.shape.K))
+            one, other = weights_of(before, cells), weights_of(after, cells)
+            weights = _largest(weights, one - other)
+            count += len(rows)
+            if before.v is not None and after.v is not None:
+                outputs = [row @ values(att, batch, head, cells.keys) for att, row in ((before, one), (after, other))]
+                output = _largest(output, outputs[0] - outputs[1])
+    return Change(weights, None if before.v is None else output, count)
+
+
+def deviation(
+    att: AttentionBase, before: AttentionBase | None, same: Parity | None, batch: int, head: int
+) -> dict[str, Any]:
+    """How far torch's own output is, or why that is not known, and how far what was `before`; as JSON can hold it."""
+    why = "" if same is not None else why_not(att) or "the output holds NaN: there is nothing to compare"
+    torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
+    original = None if before is None else asdict(change(before, att, batch, head))
+    if original is not None:
+        original = {name: number if isfinite(number or 0) else None for name, number in original.items()}
+    return {"torch": {**torch_own, "why": why}, "original": original}
+
+
+def _largest(so_far: float, x: Tensor) -> float:
+    """NaN stays NaN."""
+    return float(torch.maximum(x.abs().amax() if x.numel() else x.new_zeros(()), x.new_tensor(so_far)))
+
+
+def weights_of(att: AttentionBase, cells: Block) -> Tensor:
+    """The weights of some queries over all keys."""
+    if att.source.gives == "weights":
+        return exact_block(att, cells, "weights", None)
+    return whole_rows(att, cells, "weights")
+
+
+def looked_at(att: AttentionBase) -> list[range]:
+    """Queries to look at: all, or evenly spread ones up to the last; in runs whose rows are at most 4,194,304 cells."""
+    Q, K = att.shape.Q, max(att.shape.K, 1)
+    step = max(1, -(-Q // max(FEWEST, min(ROWS, ROOM // K))))
+    rows = range((Q - 1) % step, Q, step)
+    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, AT_ONCE // K))]

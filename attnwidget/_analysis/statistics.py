@@ -1,0 +1,171 @@
+"""What a row comes down to, its strongest keys, and what a head does: statistics of its numbers. Streamed, O(Q + K)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, log, nan
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.logsumexp import LogSumExp
+from .._engine.matmul import exact, exp_
+from .._engine.softmax import Softmax, pair
+from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
+from .._rules.rules import whole
+from .._utils.indexing import Block, as_index, cuts
+from .._utils.validation import as_size
+
+SATURATED = 0.99  # a peak from here on
+UNIFORM = 1e-3  # how far the peak may be above that of equal weights, relatively
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """The numbers of one head: how widely its scores are spread, and what the softmax makes of them.
+
+    Variances are over all entries, with n − 1, as `torch.var`; those of scores are over the allowed cells. Without q
+    and k, or v, there is none, and it is None.
+
+    q_variance, k_variance, v_variance: of the entries of q, k and v (Q·D, K·D and K·Dv of them).
+    scores_variance: of QKᵀ; theory: D, that of scores if the entries of q and k are independent with mean 0 and
+        variance 1 (Vaswani et al. 2017, footnote 4).
+    scaled_variance: of the scaled scores; 1 in theory for the default scale.
+    entropy: (Q,) bits, −Σ p log₂ p over the keys; 0 for all the weight on one key, log₂ n for n keys alike.
+    peak: (Q,) the largest weight.
+    sensitivity: (Q,) Σ p (1 − p) = 1 − Σ p² for weights that sum to 1: the trace of the softmax's Jacobian
+        diag(p) − p pᵀ (Bridle 1990), by which gradients reach the scores; 0 where one key has all the weight.
+    allowed: (Q,) int64, how many keys the query may attend to.
+    total: (Q,) the sum of the weights; 1 up to rounding, 0 in an empty row.
+    empty_rows: how many queries may attend to nothing.
+    saturated_rows: how many have a peak ≥ 0.99 though they may attend to several keys: next to no gradient.
+    uniform_rows: how many weigh all of several allowed keys alike, to a thousandth.
+    """
+
+    q_variance: float | None
+    k_variance: float | None
+    v_variance: float | None
+    scores_variance: float | None
+    scaled_variance: float | None
+    theory: int | None
+    entropy: Tensor
+    peak: Tensor
+    sensitivity: Tensor
+    allowed: Tensor
+    total: Tensor
+    empty_rows: int
+    saturated_rows: int
+    uniform_rows: int
+
+
+def statistics(att: AttentionBase, batch: int, head: int) -> Statistics:
+    """The statistics of one head: see `Attention.statistics`."""
+    batch, head = att.find(batch, head)
+    with exact(att.device):
+        entropy, peak, squares, total, allowed = _rows(att, batch, head)
+        several = allowed > 1
+        scores = _scores_variance(att, batch, head) if "scores" in att.stages else None
+        return Statistics(
+            q_variance=_variance(att.q, batch, head),
+            k_variance=_variance(att.k, batch, att.group(head)),
+            v_variance=_variance(att.v, batch, att.group(head)),
+            scores_variance=scores,
+            scaled_variance=None if scores is None else scores * att.scale**2,
+            theory=att.shape.D,
+            entropy=entropy,
+            peak=peak,
+            sensitivity=(total - squares).clamp_(min=0),
+            allowed=allowed,
+            total=total,
+            empty_rows=int((allowed == 0).sum()),
+            saturated_rows=int((several & (peak >= SATURATED)).sum()),
+            uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
+        )
+
+
+def _rows(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
+    stage = streamed(att, "weights")
+    known = pair(att, batch, head) if stage == "masked" else None
+    entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
+    keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        at = slice(rows.start, rows.stop)
+        for keys, S, allowed in blocks(att, batch, head, rows, stage):
+            log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
+            p = S if known is None else exp_(log_p.clone())
+            entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
+            peak[at] = torch.maximum(peak[at], p.amax(0))
+            squares[at] += p.square().sum(0)
+            total[at] += p.sum(0)
+            if isinstance(allowed, Tensor):
+                keys_allowed[at] += allowed.expand(len(rows), len(keys)).sum(1)
+            else:
+                keys_allowed[at] += len(keys) * allowed
+    return entropy / log(2), peak, squares, total, keys_allowed
+
+
+def _variance(x: Tensor | None, batch: int, head: int) -> float | None:
+    if x is None:
+        return None
+    found = (0, 0.0, 0.0)
+    for piece in x[batch, head].split(KEYS):
+        found = _merged(found, piece)
+    return _of_sample(found[0], found[2])
+
+
+def _scores_variance(att: AttentionBase, batch: int, head: int) -> float:
+    found = (0, 0.0, 0.0)
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        row = Block(batch, head, rows, range(att.shape.K))
+        for keys in att.rules.pieces(row, 1, KEYS):
+            cells = row._replace(keys=keys)
+            allowed = allowed_cells(att, cells)
+            if allowed is False:
+                continue
+            S = plain(att, cells, "scores")
+            found = _merged(found, S[allowed.expand(len(rows), len(keys)).mT] if isinstance(allowed, Tensor) else S)
+    return _of_sample(found[0], found[2])
+
+
+def _merged(one: tuple[int, float, float], x: Tensor) -> tuple[int, float, float]:
+    """Count, mean and Σ (x − mean)² with more numbers (Chan, Golub & LeVeque 1983): no difference of large sums."""
+    count, mean, spread = one
+    variance, here = (float(part) for part in torch.var_mean(x.double(), correction=0))
+    both, apart = count + x.numel(), here - mean
+    spread += variance * x.numel() + apart**2 * count * x.numel() / both
+    return both, mean + apart * x.numel() / both, spread
+
+
+def _of_sample(count: int, spread: float) -> float:
+    return spread / (count - 1) if count > 1 else nan
+
+
+def top_keys(att: AttentionBase, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
+    """The strongest keys of one query and their weights: see `Attention.top_keys`."""
+    count = as_size(count, "count")
+    batch, head = att.find(batch, head)
+    query = as_index(query, att.shape.Q, "query", "queries")
+    with exact(att.device):
+        row, allowed, known = _row(att, batch, head, range(query, query + 1))
+        least = row.masked_fill(~allowed, -inf).topk(min(count, len(row))).values[-1]
+        keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count where some are equal
+        keys = keys[row[keys].sort(descending=True, stable=True).indices[:count]]
+        return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
+
+
+def _row(att: AttentionBase, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
+    """What the weights of a query rank by, (K,), which keys are allowed, (K,), and its log-normalizer, if needed."""
+    row = new(att, att.shape.K).fill_(-inf)
+    permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
+    softmax, stage = Softmax(att, 1), streamed(att, "weights")
+    for keys, S, allowed in blocks(att, batch, head, queries, stage):
+        at = slice(keys.start, keys.stop)
+        row[at] = S[:, 0]
+        permitted[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
+        if stage == "masked":
+            softmax.add(S, S.amax(0))
+        elif att.rules.rules:  # weights of words, of which some may be blocked
+            permitted[at] = whole(att.rules.allowed(Block(batch, head, queries, keys)), queries, keys, att.device)[0]
+    return row, permitted, softmax.pair() if stage == "masked" else None

@@ -1,0 +1,99 @@
+"""The strongest links of a head: of every query its strongest keys, or of every key the queries that give it most.
+
+One streamed pass keeps a running top-k, so that memory is O(n · count) and no (Q, K) tensor is made.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase
+from .._engine.matmul import exact, exp_
+from .._engine.softmax import normalizers, online
+from .._engine.stages import QUERIES, blocks, new, streamed
+from .._utils.indexing import cuts
+
+LINKS = 3  # of every token, where nobody says how many
+LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+
+
+class Links(NamedTuple):
+    """At most `count` partners of every position, strongest first; where there are fewer, the weight is 0.
+
+    partners: (n, count) int64, keys of each query or queries of each key.
+    weights: (n, count), float32 or float64.
+    """
+
+    partners: Tensor
+    weights: Tensor
+
+
+def strongest(att: AttentionBase, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
+    """The strongest links of every query (side "query") or of every key (side "key"), exact.
+
+    >>> import torch, attnwidget
+    >>> att = attnwidget.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
+    >>> strongest(att, 0, 0, count=1).partners.flatten()
+    tensor([0, 1, 2, 3])
+    """
+    batch, head = att.find(batch, head)
+    with exact(att.device):
+        return _of_queries(att, batch, head, count) if side == "query" else _of_keys(att, batch, head, count)
+
+
+def _of_queries(att: AttentionBase, batch: int, head: int, count: int) -> Links:
+    count = min(count, att.shape.K)
+    stage = streamed(att, "weights")
+    kind = online(att, batch, head, range(att.shape.Q))
+    partners, weights = [], []
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        best = _none(att, count, len(rows))  # (count, queries)
+        softmax = kind(att, len(rows))
+        for keys, S, _ in blocks(att, batch, head, rows, stage):
+            best = _merge(best, _top(S, keys.start, count), count)
+            if stage == "masked":
+                softmax.add(S, S.amax(0))
+        found = exp_(softmax.pair().log_weights(best.weights)) if stage == "masked" else best.weights
+        partners.append(best.partners.mT)
+        weights.append(found.mT)
+    return _finite(torch.cat(partners), torch.cat(weights))
+
+
+def _of_keys(att: AttentionBase, batch: int, head: int, count: int) -> Links:
+    count = min(count, att.shape.Q)
+    stage = streamed(att, "weights")
+    best = _none(att, count, att.shape.K)  # (count, keys), of weights
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        pair = normalizers(att, batch, head, rows) if stage == "masked" else None
+        for keys, S, _ in blocks(att, batch, head, rows, stage):
+            weights = S if pair is None else exp_(pair.log_weights(S))
+            at = slice(keys.start, keys.stop)
+            held = Links(best.partners[:, at], best.weights[:, at])
+            best.partners[:, at], best.weights[:, at] = _merge(held, _top(weights.mT, rows.start, count), count)
+    return _finite(best.partners.mT, best.weights.mT)
+
+
+def _none(att: AttentionBase, count: int, width: int) -> Links:
+    partners = torch.zeros(count, width, dtype=torch.int64, device=att.device)
+    return Links(partners, new(att, count, width).fill_(-torch.inf))
+
+
+def _top(values: Tensor, first: int, count: int) -> Links:
+    """The greatest along the first axis, whose positions begin at `first`."""
+    top, places = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).topk(min(count, len(values)), dim=0)
+    return Links(places + first, top)
+
+
+def _merge(one: Links, other: Links, count: int) -> Links:
+    values = torch.cat([one.weights, other.weights])
+    partners = torch.cat([one.partners, other.partners])
+    best, at = values.topk(count, dim=0)
+    return Links(partners.gather(0, at), best)
+
+
+def _finite(partners: Tensor, weights: Tensor) -> Links:
+    """Weight 0 where there is no such link, or where it is NaN."""
+    return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))

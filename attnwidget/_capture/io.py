@@ -1,0 +1,225 @@
+"""A capture as a file: tensors in the safetensors format, rules as JSON in its header. Nothing in it is code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .._rules.row_spans import Spans, as_spans
+from ..attention import Attention
+from ..masks import And, Band, Mask, Or, Padding
+from .records import Part, asked
+
+VERSION = 1
+HEADER = "attnwidget"
+ALIGNED = 64  # bytes
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+AS_TOLD = ("is_causal", "scale", "softcap")
+
+
+@dataclass(frozen=True)
+class LoadedRecord:
+    """A record that was saved."""
+
+    name: str
+    cross: bool
+    attention: Attention
+
+
+class SavedRecord(Protocol):
+    """What is saved: a record, or one that was loaded."""
+
+    @property
+    def cross(self) -> bool: ...
+    @property
+    def attention(self) -> Attention: ...
+
+
+def tensors_of(att: Attention) -> dict[str, Tensor]:
+    """All tensors that an attention holds, by what they are."""
+    found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
+    for name in ("mask", "bias"):
+        rule = att._how[name]
+        if isinstance(rule, Spans):
+            found |= {f"{name}.starts": rule.starts, f"{name}.stops": rule.stops}
+        elif isinstance(rule, Tensor):
+            found[name] = rule
+    return found
+
+
+def save(forwards: Sequence[Mapping[str, SavedRecord]], skipped: Mapping[str, str], path: str | Path) -> None:
+    """Write all records, and of which calls there is none: see `Capture.save`."""
+    table = _Table()
+    told = [[_told(name, record, table) for name, record in pages.items()] for pages in forwards]
+    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": told, "skipped": dict(skipped)}))
+
+
+def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
+    """A safetensors file, tensor by tensor, placed as torch places its own, so that last bits come out alike."""
+    ordered = dict(sorted(tensors.items(), key=lambda item: (_bytes(item[1]) % ALIGNED != 0, -item[1].element_size())))
+    entries: dict[str, Any] = {"__metadata__": {HEADER: told}}
+    stop = 0
+    for name, x in ordered.items():
+        start, stop = stop, stop + _bytes(x)
+        entries[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, stop]}
+    head = json.dumps(entries).encode()
+    head += b" " * (-(8 + len(head)) % ALIGNED)
+    target = _target(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:  # not into the file that is there: it may be mapped, by this very capture
+        with open(part, "wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for x in ordered.values():
+                file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _target(path: str | Path) -> Path:
+    """Where a file is to be, links followed."""
+    target = Path(path).expanduser().resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f'{path} is a directory: give the name of a file, such as "run.safetensors"')
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
+    return target
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+class _Table:
+    """The tensors of a file, each once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def add(self, x: Tensor) -> str:
+        key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device)
+        if key not in self._known:
+            self._known[key] = name = f"{len(self._known)}"
+            self.tensors[name] = x
+        return self._known[key]
+
+
+def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
+    att = record.attention
+    parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
+    how = att._how
+    told = {"name": name, "cross": record.cross, **parts}
+    told |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
+    return told | {"mask": _mask_told(how["mask"], att, name, table), "bias": _bias_told(how["bias"], name, table)}
+
+
+def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
+    if callable(mask) and not isinstance(mask, Mask | Tensor):
+        cells = asked(mask, Part(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
+        mask = as_spans(cells)
+        if mask is None:
+            raise ValueError(
+                f"the mask of {name!r} is a function whose rows are not runs of keys, and a file holds no code: run "
+                "the model with attn_implementation='sdpa', whose masks are tensors, or give it a mask tensor"
+            )
+    if isinstance(mask, Spans):
+        return {"kind": "spans", "starts": table.add(mask.starts), "stops": table.add(mask.stops)}
+    if isinstance(mask, Tensor):
+        return {"kind": "tensor", "tensor": table.add(mask)}
+    if isinstance(mask, Band):
+        return {"kind": "band", "low": mask.low, "high": mask.high}
+    if isinstance(mask, Padding):
+        return {"kind": "padding", "lengths": list(mask.lengths)}
+    if isinstance(mask, And | Or):
+        kind = "and" if isinstance(mask, And) else "or"
+        return {"kind": kind, "parts": [_mask_told(part, att, name, table) for part in mask.parts]}
+    return None
+
+
+def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
+    if bias is None or isinstance(bias, Tensor):
+        return None if bias is None else table.add(bias)
+    raise ValueError(
+        f"the score_mod of {name!r} is a function, and a file holds no code: have the model add its numbers "
+        "to the scores as a float mask, or record the others only, with layers="
+    )
+
+
+# Reading it again.
+
+
+def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str]]:
+    """All records of a file, and what was skipped: see `Capture.load`."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        what = "a directory" if path.is_dir() else "not there"
+        raise FileNotFoundError(f"{path} is {what}: give a file that Capture.save wrote")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(HEADER)
+            told = _checked(header, path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file ({error}): give one that Capture.save wrote") from error
+    try:
+        forwards = [{one["name"]: _read(one, tensors) for one in pages} for pages in told["forwards"]]
+        return forwards, dict(told.get("skipped", {}))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
+
+
+def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
+    if header is None:
+        raise ValueError(f"{path} holds tensors, but no attention: give a file that Capture.save wrote")
+    try:
+        told = json.loads(header)
+        version = told["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
+    if version != VERSION:
+        raise ValueError(f"{path} is of version {version!r} and this reads {VERSION}: update attnwidget")
+    return dict(told)
+
+
+def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+    q, k, v = (tensors[told[name]] if name in told else None for name in ("q", "k", "v"))
+    how = {name: told[name] for name in AS_TOLD}
+    bias = None if told["bias"] is None else tensors[told["bias"]]
+    att = Attention(q, k, v, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
+    return LoadedRecord(told["name"], bool(told["cross"]), att)
+
+
+def _mask_read(told: Any, tensors: dict[str, Tensor]) -> Any:
+    return None if told is None else READERS[told["kind"]](told, tensors)
+
+
+def _parts_read(told: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Mask, ...]:
+    return tuple(_mask_read(part, tensors) for part in told["parts"])
+
+
+READERS: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
+    "spans": lambda told, tensors: Spans(tensors[told["starts"]], tensors[told["stops"]]),
+    "tensor": lambda told, tensors: tensors[told["tensor"]],
+    "band": lambda told, tensors: Band(told["low"], told["high"]),
+    "padding": lambda told, tensors: Padding(tuple(told["lengths"])),
+    "and": lambda told, tensors: And(_parts_read(told, tensors)),
+    "or": lambda told, tensors: Or(_parts_read(told, tensors)),
+}

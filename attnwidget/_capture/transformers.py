@@ -1,0 +1,150 @@
+"""What transformers' models pass to their attention function, read as q, k, v and rules.
+
+Which rules are in force is the implementation's business: each takes the mask in its own form, and is causal, or not,
+where there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._rules.row_spans import Spans, as_spans
+from .flex_attention import is_block_mask, read_block_mask
+from .records import EAGER, ObservedCall, Unreadable
+
+
+def read_call(
+    implementation: str | None,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    *,
+    scaling: Any = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> ObservedCall:
+    """One call of an attention function of transformers; query (B, H, Q, D), key (B, G, K, D), value (B, G, K, Dv).
+
+    Raises:
+        Unreadable: a call that comes to more than q, k, v and rules.
+    """
+    if others.get("cache") is not None:
+        raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
+    if any(found is not None for found in (others.get("s_aux"), others.get("sinks"), getattr(module, "sinks", None))):
+        raise Unreadable(f"it adds learned sinks to the softmax, which scores of q and k do not show: {EAGER}")
+    if query.ndim != 4 or key.ndim != 4:
+        raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    seen = ObservedCall(
+        query,
+        key,
+        value,
+        _number(scaling),
+        _number(softcap),
+        bias=position_bias,
+        cross=_is_cross(module),
+        cached=causal,
+        dropout=bool(others.get("dropout")) and module.training,
+    )
+    kind = implementation or "eager"
+    if "flash" in kind:
+        return _flash(seen, attention_mask, causal, sliding_window, others)
+    if is_block_mask(attention_mask):
+        seen.mask = read_block_mask(attention_mask)
+        return seen
+    seen.mask = None if attention_mask is None else attention_mask[:, :, :, : key.shape[2]]
+    if attention_mask is not None and attention_mask.shape[3] == key.shape[2]:
+        seen.mask = attention_mask  # the same object in all layers
+    if kind not in ("eager", "flex_attention") and attention_mask is None and causal and query.shape[2] > 1:
+        # As SDPA is called: causal from the upper left, so that keys beyond the last query are not seen.
+        seen.is_causal, Q = True, query.shape[2]
+        seen.k, seen.v = key[:, :, :Q], value[:, :, :Q]
+        seen.bias = None if position_bias is None else position_bias[:, :, :, :Q]
+    return seen
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise Unreadable("its scale is not one number") from None
+
+
+def _is_cross(module: nn.Module) -> bool | None:
+    found = getattr(module, "is_cross_attention", None)
+    return found if isinstance(found, bool) and found else None
+
+
+def _flash(seen: ObservedCall, padded: Any, causal: bool, window: int | None, others: dict[str, Any]) -> ObservedCall:
+    """FlashAttention: causal from the lower right, a window of its own, padding as (B, K) with 1 for what is there."""
+    if others.get("cu_seq_lens_q") is not None:
+        raise Unreadable("it reads packed sequences: give them one by one, or as a padded batch")
+    Q, K, device = seen.q.shape[2], seen.k.shape[2], seen.q.device
+    rows = torch.arange(Q, device=device, dtype=torch.int32)[None, None] + (K - Q)
+    starts = torch.zeros_like(rows)
+    stops = rows + 1 if causal else torch.full_like(rows, K)
+    if window is not None and window < K:
+        starts = (rows - window + 1).clamp(min=0)
+        stops = stops if causal else (rows + window).clamp(max=K)
+    if isinstance(padded, Tensor):
+        real = as_spans(padded[:, -K:].bool()[:, None, None, :])
+        if real is None:
+            raise Unreadable("its padding mask has holes: give a batch that is padded at one end")
+        starts, stops = torch.maximum(starts, real.starts), torch.minimum(stops, real.stops)
+        if Q == K:  # FlashAttention leaves padding out, as queries too
+            there = (rows >= real.starts) & (rows < real.stops)
+            starts, stops = starts * there, stops * there
+    seen.mask = Spans(starts, torch.maximum(stops, starts))
+    return seen
+
+
+# Where transformers looks up its attention functions.
+
+Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+
+
+class Lookup:
+    """Wraps the attention functions that transformers looks up for each call, until it is removed."""
+
+    def __init__(self, wrap: Wrap) -> None:
+        self._interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+        self._own: dict[str, Any] = {}
+        for name in ("get_interface", "__getitem__"):
+            found = getattr(self._interface, name, None)
+            if found is not None:
+                self._own[name] = vars(self._interface).get(name)
+                setattr(self._interface, name, _wrapping(found, wrap))
+
+    def remove(self) -> None:
+        for name, own in self._own.items():
+            if own is None:
+                delattr(self._interface, name)
+            else:
+                setattr(self._interface, name, own)
+
+
+def _wrapping(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
+    known: dict[tuple[Any, int], tuple[Any, Any]] = {}  # models look up the same one for each call
+
+    @functools.wraps(look_up)
+    def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
+        found = look_up(self, implementation, *default, **named)
+        key = implementation, id(found)
+        if key not in known:
+            known[key] = found, wrap(implementation, found)
+        return known[key][1]
+
+    return looked_up

@@ -1,0 +1,1 @@
+"""Exact attention, block by block; torch only."""

@@ -1,0 +1,220 @@
+"""One attention call as the engine knows it: where its numbers come from, what is in force, what is remembered."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from .._rules.parsing import read_rules
+from .._rules.rules import Rules
+from .._utils.indexing import Indices, as_index
+from .._utils.mutation import MutationGuard
+from .._utils.validation import as_choice, as_number, as_positive, detached
+from .logsumexp import LogSumExp, LogSumExpCache
+from .sources import STAGES, Given, Source
+
+
+class Shape(NamedTuple):
+    """Sizes of one attention call; D is None without q and k, Dv without v."""
+
+    B: int
+    H: int
+    G: int
+    Q: int
+    K: int
+    D: int | None
+    Dv: int | None
+
+
+def longest(x: Tensor) -> float:
+    """The largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if len(x) == 0:
+        return 0.0
+    parts = [torch.linalg.vector_norm(part.to(wide), dim=1).amax() for part in x.split(1 << 13)]  # no more is cast
+    return float(torch.stack(parts).amax())
+
+
+class AttentionBase:
+    """What all ways to make an `Attention` come to. It does not change, and holds nothing (Q, K) of its own."""
+
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor | None
+    shape: Shape
+    scale: float
+    softcap: float | None
+    is_causal: bool
+    window: int | None
+    rules: Rules
+    source: Source
+    _given: tuple[str, ...]
+    _how: dict[str, Any]  # the keywords about rules, as they were given
+    _memory: LogSumExpCache
+    _watch: MutationGuard
+
+    def _fill(
+        self,
+        source: Source,
+        v: Tensor | None,
+        shape: Shape,
+        scale: Any,
+        *,
+        mask: Any = None,
+        mask_means: str | None = None,
+        mask_dims: str | None = None,
+        bias: Any = None,
+        is_causal: bool = False,
+        window: Any = None,
+        softcap: Any = None,
+    ) -> None:
+        matrix = next(iter(source.tensors().values()))
+        rules = read_rules(
+            detached(mask),
+            mask_means,
+            mask_dims,
+            bias=detached(bias),
+            is_causal=is_causal,
+            window=window,
+            shape=(shape.B, shape.H, shape.Q, shape.K),
+            dtype=matrix.dtype,
+            device=matrix.device,
+        )
+        how = {
+            "mask": mask,
+            "mask_means": mask_means,
+            "mask_dims": mask_dims,
+            "bias": bias,
+            "is_causal": bool(is_causal),
+        }
+        given = {"causal": is_causal, f"window {window}": window, "masked": mask is not None}
+        given |= {"biased": bias is not None, f"softcap {softcap}": softcap}
+        self.__setstate__(
+            {
+                "source": source,
+                "q": source.tensors().get("q"),
+                "k": source.tensors().get("k"),
+                "v": v,
+                "shape": shape,
+                "rules": rules,
+                "scale": as_number(scale, "scale"),
+                "softcap": None if softcap is None else as_positive(softcap, "softcap"),
+                "is_causal": bool(is_causal),
+                "window": window,
+                "_given": tuple(word for word, there in given.items() if there),
+                "_how": {**how, "window": window, "softcap": softcap},
+            }
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a new attention as of a copy: what was remembered, and what was watched, starts afresh."""
+        self.__dict__.update(state, _memory=LogSumExpCache())
+        values = {} if self.v is None else {"v": self.v}
+        self.__dict__.update(_watch=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"an Attention does not change, so {name} cannot be deleted: make a new one")
+
+    def __repr__(self) -> str:
+        B, H, G, Q, K, D, Dv = self.shape
+        parts = ["" if D else f"from {self.source.gives}"]
+        parts += [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
+        sizes = [str(size) for size in (D, Dv) if size]
+        parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
+        parts += [*self._given, str(self.dtype).removeprefix("torch."), str(self.device)]
+        return f"Attention({', '.join(part for part in parts if part)})"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of q as it was given."""
+        return self._matrix.dtype
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """The dtype of what is computed: float64 for float64, else float32."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where q, k and v are, and all results."""
+        return self._matrix.device
+
+    @property
+    def _matrix(self) -> Tensor:
+        return next(iter(self.source.tensors().values()))
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages there are to see, in the order of computation: those before what was given are not there, nor
+        contribution without v; capped is only where there is a softcap, for else it equals scaled.
+
+        >>> from attnwidget import Attention
+        >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
+        ('scores', 'scaled', 'masked', 'weights')
+        """
+        there = STAGES[STAGES.index(self.source.gives) :]
+        without = {"contribution"} if self.v is None else set()
+        without |= {"capped"} if self.softcap is None else set()
+        return tuple(stage for stage in there if stage not in without)
+
+    def find(self, batch: Any, head: Any) -> tuple[int, int]:
+        """batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
+        self._watch.check()
+        return as_index(batch, self.shape.B, "batch", "batches"), as_index(head, self.shape.H, "head", "heads")
+
+    def check_stage(self, stage: str, *also: str) -> None:
+        """Raise ValueError unless there is this stage, with what it would take."""
+        as_choice(stage, (*STAGES, *also), "stage")
+        if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
+            if not isinstance(self.source, Given):
+                raise ValueError(
+                    f"heads or words that are put together have weights only, so {stage} is not known: ask single "
+                    'heads and pieces (w.combine = "none", w.pieces = "pieces")'
+                )
+            raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
+        if stage == "contribution" and self.v is None:
+            raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")
+
+    def group(self, head: int) -> int:
+        """The key head that a query head uses."""
+        return head // (self.shape.H // self.shape.G)
+
+    def known_pair(self, batch: int, head: int) -> LogSumExp | None:
+        """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
+        return self.known_rows(batch, head, range(self.shape.Q))
+
+    def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
+        """The log-normalizers of some queries of a head, if all of them were computed since the tensors last changed:
+        by a pass that has come so far, or by a look at these rows."""
+        return self._memory.get((batch, head), self._watch.versions(), queries)
+
+    def versions(self) -> tuple[int, ...]:
+        """What changes whenever a tensor that this is read from does: what was computed before no longer holds."""
+        return self._watch.versions()
+
+    def longest_key(self, batch: int, group: int) -> float:
+        """The largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
+        versions = self._watch.versions()
+        known = self._memory.number((batch, group), versions)
+        if known is None:
+            assert self.k is not None
+            known = longest(self.k[batch, group])
+            self._memory.put_number((batch, group), versions, known)
+        return known
+
+    def remember(self, batch: int, head: int, pair: LogSumExp) -> None:
+        """Keep the log-normalizers of all queries of a head, for the blocks to come."""
+        self.remember_rows(batch, head, range(self.shape.Q), pair)
+
+    def remember_rows(
+        self, batch: int, head: int, queries: Indices, pair: LogSumExp, versions: tuple[int, ...] | None = None
+    ) -> None:
+        """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
+        now = self._watch.versions()
+        if versions is None or versions == now:
+            self._memory.put((batch, head), now, self.shape.Q, queries, pair)

@@ -1,0 +1,157 @@
+"""Several heads as one: the mean or the maximum of their exact weights, made block by block where it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .._rules.rules import Allowed, Rules, is_common, settled, whole
+from .._utils.indexing import Block, Indices, as_index, hull
+from .._utils.validation import as_choice
+from ..masks import NOTHING, KeyBounds, overlap
+from .base import AttentionBase, Shape
+from .logsumexp import LogSumExp
+from .matmul import Scratch
+from .softmax import exact_block, normalizers, normalizing
+from .sources import SourceRows
+from .stages import allowed_cells
+
+HOW = ("mean", "max")
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedHeads:
+    """weights of one head, from those of several: a `Source`. Nothing (Q, K) is held; the log-normalizers of the heads
+    are those of the attention itself."""
+
+    att: AttentionBase
+    heads: tuple[int, ...]
+    how: str
+    gives: Literal["scores", "weights"] = "weights"
+
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
+        return CombinedRows(self, batch, queries, scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.att.source.tensors(), **self.att.rules.tensors()}
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        """Compute the log-normalizers that blocks of some queries need, so that no block has to wait for them; yields
+        after each part how many cells it had."""
+        for head in self.heads if self.att.source.gives == "scores" else ():
+            yield from normalizing(self.att, batch, head, queries)
+
+
+class CombinedRows:
+    """Some queries of several heads."""
+
+    def __init__(self, source: CombinedHeads, batch: int, queries: Indices, scale: float) -> None:
+        self._source, self._batch, self._queries, self._scale = source, batch, queries, scale
+        att, known = source.att, source.att.source.gives == "weights"
+        self._pairs: list[LogSumExp | None] = [
+            None if known else normalizers(att, batch, head, queries) for head in source.heads
+        ]
+
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+        found: Tensor | None = None
+        for head, pair in zip(self._source.heads, self._pairs, strict=True):
+            cells = Block(self._batch, head, self._queries, keys)
+            weights = exact_block(self._source.att, cells, "weights", pair).mT  # (keys, queries)
+            if found is None:
+                found = weights.contiguous()
+            elif self._source.how == "max":
+                torch.maximum(found, weights, out=found)
+            else:
+                found += weights
+        assert found is not None
+        return found.mul_(self._scale / (len(self._source.heads) if self._source.how == "mean" else 1))
+
+
+@dataclass(frozen=True, eq=False)
+class AnyHead:
+    """A rule that allows what any of some heads may attend to."""
+
+    att: AttentionBase
+    heads: tuple[int, ...]
+
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def bounds(self, cells: Block) -> KeyBounds:
+        if self.att.rules.by_score:
+            return KeyBounds(hull(cells.keys), NOTHING)
+        each = [self._of(cells, head) for head in self.heads]
+        outer = [bounds.outer for bounds in each if bounds.outer] or [range(0)]
+        inner = max((bounds.inner for bounds in each), key=len)
+        return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
+
+    def _of(self, cells: Block, head: int) -> KeyBounds:
+        """Which keys the queries of one head may see at most, and which all of them may see."""
+        at, columns = cells._replace(head=head), hull(cells.keys)
+        found = [rule.bounds(at) for rule in self.att.rules.rules]
+        outer = reduce(overlap, (bounds.outer for bounds in found), columns)
+        return KeyBounds(outer, reduce(overlap, (bounds.inner for bounds in found), columns))
+
+    def allowed(self, cells: Block) -> Allowed:
+        found: Allowed = False
+        for head in self.heads:
+            of_head = allowed_cells(self.att, cells._replace(head=head))
+            if of_head is True:
+                return True
+            found = of_head if found is False else _either(found, of_head, cells, self.att.device)
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}  # the source has them
+
+
+def _either(one: Allowed, other: Allowed, cells: Block, device: torch.device) -> Allowed:
+    both = [whole(part, cells.queries, cells.keys, device) for part in (one, other)]
+    return settled(both[0] | both[1])
+
+
+def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
+    """Heads of an attention, each once and in order; None is all of them."""
+    if heads is None:
+        return tuple(range(att.shape.H))
+    if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
+        raise TypeError(f"heads is {heads!r:.60}: give a list of heads, such as [0, 4], or None for all")
+    found = sorted({as_index(head, att.shape.H, "head", "heads") for head in heads})
+    if not found:
+        raise ValueError("heads is empty: give at least one head, or None for all")
+    return tuple(found)
+
+
+def combined(att: AttentionBase, heads: Any, how: str) -> dict[str, Any]:
+    """What an attention of several heads as one consists of: see `Attention.combine`."""
+    as_choice(how, HOW, "how")
+    chosen = as_heads(att, heads)
+    att.find(0, 0)  # warns of tensors that have changed
+    common = not att.rules.by_score and all(map(is_common, att.rules.rules))
+    B, _, _, Q, K, _, _ = att.shape
+    return {
+        "source": CombinedHeads(att, chosen, how),
+        "q": None,
+        "k": None,
+        "v": None,
+        "shape": Shape(B, 1, 1, Q, K, None, None),
+        "rules": Rules(att.rules.rules if common else (AnyHead(att, chosen),)),
+        "scale": 1.0,
+        "softcap": None,
+        "is_causal": att.is_causal,
+        "window": att.window,
+        "_given": (f"the {'mean' if how == 'mean' else 'maximum'} of {len(chosen)} heads", *att._given),
+        "_how": {},
+    }
+
+
+def prepared(att: AttentionBase, batch: int, queries: Indices) -> Generator[int, None, None]:
+    """What some queries need before blocks of them can be had quickly: of several heads their log-normalizers."""
+    if isinstance(att.source, CombinedHeads):
+        yield from att.source.prepare(batch, queries)

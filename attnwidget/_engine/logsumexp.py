@@ -1,0 +1,123 @@
+"""Log-normalizers, and keeping them: O(Q) numbers of a head make any block of its weights exact."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from math import inf
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._utils.indexing import Indices, take
+
+REMEMBERED = 64  # heads whose log-normalizers are kept
+BYTES = 64 << 20  # that they take at most
+
+Versions = tuple[int, ...]  # of the tensors that something was computed from
+
+
+class LogSumExp(NamedTuple):
+    """The log-normalizers of some queries, m + log l, in two parts: their sum alone is too coarse for large scores."""
+
+    m: Tensor  # (queries,) the largest masked score, or the sum itself, rounded; 0 in an empty row
+    log_l: Tensor  # (queries,) log Σ exp(masked − m); +∞ in an empty row, so that its weights are 0
+
+    def log_weights(self, masked: Tensor) -> Tensor:
+        return (masked - self.m) - self.log_l  # (…, queries)
+
+    def take(self, queries: Indices) -> LogSumExp:
+        return LogSumExp(take(self.m, queries, 0), take(self.log_l, queries, 0))
+
+    def log_normalizer(self) -> Tensor:
+        return (self.m + self.log_l).masked_fill(self.log_l == inf, -inf)  # (queries,)
+
+
+class _KnownRows:
+    """What is known so far of one head's log-normalizers: all queries', or those of rows that were looked at."""
+
+    def __init__(self, versions: Versions, queries: int, like: Tensor):
+        self.versions = versions
+        self.pair = LogSumExp(*torch.zeros(2, queries, dtype=like.dtype, device=like.device))
+        self.known = torch.zeros(queries, dtype=torch.bool)
+        self.complete = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.pair.m.nbytes + self.pair.log_l.nbytes + self.known.nbytes
+
+    def put(self, queries: Indices, pair: LogSumExp) -> None:
+        """Fill in some rows; those that are known stay as they are, so that what was taken never changes."""
+        if self.complete:
+            return
+        places = queries if isinstance(queries, range) else queries.cpu()
+        known = take(self.known, places, 0)
+        fresh = (~known).to(pair.m.device)
+        for ours, new in zip(self.pair, pair, strict=True):
+            values = torch.where(fresh, new, take(ours, queries, 0))
+            if isinstance(queries, range):
+                take(ours, queries, 0).copy_(values)
+            else:
+                ours[queries] = values
+        if isinstance(places, range):
+            known.fill_(True)
+        else:
+            self.known[places] = True
+        self.complete = bool(self.known.all())
+
+    def take(self, queries: Indices) -> LogSumExp | None:
+        """The log-normalizers of some queries, if all of them are known."""
+        places = queries if isinstance(queries, range) else queries.cpu()
+        if not self.complete and not bool(take(self.known, places, 0).all()):
+            return None
+        return self.pair.take(queries)
+
+
+class LogSumExpCache:
+    """Log-normalizers by (batch, head), within bounds: heads of which not all is known are forgotten first, then those
+    that were filled in least recently. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[tuple[int, int], tuple[Versions, float]] = {}
+        self._rows: OrderedDict[tuple[int, int], _KnownRows] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[LogSumExpCache], tuple[()]]:
+        return LogSumExpCache, ()  # a copy starts afresh
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the log-normalizers take."""
+        with self._lock:
+            return sum(rows.nbytes for rows in self._rows.values())
+
+    def put(self, head: tuple[int, int], versions: Versions, count: int, queries: Indices, pair: LogSumExp) -> None:
+        """Keep the log-normalizers of some of a head's `count` queries."""
+        with self._lock:
+            rows = self._rows.get(head)
+            if rows is None or rows.versions != versions:
+                rows = self._rows[head] = _KnownRows(versions, count, pair.m)
+            self._rows.move_to_end(head)
+            rows.put(queries, pair)
+            while len(self._rows) > 1 and (
+                len(self._rows) > REMEMBERED or sum(one.nbytes for one in self._rows.values()) > BYTES
+            ):
+                others = list(self._rows)[:-1]
+                del self._rows[next((one for one in others if not self._rows[one].complete), others[0])]
+
+    def get(self, head: tuple[int, int], versions: Versions, queries: Indices) -> LogSumExp | None:
+        """The log-normalizers of some queries of a head, if all of them are known."""
+        with self._lock:
+            rows = self._rows.get(head)
+            return rows.take(queries) if rows is not None and rows.versions == versions else None
+
+    def put_number(self, group: tuple[int, int], versions: Versions, number: float) -> None:
+        """Keep one number of a key head."""
+        with self._lock:
+            self._numbers[group] = versions, number
+
+    def number(self, group: tuple[int, int], versions: Versions) -> float | None:
+        with self._lock:
+            before, number = self._numbers.get(group, ((), None))
+        return number if before == versions else None

@@ -1,0 +1,209 @@
+"""Pieces merged into words: weights to a word are summed over its pieces, those from one averaged.
+
+Clark et al. 2019, "What does BERT look at?", §4.1: "For attention to a split-up word, we sum up the attention weights
+over its tokens. For attention from a split-up word, we take the mean of the attention weights over its tokens." So the
+weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `MergedWords` is a source as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .. import masks
+from .._rules.rules import ByIndex, whole
+from .._tokens.tokenizers import joined, word_ids
+from .._utils.indexing import Block, Indices, cuts, hull, positions
+from . import softmax
+from .base import AttentionBase, Shape
+from .matmul import Scratch
+from .sources import SourceRows
+from .stages import allowed_cells, streamed
+
+ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
+
+
+@dataclass(frozen=True, eq=False)
+class WordBounds:
+    """Where the words of each sample begin and end among its pieces; those beyond its last are empty."""
+
+    ends: Tensor  # (B or 1, words + 1) int64: word w is the pieces from ends[w] to ends[w + 1]
+
+    @property
+    def words(self) -> int:
+        """How many there are, in the sample that has most."""
+        return self.ends.shape[1] - 1
+
+    def of(self, batch: int) -> Tensor:
+        """(words + 1,)"""
+        return self.ends[batch if len(self.ends) > 1 else 0]
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """How many words of each sample are not empty."""
+        return tuple(int((row[1:] > row[:-1]).sum()) for row in self.ends)
+
+    def word_of(self, piece: int, batch: int) -> int:
+        """The word that a piece is of."""
+        return int(torch.searchsorted(self.of(batch), piece, right=True)) - 1
+
+    def first_of(self, word: int, batch: int) -> int:
+        """The first piece of a word; of an empty one, the last there is."""
+        ends = self.of(batch)
+        return min(int(ends[word]), int(ends[-1]) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class MergedWords:
+    """weights between words, from those between their pieces."""
+
+    pieces: AttentionBase
+    queries: WordBounds
+    keys: WordBounds
+    gives: Literal["weights"] = "weights"
+
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
+        return WordRows(self, batch, head, queries, scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        base = self.pieces
+        return {f"{name} of the pieces": x for name, x in {**base.source.tensors(), **base.rules.tensors()}.items()}
+
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """A mask function: a word may attend to another if any of its pieces may to any of the other's."""
+        queries, keys = q_idx.flatten(), kv_idx.flatten()
+        rows, of_row = spread(self.queries.of(int(b)), queries)
+        columns, of_column = spread(self.keys.of(int(b)), keys)
+        found = torch.zeros(len(queries), len(keys), dtype=torch.int32, device=q_idx.device)
+        for at in cuts(range(len(rows)), 1, ROWS):
+            some = rows[at.start : at.stop]
+            if not len(columns):
+                break
+            cells = Block(int(b), int(h), compact(some), compact(columns))
+            allowed = whole(allowed_cells(self.pieces, cells), some, columns, q_idx.device).int()
+            by_key = torch.zeros(len(some), len(keys), dtype=torch.int32, device=q_idx.device)
+            found.index_add_(0, of_row[at.start : at.stop], by_key.index_add_(1, of_column, allowed))
+        by_row = kv_idx.shape[-1] == len(keys) if len(keys) > 1 else q_idx.shape[-1] == 1
+        return found > 0 if by_row else (found > 0).mT  # as the indices lie
+
+
+class WordRows:
+    """Some words as queries."""
+
+    def __init__(self, words: MergedWords, batch: int, head: int, queries: Indices, scale: float):
+        self.words, self.batch, self.head, self.scale, self.count = words, batch, head, scale, len(queries)
+        ends, base = words.queries.of(batch), words.pieces
+        self.rows, self.of_row = spread(ends, positions(queries, base.device))  # (pieces,) each
+        counts = torch.bincount(self.of_row, minlength=self.count).clamp_min(1)
+        self.share = 1.0 / counts.to(base.result_dtype)
+
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+        base, batch, head = self.words.pieces, self.batch, self.head
+        columns, of_column = spread(self.words.keys.of(batch), positions(keys, base.device))
+        found = torch.zeros(self.count, len(keys), dtype=base.result_dtype, device=base.device)
+        for at in cuts(range(len(self.rows)), 1, ROWS):
+            rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
+            pair = softmax.normalizers(base, batch, head, rows) if streamed(base, "weights") == "masked" else None
+            for part in cuts(range(len(columns)), 1, COLUMNS):
+                cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
+                weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)
+                by_key = found.new_zeros(len(of_row), len(keys))
+                by_key.index_add_(1, of_column[part.start : part.stop], weights)
+                found.index_add_(0, of_row, by_key.mul_(self.share[of_row, None]))
+        return found.mul_(self.scale).mT.contiguous()  # (keys, queries)
+
+
+def spread(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """The pieces of some words, one word after the other, and which of these words each is of."""
+    counts = ends[words + 1] - ends[words]
+    of = torch.repeat_interleave(torch.arange(len(words), device=words.device), counts)
+    before = counts.cumsum(0) - counts
+    return torch.arange(len(of), device=words.device) - before[of] + ends[words][of], of
+
+
+def compact(places: Tensor) -> Indices:
+    """As a range, which cuts views, where they are without gaps."""
+    span = hull(places)
+    return span if len(span) == len(places) and bool((places[1:] > places[:-1]).all()) else places
+
+
+def bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> WordBounds:
+    """The words that a user gives, of one sample for all or of each; `WordBounds` as they are.
+
+    Args:
+        words: for each position the number of its word, as `encoding.word_ids()` gives them, None for one of its own;
+            or the tokens, whose marks say where words begin. Or such a list for each sample.
+        batches, length: how many samples, and positions in each, there are.
+        name: what the user calls them.
+
+    Raises:
+        TypeError, ValueError: something else, too many or too few, or a word whose pieces do not follow one another.
+    """
+    if isinstance(words, WordBounds):
+        return words
+    words = words.tolist() if hasattr(words, "tolist") else words
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        raise TypeError(f"{name} is {words!r:.40}: give encoding.word_ids(), or the tokens as a list of strings")
+    samples = words if words and isinstance(words[0], Sequence) and not isinstance(words[0], str) else [words]
+    if len(samples) not in (1, batches):
+        raise ValueError(f"{name} has {len(samples)} lists but there are {batches} samples: give one list, or one each")
+    ends = [_ends(sample, length, name) for sample in samples]
+    most = max(map(len, ends))
+    return WordBounds(torch.tensor([row + [length] * (most - len(row)) for row in ends], device=device))
+
+
+def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
+    """Where the words of one sample begin, and where the last ends."""
+    if len(words) != length:
+        raise ValueError(f"{name} has {len(words)} entries but there are {length} positions: give one for each")
+    if all(isinstance(word, str) for word in words):
+        words = word_ids(words)
+    starts: list[int] = []
+    seen: set[int] = set()
+    before: int | None = None
+    for at, word in enumerate(words):
+        if word is not None and (isinstance(word, bool) or not isinstance(word, int)):
+            raise TypeError(
+                f"{name}[{at}] is {word!r:.40}: give the number of its word, None, or all tokens as strings"
+            )
+        if word is None or word != before:
+            if word in seen:
+                raise ValueError(f"{name}[{at}] is word {word} again, after another: give each run of pieces a number")
+            starts.append(at)
+        if word is not None:
+            seen.add(word)
+        before = word
+    return [*starts, length]
+
+
+def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, Any]:
+    """What an attention between words is filled with: see `Attention.merge`."""
+    B, H, _, Q, K, *_ = att.shape
+    queries = bounds(words, B, Q, "words", att.device)
+    if key_words is None and Q != K:
+        raise ValueError(f"there are {Q} queries but {K} keys: give key_words= as well")
+    keys = queries if key_words is None else bounds(key_words, B, K, "key_words", att.device)
+    source = MergedWords(att, queries, keys)
+    padded = len({*queries.lengths, queries.words}) + len({*keys.lengths, keys.words}) > 2
+    causal = [rule.mask for rule in att.rules.rules if isinstance(rule, ByIndex)] == [masks.causal]
+    causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
+    return {
+        "source": source,
+        "v": None,
+        "shape": Shape(B, H, H, queries.words, keys.words, None, None),
+        "scale": 1.0,
+        "is_causal": causal,  # then so are words, and as quickly
+        "mask": source if (att.rules.rules and not causal) or att.rules.by_score or padded else None,
+    }
+
+
+def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:
+    """A token for each word of a sample; padding for those that are empty."""
+    ends = words.of(batch).tolist()
+    return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

@@ -1,0 +1,90 @@
+"""Where the numbers of a block come from: products of q and k, or a matrix that somebody has in hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from .._utils.indexing import Indices, take
+from .matmul import Product, Scratch
+
+STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
+
+
+class SourceRows(Protocol):
+    """Some queries of a head, multiplied by a scale: their blocks, one after the other."""
+
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+        """scale × the stage of the queries and some keys, (keys, queries), in float32 or float64; in `room` if that is
+        of use, and never a view of what the user gave: what it is handed to writes into it."""
+
+
+class Source(Protocol):
+    """Gives one stage of any block; the stages after it are computed from that."""
+
+    @property
+    def gives(self) -> Literal["scores", "weights"]:
+        """Which stage that is."""
+
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
+        """Some queries of a head."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """scores = q · kᵀ, computed where they are looked at."""
+
+    q: Tensor  # (B, H, Q, D)
+    k: Tensor  # (B, G, K, D)
+    gives: Literal["scores"] = "scores"
+
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
+        group = head // (self.q.shape[1] // self.k.shape[1])
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        q = take(self.q[batch, head], queries, 0).to(wide)  # (queries, D)
+        return ProductRows(Product(q * scale), self.k[batch, group], wide)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"q": self.q, "k": self.k}
+
+
+class ProductRows:
+    """Some queries, and the keys of their head."""
+
+    def __init__(self, product: Product, k: Tensor, wide: torch.dtype):
+        self.product, self.k, self.wide = product, k, wide  # k is (K, D)
+
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+        return self.product.of(take(self.k, keys, 0).to(self.wide), room)  # (keys, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A matrix that is there already, never copied whole."""
+
+    matrix: Tensor  # (B, H, Q, K)
+    gives: Literal["scores", "weights"]
+
+    def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
+        return GivenRows(take(self.matrix[batch, head], queries, 0), scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {self.gives: self.matrix}
+
+
+class GivenRows:
+    """Some rows of a matrix."""
+
+    def __init__(self, rows: Tensor, scale: float):
+        self.rows, self.scale = rows, scale  # (queries, K)
+
+    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+        part = take(self.rows, keys, 1).mT  # (keys, queries)
+        wide = torch.promote_types(part.dtype, torch.float32)
+        return torch.mul(part.to(wide), self.scale, out=None if room is None else room.cut(*part.shape))

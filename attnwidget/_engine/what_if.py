@@ -1,0 +1,206 @@
+"""The same tensors under other rules: what the attention would be with another scale, mask, window or number type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._rules.rules import ByIndex
+from .._utils.indexing import Block, as_index, hull
+from .._utils.validation import as_number, as_positive
+from ..masks import NOTHING, KeyBounds, Mask, causal_lower_right
+from .sources import Given, Products, Source
+
+if TYPE_CHECKING:
+    from ..attention import Attention
+
+CAUSAL = (False, True, "lower right")
+WORDS = {"causal": "causal, lower right"}
+NUMBERS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
+
+
+def what_if(att: Attention, changes: Mapping[str, Any]) -> Attention:
+    """The attention under other rules: see `Attention.what_if`."""
+    changes = read(att, changes)
+    how, source, v, scale = dict(att._how), att.source, att.v, att.scale
+    if changes.get("mask") is False:
+        how |= {"mask": None, "mask_means": None, "mask_dims": None}
+    if "softcap" in changes:
+        how["softcap"] = changes["softcap"]
+    if "window" in changes:
+        how["window"] = changes["window"]
+    if "causal" in changes:
+        how["is_causal"] = changes["causal"] is True
+    if "dtype" in changes:
+        source, v = rounded(source, v, changes["dtype"])
+    scale = changes.get("scale", scale) / changes.get("temperature", 1.0)
+    found = type(att).__new__(type(att))
+    also: dict[str, Mask] = dict(how.pop("also", {}))  # masks that no keyword of an attention stands for
+    if "causal" in changes:
+        also.pop("causal", None)
+    if changes.get("causal") == "lower right":
+        also["causal"] = causal_lower_right(att.shape.Q, att.shape.K)
+    if "drop_keys" in changes:
+        also.pop("drop_keys", None)
+    if changes.get("drop_keys"):
+        also["drop_keys"] = WithoutKeys(tuple(changes["drop_keys"]))
+    found._fill(source, v, att.shape, scale, **how)
+    if also:
+        rules = (*(ByIndex(mask, att.device) for mask in also.values()), *found.rules.rules)
+        changed = {"rules": found.rules._replace(rules=rules), "_how": {**found._how, "also": also}}
+        found.__setstate__(
+            {
+                **_state(found),
+                **changed,
+                "_given": (*found._given, *(WORDS.get(name) or str(mask) for name, mask in also.items())),
+            }
+        )
+    return found
+
+
+def _state(att: Attention) -> dict[str, Any]:
+    return {name: value for name, value in vars(att).items() if name not in ("_memory", "_watch")}
+
+
+class WhatIfLayers:
+    """The layers of a stack under other rules, and what is `then` done to them, each made when it is looked at and then
+    kept."""
+
+    def __init__(
+        self,
+        stack: Sequence[Attention],
+        changes: Mapping[str, Any],
+        then: Callable[[int, Attention], Attention] | None = None,
+    ):
+        self._stack, self._changes, self._then = stack, dict(changes), then
+        self._made: dict[int, Attention] = {}
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def __getitem__(self, layer: int) -> Attention:
+        if not self._changes and self._then is None:
+            return self._stack[layer]
+        if layer not in self._made:
+            found = what_if(self._stack[layer], self._changes) if self._changes else self._stack[layer]
+            self._made[layer] = found if self._then is None else self._then(layer, found)
+        return self._made[layer]
+
+
+# What may be changed, checked.
+
+
+def read(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes in one form: those that change nothing are left out."""
+    if not isinstance(changes, Mapping):
+        raise TypeError(f"what_if is {type(changes).__name__}: give a dict such as {{'scale': 1.0}}")
+    unknown = [name for name in changes if name not in READERS]
+    if unknown:
+        raise ValueError(f"what_if has {unknown[0]!r}: there are {', '.join(READERS)}")
+    if att.source.gives == "weights" and changes:
+        raise ValueError("only weights were given, so nothing before them can be changed: give Attention(q, k)")
+    return {name: READERS[name](att, value) for name, value in changes.items()}
+
+
+def _scale(att: Attention, value: Any) -> float:
+    found = as_number(value, "scale")
+    if not isfinite(found):
+        raise ValueError(f"scale is {found}: give a finite number")
+    return found
+
+
+def _causal(att: Attention, value: Any) -> bool | str:
+    if value not in CAUSAL or not isinstance(value, bool | str):
+        raise ValueError(f"causal is {value!r}: give True (upper left, as torch), 'lower right' or False")
+    return value
+
+
+def _mask(att: Attention, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"mask is {value!r}: give False to take the mask away, True to keep it")
+    return value
+
+
+def _window(att: Attention, value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise ValueError(f"window is {value!r}: give the number of keys, 1 or more, or None")
+    return value
+
+
+def _softcap(att: Attention, value: Any) -> float | None:
+    return None if value is None else as_positive(value, "softcap")
+
+
+def _drop_keys(att: Attention, value: Any) -> list[int]:
+    if not isinstance(value, list | tuple | range):
+        raise TypeError(f"drop_keys is {value!r:.60}: give a list of keys")
+    return sorted({as_index(key, att.shape.K, "key", "keys") for key in value})
+
+
+def _dtype(att: Attention, value: Any) -> str:
+    name = str(value).removeprefix("torch.")
+    if name not in NUMBERS:
+        raise ValueError(f"dtype is {value!r}: give one of {', '.join(NUMBERS)}")
+    return name
+
+
+READERS: dict[str, Callable[[Any, Any], Any]] = {
+    "scale": _scale,
+    "temperature": lambda att, value: as_positive(value, "temperature"),
+    "softcap": _softcap,
+    "mask": _mask,
+    "causal": _causal,
+    "window": _window,
+    "drop_keys": _drop_keys,
+    "dtype": _dtype,
+}
+
+
+# Number types.
+
+
+def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
+    """A source and values as they would be in another type, held in their own: everything after stays as exact.
+
+    int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).
+    """
+    if isinstance(source, Products):
+        source = Products(round_to(source.q, dtype), round_to(source.k, dtype))
+    elif isinstance(source, Given):
+        source = Given(round_to(source.matrix, dtype), source.gives)
+    return source, None if v is None else round_to(v, dtype)
+
+
+def round_to(x: Tensor, dtype: str) -> Tensor:
+    """The same numbers as `dtype` holds them, in the type that they have."""
+    with torch.no_grad():
+        if dtype != "int8":
+            return x.to(NUMBERS[dtype]).to(x.dtype)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        step = wide.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny) / 127
+        return ((wide / step).round() * step).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class WithoutKeys(Mask):
+    """All keys but some, whose weight goes to the others."""
+
+    keys: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"without {len(self.keys)} {'key' if len(self.keys) == 1 else 'keys'}"
+
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return torch.isin(kv_idx, torch.tensor(self.keys, device=kv_idx.device), invert=True)
+
+    def bounds(self, cells: Block) -> KeyBounds:
+        columns = hull(cells.keys)
+        dropped = any(key in columns for key in self.keys)
+        return KeyBounds(columns, NOTHING if dropped else columns)

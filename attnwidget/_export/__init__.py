@@ -1,0 +1,1 @@
+"""HTML files, figures and the small picture beside a saved widget."""

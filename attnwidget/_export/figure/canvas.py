@@ -1,0 +1,228 @@
+"""A page to draw on with matplotlib, measured in CSS pixels from the top left, as the front-end draws.
+
+matplotlib is imported when the first page is made: who draws none needs none.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..colors import Look
+
+PIXEL = 1 / 96  # inches
+POINT = 0.75  # of a pixel
+ELLIPSIS = "…"
+
+# Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
+IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget"}
+
+Array = np.ndarray[Any, Any]
+
+
+class Canvas:
+    """One figure, `width` inches wide; `done` gives it its height."""
+
+    def __init__(self, width: float, dpi: float, look: Look) -> None:
+        figure_class = _figure_class()
+        self.look = look
+        self.width = width / PIXEL
+        self.figure = figure_class(figsize=(width, 1), dpi=dpi, facecolor=look.page)
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set_xlim(0, self.width)
+
+    def done(self, height: float) -> Any:
+        """The figure, that many pixels tall."""
+        self.axes.set_ylim(height, 0)
+        self.figure.set_size_inches(self.width * PIXEL, height * PIXEL)
+        return self.figure
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float = 12,
+        color: str | None = None,
+        bold: bool = False,
+        align: str = "left",
+        rotation: float = 0,
+        alpha: float = 1,
+        baseline: str = "center_baseline",
+    ) -> None:
+        """Text as it is, never markup; y is its middle, unless `baseline` says otherwise."""
+        self.axes.text(
+            x,
+            y,
+            text,
+            fontsize=size * POINT,
+            color=color or self.look.ink,
+            fontweight="bold" if bold else "normal",
+            fontfamily=families(text),
+            ha=align,
+            va=baseline,
+            rotation=rotation,
+            rotation_mode="anchor",
+            alpha=alpha,
+            parse_math=False,
+            clip_on=False,
+        )
+
+    def measure(self, text: str, size: float = 12, bold: bool = False) -> float:
+        """How wide a text is."""
+        return _width(text, size, bold, tuple(families(text)))
+
+    def shorten(self, text: str, room: float, size: float = 12, bold: bool = False) -> str:
+        """As much of both ends as has room, around an ellipsis."""
+        if self.measure(text, size, bold) <= room:
+            return text
+        for kept in range(min(len(text), 200) - 1, 0, -1):
+            tail = kept // 2
+            shorter = text[: kept - tail] + ELLIPSIS + (text[-tail:] if tail else "")
+            if self.measure(shorter, size, bold) <= room:
+                return shorter
+        return ELLIPSIS
+
+    def boxes(self, boxes: Sequence[tuple[float, float, float, float]], colors: Any, radius: float = 0) -> None:
+        """Rectangles (x, y, width, height), filled, with round corners."""
+        from matplotlib.collections import PathCollection
+
+        paths = [_rounded(*box, radius) for box in boxes]
+        self.axes.add_collection(
+            PathCollection(paths, facecolors=colors, edgecolors="none", linewidths=0), autolim=False
+        )
+
+    def frame(self, box: tuple[float, float, float, float], width: float, color: str, radius: float = 0) -> None:
+        """The outline of a rectangle."""
+        from matplotlib.patches import PathPatch
+
+        edge = PathPatch(_rounded(*box, radius), fill=False, edgecolor=color, linewidth=width * POINT)
+        self.axes.add_patch(edge)
+
+    def lines(self, lines: Any, width: float, color: str, alpha: float = 1) -> None:
+        """Straight lines, (n, 2, 2) of x and y."""
+        from matplotlib.collections import LineCollection
+
+        self.axes.add_collection(
+            LineCollection(lines, linewidths=width * POINT, colors=color, alpha=alpha), autolim=False
+        )
+
+    def band(self, x: tuple[float, float], y: tuple[float, float], widths: tuple[float, float], **look: Any) -> None:
+        """From one side to the other, as wide as a weight at both: cubic, both handles half way."""
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path
+
+        (x0, x1), (y0, y1), (w0, w1) = x, y, widths
+        half = (x0 + x1) / 2
+        points = [(x0, y0 - w0 / 2), (half, y0 - w0 / 2), (half, y1 - w1 / 2), (x1, y1 - w1 / 2), (x1, y1 + w1 / 2)]
+        points += [(half, y1 + w1 / 2), (half, y0 + w0 / 2), (x0, y0 + w0 / 2), (x0, y0 - w0 / 2)]
+        codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
+        self.axes.add_patch(PathPatch(Path(points, codes), linewidth=0, **look))
+
+    def image(self, pixels: Array, box: tuple[float, float, float, float]) -> None:
+        """Pixels (rows, columns, 3 or 4) uint8 in a rectangle, each with sharp edges."""
+        x, y, width, height = box
+        self.axes.imshow(
+            pixels,
+            extent=(x, x + width, y + height, y),
+            interpolation="nearest",
+            aspect="auto",
+            origin="upper",
+            resample=False,
+        )
+
+
+@functools.cache
+def _figure_class() -> Any:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('figure() draws with matplotlib: pip install "attnwidget[figure]"') from error
+
+    class PaperFigure(Figure):
+        """A figure whose files keep their text."""
+
+        def savefig(self, *args: Any, **kwargs: Any) -> None:
+            with matplotlib.rc_context(IN_FILES), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Glyph")
+                super().savefig(*args, **kwargs)
+
+    return PaperFigure
+
+
+@functools.cache
+def _renderer() -> Any:
+    from matplotlib.backends import backend_agg
+
+    renderer: Any = backend_agg.RendererAgg
+    return renderer(1, 1, 72)
+
+
+@functools.lru_cache(maxsize=8192)
+def _width(text: str, size: float, bold: bool, family: tuple[str, ...]) -> float:
+    from matplotlib.font_manager import FontProperties
+
+    properties = FontProperties(family=list(family), size=size, weight="bold" if bold else "normal")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        return float(_renderer().get_text_width_height_descent(text, properties, ismath=False)[0])
+
+
+def families(text: str) -> list[str]:
+    """The reader's own font, and after it such as have what it lacks."""
+    own = _own()
+    missing = {ord(character) for character in text} - _characters(own)
+    return [own, *(found for found in dict.fromkeys(map(_family_with, sorted(missing))) if found)]
+
+
+@functools.cache
+def _own() -> str:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return str(get_font(findfont(FontProperties())).family_name)
+
+
+@functools.cache
+def _characters(family: str) -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return frozenset(get_font(findfont(FontProperties(family=family))).get_charmap())
+
+
+@functools.cache
+def _family_with(code: int) -> str | None:
+    """A font that has a character, if one is installed."""
+    from matplotlib.font_manager import fontManager, get_font
+
+    tried = {"Last Resort", "Last Resort High-Efficiency"}  # which draw every character as a box
+    for font in fontManager.ttflist:
+        if font.name in tried:
+            continue
+        tried.add(font.name)
+        try:
+            if code in get_font(font.fname).get_charmap():
+                return str(font.name)
+        except (OSError, RuntimeError):  # a file that is no font any more
+            continue
+    return None
+
+
+def _rounded(x: float, y: float, width: float, height: float, radius: float) -> Any:
+    from matplotlib.path import Path
+
+    if radius <= 0:
+        corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)]
+        return Path(corners, closed=True)
+    r = min(radius, width / 2, height / 2)
+    right, bottom = x + width, y + height
+    points = [(x + r, y), (right - r, y), (right, y), (right, y + r), (right, bottom - r), (right, bottom)]
+    points += [(right - r, bottom), (x + r, bottom), (x, bottom), (x, bottom - r), (x, y + r), (x, y), (x + r, y)]
+    corner = [Path.LINETO, Path.CURVE3, Path.CURVE3]
+    return Path([*points, (x + r, y)], [Path.MOVETO, *corner * 4, Path.CLOSEPOLY])

@@ -1,0 +1,146 @@
+"""`to_html`: a widget as one file, that draws without Jupyter, without a kernel and without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from .._utils.assets import bundled
+from . import snapshot
+from .colors import LOOKS, look_of
+from .preview import still_of
+
+if TYPE_CHECKING:
+    from .._widget.widget import AttentionWidget
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="{schemes}">
+<title>{title}</title>
+<style>
+{style}
+body {{ margin: 24px; font: 12px/16px system-ui, sans-serif; {colors} }}
+{dark}
+footer {{ margin: 24px 4px 0; font-size: 11px; opacity: .75; }}
+img {{ max-width: 100%; }}
+@media (max-width: 480px) {{ body {{ margin: 12px; }} }}
+</style>
+</head>
+<body>
+<main id="attnwidget"><p>Opening …</p></main>
+<footer>{footer}</footer>
+<noscript>{still}</noscript>
+<script type="text/plain" id="attnwidget-data">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def to_html(
+    widget: AttentionWidget,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    layers: Any = None,
+    heads: Any = None,
+    samples: Any = "selected",
+    limit: int = snapshot.LIMIT,
+) -> pathlib.Path:
+    """Write a widget as one HTML file; `AttentionWidget.to_html` says more."""
+    target = _checked(path)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
+        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.LIMIT} for 32 MiB")
+    if title is not None and not isinstance(title, str):
+        raise TypeError(f"title is {type(title).__name__}: give a string")
+    choices = snapshot.choices_of(widget, layers, heads, samples, limit)
+    page = _page(widget, choices, title)
+    if len(page) > limit:
+        raise ValueError(
+            f"the file would have {len(page) / (1 << 20):,.1f} MiB, more than {limit / (1 << 20):,.1f} MiB: "
+            "save fewer (layers=[…], heads=[…]), or say limit=… in bytes"
+        )
+    target.write_bytes(page)
+    return target
+
+
+def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
+    try:
+        target = pathlib.Path(path).expanduser()
+    except TypeError:
+        raise TypeError(f'path is {type(path).__name__}: give the name of a file, such as "attention.html"') from None
+    if target.is_dir():
+        raise IsADirectoryError(f'{target} is a directory: give the name of a file, such as "attention.html"')
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
+    return target
+
+
+def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str | None) -> bytes:
+    whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
+    if title is not None:
+        whole["state"]["title"] = title
+    script = bundled("page.js").replace("</script", "<\\/script")
+    look, dark = look_of(widget.theme), LOOKS["dark"]
+    auto = widget.theme == "auto"
+    page = PAGE.format(
+        policy=_policy(script),
+        schemes="light dark" if auto else "dark" if look.dark else "light",
+        title=html.escape(whole["state"]["title"] or "Attention"),
+        style=bundled("widget.css").replace("</style", "<\\/style"),
+        colors=f"background: {look.page}; color: {look.ink};",
+        dark=f"@media (prefers-color-scheme: dark) {{ body {{ background: {dark.page}; color: {dark.ink}; }} }}"
+        if auto
+        else "",
+        footer=html.escape(_footer(widget, choices)),
+        still=_still(widget),
+        data=base64.b64encode(snapshot.packed(whole)).decode(),
+        script=script,
+    )
+    return page.encode("utf-8")
+
+
+def _policy(script: str) -> str:
+    """The page runs its one script and what that unpacks; it reaches nothing and nobody."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _footer(widget: AttentionWidget, choices: list[snapshot.SavedHead]) -> str:
+    """What is in the file, and what is not."""
+    layers, there = sorted({choice.layer for choice in choices}), len(widget._held.stack)
+    heads = {choice.head for choice in choices}
+    shape = widget._selected.shape
+    words = []
+    if there > 1:
+        words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
+    if shape.H > 1:
+        words.append("all heads" if len(heads) == shape.H else f"head{'s' * (len(heads) > 1)} {_listed(sorted(heads))}")
+    held = f": {', '.join(words)}" if words else ""
+    return f"Saved from attnwidget{held}. All numbers were computed then; anything else needs the notebook."
+
+
+def _listed(numbers: list[int]) -> str:
+    """5, or 1 to 4, or 0, 2, 7."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and last - first + 1 == len(numbers):
+        return f"{first} to {last}"
+    return ", ".join(map(str, numbers))
+
+
+def _still(widget: AttentionWidget) -> str:
+    made = still_of(widget)
+    if made is None:
+        return ""
+    return f'<img alt="{html.escape(repr(widget))}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'

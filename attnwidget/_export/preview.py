@@ -1,0 +1,116 @@
+"""A small PNG of what a widget shows, for where no widget runs: on GitHub, in nbviewer, in a mail.
+
+It needs nothing but zlib: indexed colours, no text; the words are in `text/plain` beside it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, indices, of_picture
+from . import colors
+
+if TYPE_CHECKING:
+    from .._widget.widget import AttentionWidget
+
+MOST_BYTES = 48 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
+SIDE = 320  # pixels of the longer side, about
+LARGEST_CELL = 16  # pixels
+GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
+BESIDE = 4  # pixels of page around the picture
+
+Array = np.ndarray[Any, Any]
+
+
+def still_of(widget: AttentionWidget) -> bytes | None:
+    """A small PNG of the picture that a widget shows; None where there is none."""
+    try:
+        seen = of_picture(widget._exact.as_far_as_known(widget.picture))
+        looks = {name: getattr(widget, name) for name in ("color_scale", "color_range", "palette", "theme")}
+        return png_of(seen, **looks)
+    except Exception:  # displaying a widget must not fail for want of a picture of it
+        return None
+
+
+def png_of(shown: DecodedMatrix, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
+    """The picture as a PNG of at most 48 KiB, in the colours of the widget."""
+    look = colors.look_of(theme)
+    table = colors.table(shown.kind, palette, theme)
+    table = np.concatenate([table, [colors.rgb_of(color) for color in (look.page, look.bad, look.ink)]]).astype(int)
+    cells = indices(shown, color_scale, color_range).astype(int)
+    for kind, place in ((BLOCKED, 256), (NAN, 257), (PLUS_INF, 258), (MINUS_INF, 256)):
+        cells[shown.kinds == kind] = place
+    step = -(-max(cells.shape) // SIDE)
+    while True:
+        small = _pooled(cells, step, signed=shown.kind == "diverging")
+        made = encode(*_palette_of(_drawn(small), table))
+        if len(made) <= MOST_BYTES or max(small.shape) <= 32:
+            return made
+        step += 1
+
+
+def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
+    """Of each step × step cells the one whose colour stands out most: a single strong link is not lost."""
+    if step == 1:
+        return cells
+    down, across = (-(-n // step) for n in cells.shape)
+    padded = np.full((down * step, across * step), 256)
+    padded[: cells.shape[0], : cells.shape[1]] = cells
+    blocks = padded.reshape(down, step, across, step).swapaxes(1, 2).reshape(down, across, step * step)
+    strength = np.where(blocks == 257, 300, np.where(blocks == 256, -1, abs(blocks - 128) if signed else blocks))
+    picked: Array = np.take_along_axis(blocks, strength.argmax(2)[:, :, None], 2)[:, :, 0]
+    return picked
+
+
+def _drawn(cells: Array) -> Array:
+    """Cells as pixels, with gaps between them where they are large enough."""
+    rows, columns = cells.shape
+    side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns)))
+    pixels = np.repeat(np.repeat(cells, side, 0), side, 1)
+    if side >= GAP_FROM:
+        pixels[side - 1 :: side] = 256
+        pixels[:, side - 1 :: side] = 256
+    return np.pad(pixels, BESIDE, constant_values=256)
+
+
+def _palette_of(pixels: Array, table: Array) -> tuple[Array, Array]:
+    """The pixels by the colours that occur, at most 256: of neighbours that nobody could tell apart, one."""
+    used = np.unique(pixels)
+    if len(used) > 256:
+        pixels = np.where(pixels < 256, pixels & ~1, pixels)
+        used = np.unique(pixels)
+    places = np.zeros(len(table), np.uint8)
+    places[used] = np.arange(len(used))
+    return places[pixels], table[used].astype(np.uint8)
+
+
+def encode(pixels: Array, palette: Array) -> bytes:
+    """Indexed pixels (height, width) uint8 and their colours (n, 3) uint8 as a PNG (ISO/IEC 15948).
+
+    >>> encode(np.zeros((2, 3), np.uint8), np.array([[255, 255, 255]], np.uint8))[1:4]
+    b'PNG'
+    """
+    height, width = pixels.shape
+    depth = next(bits for bits in (1, 2, 4, 8) if len(palette) <= 1 << bits)
+    header = struct.pack(">IIBBBBB", width, height, depth, 3, 0, 0, 0)
+    rows = _packed(pixels, depth)
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], 1)  # filter 0: indices are no gradients
+    data = zlib.compress(lines.tobytes(), 6)
+    chunks = ((b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in chunks)
+
+
+def _packed(pixels: Array, depth: int) -> Array:
+    """Several pixels to a byte, the first in the highest bits; each row begins a byte."""
+    if depth == 8:
+        return pixels
+    bits = np.unpackbits(pixels[:, :, None], axis=2)[:, :, 8 - depth :]
+    return np.packbits(bits.reshape(len(pixels), -1), axis=1)
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

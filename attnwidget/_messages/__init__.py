@@ -1,0 +1,1 @@
+"""What travels to the front-end, and the answers to its requests; no widget, no traits."""

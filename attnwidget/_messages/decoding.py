@@ -1,0 +1,125 @@
+"""What a widget shows, as arrays again: for pictures of it that need no front-end."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._export import colors
+from . import encoding
+from .picture import UNSIGNED
+
+NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # what a cell is, as in js/src/contract/decode.ts
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedMatrix:
+    """A matrix as it is drawn.
+
+    values: (rows, columns) float32; kinds: (rows, columns) uint8, NUMBER and the others.
+    query_bin, key_bin: cells of the matrix to one of these; queries, keys: how many cells the matrix has.
+    every: 1, or of how many queries one exact row stands for all.
+    """
+
+    values: Array
+    kinds: Array
+    stage: str
+    pool: str
+    queries: int
+    keys: int
+    query_bin: int
+    key_bin: int
+    low: float | None
+    high: float | None
+    every: int
+
+    @property
+    def kind(self) -> str:
+        """Which ramp: weights go in one direction, scores in two."""
+        return "sequential" if self.stage in UNSIGNED else "diverging"
+
+    @property
+    def is_pooled(self) -> bool:
+        return self.query_bin * self.key_bin > 1
+
+
+def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
+    """The trait `picture`, or a part of a comparison that has the same names, decoded.
+
+    Raises:
+        ValueError: there are no numbers in it; Python's own sentence says why.
+    """
+    if picture.get("values") is None:
+        raise ValueError(picture.get("error") or "nothing has been computed yet")
+    values, kinds = decode_cells(picture["values"], picture.get("blocked"))
+    sampled = picture.get("sampled")
+    names = ("stage", "pool", "queries", "keys", "query_bin", "key_bin", "low", "high")
+    known: dict[str, Any] = {name: picture[name] for name in names}
+    return DecodedMatrix(values, kinds, **known, every=sampled["every"] if sampled else 1)
+
+
+def scale_of(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> colors.Scale:
+    """From its numbers to the ramp, as the widget's traits of these names say; `brush.ts` does the same."""
+    signed = shown.kind == "diverging"
+    if isinstance(color_range, list | tuple):
+        low, high = color_range
+    elif color_range == "unit":
+        low, high = (-1.0, 1.0) if signed else (0.0, 1.0)
+    else:
+        low, high = shown.low or 0.0, shown.high or 0.0
+        low, high = (low, high) if signed else (0.0, max(0.0, high))
+    return colors.scale_of(shown.kind, color_scale == "log", low, high)
+
+
+def indices(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
+    """Which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
+    values = np.where(shown.kinds == NUMBER, shown.values, 0)
+    if color_range != "row":
+        return scale_of(shown, color_scale, color_range).entry(values)
+    rows = []
+    for row in values:
+        most = float(np.abs(row).max(initial=0.0))
+        rows.append(colors.scale_of(shown.kind, color_scale == "log", 0.0, most).entry(row))
+    return np.stack(rows)
+
+
+def decode(envelope: encoding.Envelope) -> Array:
+    """An envelope's array: what `wire.encode` and `wire.encode_bits` have made of it."""
+    raw = zlib.decompress(envelope["data"]) if envelope["deflated"] else envelope["data"]
+    shape = envelope["shape"]
+    if envelope["dtype"] == "bits":
+        return np.unpackbits(np.frombuffer(raw, np.uint8), count=math.prod(shape)).astype(bool).reshape(shape)
+    return np.frombuffer(raw, np.dtype(envelope["dtype"]).newbyteorder("<")).reshape(shape)
+
+
+def decode_cells(envelope: encoding.Envelope, blocked: encoding.Envelope | None) -> tuple[Array, Array]:
+    """The numbers of a matrix, exact or quantised, and what each cell is."""
+    array = decode(envelope)
+    if envelope["dtype"] == "uint8":
+        return _dequantised(array, envelope["scale"])
+    kinds = np.full(array.shape, NUMBER, np.uint8)
+    for kind, found in ((NAN, np.isnan(array)), (PLUS_INF, np.isposinf(array)), (MINUS_INF, np.isneginf(array))):
+        kinds[found] = kind
+    if blocked is not None:
+        kinds[decode(blocked)] = BLOCKED
+    return array, kinds
+
+
+def _dequantised(codes: Array, scale: dict[str, Any]) -> tuple[Array, Array]:
+    code = np.arange(256, dtype=np.float64)
+    if scale["kind"] == "log":
+        numbers = scale["high"] * 2.0 ** (-scale["octaves"] * (encoding.TOP - code) / (encoding.TOP - 1))
+        numbers[encoding.ZERO] = 0
+    elif scale["kind"] == "linear":
+        numbers = scale["high"] * (code - encoding.MIDDLE) / (encoding.MIDDLE - 1)
+    else:
+        numbers = scale["high"] * code / encoding.TOP
+    what = np.full(256, NUMBER, np.uint8)
+    what[[encoding.BLOCKED, encoding.NAN, encoding.PLUS_INF, encoding.MINUS_INF]] = BLOCKED, NAN, PLUS_INF, MINUS_INF
+    return numbers.astype(np.float32)[codes], what[codes]

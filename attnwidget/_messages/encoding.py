@@ -1,0 +1,237 @@
+"""What crosses to the front-end: arrays as envelopes, pictures quantised for the eye, tokens as one buffer.
+
+Exact numbers travel as float32. A picture of more cells than a person reads travels as one byte a cell: codes for
+zero, blocked, NaN and ±∞, and 250 steps between. `docs/architecture.md` has the codes;
+`js/src/contract/decode.ts` is the mirror.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from math import log2
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Envelope = dict[str, Any]
+
+ZERO, BLOCKED, NAN, PLUS_INF, MINUS_INF = 0, 252, 253, 254, 255
+TOP = 250  # the code of the greatest value
+MIDDLE = 125  # the code of zero where values have signs
+OCTAVES = 16  # the log scale reaches from the maximum down to maximum / 65,536
+
+EXACT_CELLS = 256 * 256  # up to here a picture is sent as float32
+BUDGET = 240 * 1024  # bytes of one picture: an interaction moves at most 256 KiB
+WORTH_DEFLATING = 4096  # bytes
+WHOLE_TOKENS = 65_536  # up to here they are sent at once, if that takes
+TEXT = 224 * 1024  # bytes at most
+PAGE = 4096  # tokens that are sent at a time, else
+STEPS = (2, 4, 8, 16, 32, 64, 128)  # codes that are made one where a picture takes too many bytes
+UNIT = {"kind": "unit", "high": 1.0}
+EVEN = 4  # of these the widest that are all alike
+
+
+def encode(array: np.ndarray[Any, Any]) -> Envelope:
+    """One array as an envelope: its bytes (deflated where that saves a fiftieth), dtype and shape."""
+    raw = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return _envelope(raw, array.dtype.name, array.shape)
+
+
+def encode_bits(cells: np.ndarray[Any, Any]) -> Envelope:
+    """Booleans, eight to a byte, the first in the highest bit."""
+    return _envelope(np.packbits(cells).tobytes(), "bits", cells.shape)
+
+
+def encode_numbers(values: Tensor, blocked: Tensor | None) -> tuple[Envelope, Envelope | None]:
+    """Exact numbers as float32, and which of them are blocked (None where none is)."""
+    return encode(to_numpy(values)), None if blocked is None else encode_bits(blocked.cpu().numpy())
+
+
+def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
+    """A matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond.
+
+    Returns:
+        `values` and `blocked`, envelopes, and `low` and `high`, the least and greatest finite value, or None.
+    """
+    if values.numel() > EXACT_CELLS:
+        return {**encode_cells(values, blocked, signed=signed), "blocked": None}
+    cells = to_numpy(values)
+    exact, bits = encode_numbers(values, blocked)
+    low, high = _range(cells, blocked)
+    return {"low": low, "high": high, "values": exact, "blocked": bits}
+
+
+def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
+    """A matrix to look at, one byte a cell.
+
+    Returns:
+        `values`, an envelope, and `low` and `high`, the least and greatest finite value, or None.
+    """
+    return encode_together([(values, blocked)], signed=signed)[0]
+
+
+def encode_together(
+    parts: Sequence[tuple[Tensor, Tensor | None]], *, signed: bool, budget: float = BUDGET
+) -> list[dict[str, Any]]:
+    """Several matrices to look at and what is blocked in them, one byte a cell, in at most so many bytes together:
+    where noise does not deflate, fewer steps rather than more bytes, in all alike."""
+    made: list[dict[str, Any]] = []
+    codes = []
+    for values, blocked in parts:
+        cells = to_numpy(values)
+        low, high = _range(cells, blocked)
+        most = max(abs(low or 0.0), abs(high or 0.0))
+        scale = {"kind": "linear", "high": most} if signed else {"kind": "log", "high": most, "octaves": OCTAVES}
+        codes.append(_mark(_signed_codes(cells, most) if signed else _log_codes(cells, most), cells, blocked))
+        made.append({"low": low, "high": high, "values": {**encode(codes[-1]), "scale": scale}})
+    excess = 8 * (sum(len(one["values"]["data"]) for one in made) - budget) / max(1, sum(code.size for code in codes))
+    for step in STEPS if excess > 0 else ():
+        if excess > 1 + log2(step):  # a step of twice the codes saves a bit at most
+            continue
+        for one, fine in zip(made, codes, strict=True):
+            one["values"] |= encode(_coarser(fine, step, signed=signed))
+        if sum(len(one["values"]["data"]) for one in made) <= budget:
+            break
+    return made
+
+
+def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float | None, float | None]:
+    """The least and greatest finite value."""
+    shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
+    finite = cells[shown]
+    return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+
+
+def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
+    """Small pictures of (values, allowed), one for each head and each on its own range: 0 to 1 in 250 steps."""
+    values, allowed = zip(*heads, strict=True)
+    cells = to_numpy(torch.stack(values))
+    high = np.max(cells, axis=(1, 2), keepdims=True, where=np.isfinite(cells), initial=0.0)
+    return {**encode(_mark(_share_codes(cells, high), cells, ~torch.stack(allowed))), "scale": UNIT}
+
+
+def encode_shares(values: Tensor) -> Envelope:
+    """Numbers from 0 up, as shares of the largest in 250 steps."""
+    cells = to_numpy(values)
+    high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
+    return {**encode(_mark(_share_codes(cells, high), cells, None)), "scale": {**UNIT, "high": high}}
+
+
+def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
+    """Tokens as one buffer of UTF-8 and the byte at which each one ends, with how many there are: where they are too
+    many or too much to send at once, only the first of them are in it."""
+    if tokens is None:
+        return None
+    if len(tokens) <= WHOLE_TOKENS:
+        whole = _joined(_as_bytes(tokens))
+        if len(whole["text"]) + len(whole["ends"]["data"]) <= TEXT:
+            return {**whole, "length": len(tokens)}
+    return {**encode_page(tokens[:PAGE]), "length": len(tokens)}
+
+
+def encode_all_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
+    """The same with all of them, however many: for a file."""
+    return None if tokens is None else {**_joined(_as_bytes(tokens)), "length": len(tokens)}
+
+
+def encode_page(tokens: Sequence[str]) -> dict[str, Any]:
+    """Some tokens as one buffer of UTF-8 and the byte at which each one ends; where it is too much, the longest are
+    cut."""
+    pieces, longest = _as_bytes(tokens), TEXT
+    while sum(map(len, pieces)) > TEXT:
+        longest //= 2
+        pieces = [piece if len(piece) <= longest else _cut(piece, longest) for piece in pieces]
+    return _joined(pieces)
+
+
+def _as_bytes(tokens: Sequence[str]) -> list[bytes]:
+    return [token.encode("utf-8", "surrogatepass") for token in tokens]
+
+
+def _cut(piece: bytes, longest: int) -> bytes:
+    """The beginning of a token, whole characters, and an ellipsis."""
+    return piece[: max(0, longest - 3)].decode("utf-8", "ignore").encode() + "…".encode()
+
+
+def _joined(pieces: Sequence[bytes]) -> dict[str, Any]:
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.uint32)
+    return {"text": b"".join(pieces), "ends": encode(ends)}
+
+
+def encode_links(heads: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """The strongest links of several heads, (heads, n, count): their partners and exact weights."""
+    partners = np.stack([partners.cpu().numpy().astype(np.uint32) for partners, _ in heads])
+    weights = np.stack([to_numpy(weights) for _, weights in heads])
+    return {"partners": encode(partners), "weights": encode(weights)}
+
+
+def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
+    """The envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
+    if envelope is None:
+        return None
+    buffers.append(envelope["data"])
+    return {**envelope, "data": len(buffers) - 1}
+
+
+def to_numpy(values: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor of any device and float type as float32 in main memory; what lies beyond its range becomes ±∞."""
+    return values.detach().to("cpu", torch.float32).numpy()
+
+
+def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
+    deflated = False
+    if len(raw) >= WORTH_DEFLATING:
+        # Runs and frequencies: on pictures twice as fast as looking for repeats, and smaller.
+        deflate = zlib.compressobj(1, strategy=zlib.Z_RLE)
+        smaller = deflate.compress(raw) + deflate.flush()
+        if len(smaller) < 0.98 * len(raw):
+            raw, deflated = smaller, True
+    return {"data": raw, "dtype": dtype, "shape": list(shape), "deflated": deflated}
+
+
+def _share_codes(cells: np.ndarray[Any, Any], high: Any) -> np.ndarray[Any, Any]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num(cells / np.float32(high), nan=0.0, posinf=0.0, neginf=0.0)
+    return np.rint(share * TOP).astype(np.uint8)
+
+
+def _log_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
+    if high == 0:
+        return np.zeros(cells.shape, np.uint8)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.rint(TOP + (TOP - 1) / OCTAVES * np.log2(np.maximum(cells, 0) / np.float32(high)))
+    codes = np.clip(np.nan_to_num(steps, nan=0.0, posinf=TOP, neginf=1), 1, TOP).astype(np.uint8)
+    codes[cells == 0] = ZERO
+    return codes
+
+
+def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = cells / np.float32(high) if high > 0 else np.zeros_like(cells)
+    steps = np.rint(MIDDLE + (MIDDLE - 1) * np.clip(np.nan_to_num(share), -1, 1))
+    return steps.astype(np.uint8)
+
+
+def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
+    """Fewer codes of values; where they become very few, those near the greatest value stay closer than the others."""
+    is_value, code = (codes > ZERO) & (codes <= TOP), np.arange(256)
+    if signed:
+        coarse = np.clip(MIDDLE + np.rint((code - MIDDLE) / step) * step, 1, 2 * MIDDLE - 1)
+    elif step <= EVEN:
+        coarse = np.clip(TOP - np.rint((TOP - code) / step) * step, 1, TOP)
+    else:
+        below = np.sqrt((TOP - 1) * np.clip(TOP - code, 0, TOP - 1))
+        coarse = TOP - np.rint(np.minimum(np.rint(below / step) * step, TOP - 1) ** 2 / (TOP - 1))
+    return np.where(is_value, coarse.astype(np.uint8)[codes], codes)
+
+
+def _mark(codes: np.ndarray[Any, Any], cells: np.ndarray[Any, Any], blocked: Tensor | None) -> np.ndarray[Any, Any]:
+    codes[np.isnan(cells)] = NAN
+    codes[np.isposinf(cells)] = PLUS_INF
+    codes[np.isneginf(cells)] = MINUS_INF
+    if blocked is not None:
+        codes[blocked.cpu().numpy()] = BLOCKED
+    return codes

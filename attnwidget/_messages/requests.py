@@ -1,0 +1,490 @@
+"""Answers to the front-end's questions: exact rows, columns, cells and peaks of the head in view, tiles of it, what is
+strongest, tokens.
+
+A message from a front-end is untrusted: it is checked and bounded here, and every request in it is answered, with what
+was asked or with a sentence that says why not. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from reprlib import repr as short  # what is untrusted may be long or deep
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .._analysis.mask_counts import cells_to_ask
+from .._engine import cost
+from .._engine.level_cache import LevelCache, LevelKey
+from .._engine.overview import POOLS
+from .._engine.sources import STAGES
+from .._engine.what_if import WhatIfLayers
+from .._tokens.search import TokenSearch
+from ..attention import Attention
+from . import comparison, encoding, heads_overview, ranking, stage_sections
+from .comparison import ComparedPair
+from .picture import MASKED
+from .tiles import MOST as MAX_TILES
+from .tiles import Address, region
+
+MAX_CELLS = 65_536  # of one `cells` reply
+MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
+MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
+MAX_REQUESTS = 64  # in one message
+MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
+MAX_PAIRS = 32
+MAX_FOUND = 20
+MAX_TEXT = 200  # characters to search for
+WAIT = "wait for the exact picture"
+
+log = logging.getLogger(__name__)
+
+Reply = dict[str, Any]
+
+
+class Context(Protocol):
+    """Who knows the answers that are not in the tensors alone."""
+
+    @property
+    def stack(self) -> WhatIfLayers | Sequence[Attention]:
+        """The layers."""
+
+    def levels(self, layer: int) -> LevelCache:
+        """What is kept of a layer."""
+
+    def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
+        """The tokens of a sample, of its "query" or its "key" side, if there are any."""
+
+    def tiles(
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+    ) -> tuple[list[Reply], list[bytes]]:
+        """Tiles that are quick, with their buffers; the others follow of their own accord."""
+
+    def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
+        """Stop or resume the pass."""
+
+    def check(self, layer: int, batch: int, head: int) -> None:
+        """Look for what is likely wrong with a head, however long it is."""
+
+    def retry(self) -> None:
+        """Compute the picture again."""
+
+    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
+        """The two attentions that are compared."""
+
+    def together(self, layer: int, name: str) -> Context:
+        """Who answers for several heads as one, by their name."""
+
+
+@dataclass
+class Message:
+    """One message that is being answered: who answers, what it may cost, the buffers of the reply."""
+
+    desk: Context
+    purse: cost.CostBudget = field(default_factory=cost.CostBudget)
+    for_tiles: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
+    buffers: list[bytes] = field(default_factory=list)
+
+    def afford(self, att: Attention, request: Reply, queries: range, keys: range) -> None:
+        """Raise ValueError if these cells take too long to compute."""
+        of = att, request["batch"], request["head"]
+        needed = cost.cells(*of, queries, keys, request["stage"])
+        if len(keys) < att.shape.K:
+            needed += cost.normalizers(*of, queries, request["stage"])
+        self.purse.spend(needed, f"look closer, or {WAIT}")
+
+
+def answer(desk: Context, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
+    """The reply to one message, with its buffers; None if the message holds no requests to reply to."""
+    requests = content.get("requests") if isinstance(content, dict) else None
+    if not isinstance(requests, list):
+        return None
+    message = Message(desk)
+    replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
+    replies += [
+        _refusal(request, f"a message holds at most {MAX_REQUESTS} requests") for request in requests[MAX_REQUESTS:]
+    ]
+    return {"replies": replies}, message.buffers
+
+
+def _answer_one(message: Message, request: Any) -> Reply:
+    try:
+        if not isinstance(request, dict):
+            raise TypeError(f"a request is a dict, not {type(request).__name__}")
+        kind = request.get("kind")
+        if not isinstance(kind, str) or kind not in ANSWERS:
+            *others, last = ANSWERS
+            raise ValueError(f"no request is called {short(kind)}: there are {', '.join(others)} and {last}")
+        if isinstance(request.get("head"), str):  # several heads as one: head 0 of an attention of their own
+            stack = message.desk.stack
+            desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
+            message, request = replace(message, desk=desk), {**request, "head": 0}
+        return {**_ok(request), **ANSWERS[kind](message, request)}
+    except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
+        log.debug("request refused", exc_info=True)
+        return _refusal(request, str(error) or type(error).__name__)
+
+
+def _row(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
+    query = _integer(request, "query", att.shape.Q)
+    return _line(message, att, request, range(query, query + 1), range(att.shape.K))
+
+
+def _column(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
+    key = _integer(request, "key", att.shape.K)
+    return _line(message, att, request, range(att.shape.Q), range(key, key + 1))
+
+
+def _line(message: Message, att: Attention, request: Reply, queries: range, keys: range) -> Reply:
+    many = len(queries) * len(keys)
+    if many > MAX_LINE:
+        what = "row" if len(queries) == 1 else "column"
+        raise ValueError(f"a {what} of {many:,} numbers is too much to send: ask what is strongest in it, `ranked`")
+    message.afford(att, request, queries, keys)
+    return _numbers(message, att, request, queries, keys, flat=True)
+
+
+def _cells(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
+    queries, keys = _spans(att, request, MAX_CELLS)
+    message.afford(att, request, queries, keys)
+    return _numbers(message, att, request, queries, keys)
+
+
+def _peak(message: Message, request: Reply) -> Reply:
+    att = _attention(message, request)
+    queries, keys = _spans(att, request, MAX_BIN)
+    message.afford(att, request, queries, keys)
+    values, blocked = _block(att, request, queries, keys)
+    if blocked is not None:
+        if bool(blocked.all()):
+            return {"value": None, "query": None, "key": None}
+        values = values.masked_fill(blocked, -math.inf)
+    top = int(values.argmax())  # that of a NaN, if there is one: as the picture pools
+    value = float(values.flatten()[top])
+    if value == -math.inf and blocked is not None:
+        top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
+    row, column = divmod(top, values.shape[1])
+    return {"value": _number(value), "query": queries.start + row, "key": keys.start + column}
+
+
+def _tiles(message: Message, request: Reply) -> Reply:
+    att, key, view = _attention(message, request), _key(request), request.get("view")
+    if not isinstance(view, str) or len(view) > MAX_TEXT or not view.isprintable():
+        raise ValueError(f"view is {short(view)}: give a short text")
+    asked = request.get("tiles")
+    if not isinstance(asked, list) or not 0 < len(asked) <= MAX_TILES:
+        raise ValueError(f"tiles are a list of 1 to {MAX_TILES}, each [row_level, column_level, row, column]")
+    addresses = [_address(att, key, one) for one in asked]
+    tiles, buffers = message.desk.tiles(request["layer"], key, view, addresses, message.for_tiles)
+    for tile in tiles:
+        tile["values"]["data"] += len(message.buffers)
+    message.buffers += buffers
+    return {"tiles": tiles}
+
+
+def _address(att: Attention, key: LevelKey, asked: Any) -> Address:
+    if not isinstance(asked, list) or len(asked) != 4 or any(type(part) is not int or part < 0 for part in asked):
+        raise ValueError(f"a tile is {short(asked)}: give [row_level, column_level, row, column]")
+    address = Address(*asked)
+    region(att, key, address)  # raises where there is no such tile
+    return address
+
+
+def _ranked(message: Message, request: Reply) -> Reply:
+    att, over = _attention(message, request), request.get("over", "sum")
+    sides = [side for side in ("queries", "keys") if request.get(side) is not None]
+    if len(sides) != 1:
+        raise ValueError("give queries or keys, a list of positions")
+    if over not in ("mean", "sum"):
+        raise ValueError(f"over is {short(over)}: give mean or sum")
+    (side,) = sides
+    length, batch, head = (att.shape.Q if side == "queries" else att.shape.K), request["batch"], request["head"]
+    places, count = _places(request, side, length), _count(request, MAX_PLACES)
+    if side == "queries":
+        message.purse.spend(len(places) * att.shape.K, "ask for fewer at once")
+    else:
+        queries = range(att.shape.Q)
+        message.purse.spend(len(places) * att.shape.Q, "ask for fewer at once")
+        message.purse.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
+    values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
+    found = ranking.rank(values, blocked, count)
+    return {
+        "positions": encoding.detach(encoding.encode(found.positions.numpy().astype("uint32")), message.buffers),
+        "values": encoding.detach(encoding.encode(found.values.numpy()), message.buffers),
+        "allowed": found.allowed,
+        "blocked": found.blocked,
+        "nan": found.nan,
+        "sum": _number(found.sum),
+        "rest": {"count": found.allowed - len(found.positions), "sum": _number(found.rest_sum)},
+        "entropy": _number(found.entropy),
+        "max_entropy": found.max_entropy,
+        "ninety": found.ninety,
+    }
+
+
+def _strongest(message: Message, request: Reply) -> Reply:
+    att, count = _attention(message, request), _count(request, MAX_PAIRS)
+    batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
+    if type(skip) is not bool:
+        raise ValueError(f"skip_first is {short(skip)}: give true or false")
+    key, levels = LevelKey(batch, head, "weights", "max"), message.desk.levels(request["layer"])
+    everything = range(att.shape.Q), range(att.shape.K)
+    if levels.find(key) is None:
+        needed = cost.cells(att, batch, head, *everything, "weights")
+        if needed > cost.AT_ONCE:
+            raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
+        message.purse.spend(needed, "ask for it alone")
+        for _ in levels.visit(batch, head):
+            pass
+    kept = levels.find(key)
+    if kept is None:
+        raise ValueError("the strongest pairs were forgotten: ask again")
+    bins = min(count, kept.seen.values.shape[0])
+    unknown = cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.seen.query_bin * att.shape.K
+    message.purse.spend(unknown, "the head is to be computed again")
+    return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip)}
+
+
+def _tokens(message: Message, request: Reply) -> Reply:
+    tokens = _vocabulary(message, request).tokens
+    page = _span_of({"tokens": [request.get("start"), request.get("stop")]}, "tokens", len(tokens))
+    if len(page) > encoding.PAGE:
+        raise ValueError(f"{len(page):,} tokens were asked for: at most {encoding.PAGE:,} at once")
+    made = encoding.encode_page(tokens[page.start : page.stop])
+    message.buffers.append(made["text"])
+    return {"text": len(message.buffers) - 1, "ends": encoding.detach(made["ends"], message.buffers)}
+
+
+def _find(message: Message, request: Reply) -> Reply:
+    vocabulary, text = _vocabulary(message, request), request.get("text")
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT:
+        raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
+    start = _integer(request, "start", len(vocabulary.tokens))
+    positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
+    return {"positions": positions, "total": total}
+
+
+def _change(message: Message, request: Reply) -> Reply:
+    _attention(message, request)
+    both = message.desk.both(request["layer"], request["batch"], str(request.get("against")))
+    queries, keys = (
+        _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
+    )
+    if len(queries) * len(keys) > MAX_BIN:
+        raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
+    for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
+        inside = ((places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys)))
+        message.afford(att, request, *(range(*ends) for ends in inside))
+    key = LevelKey(request["batch"], request["head"], request["stage"], "max")
+    return comparison.peak(both, key, queries, keys)
+
+
+def _pass(message: Message, request: Reply) -> Reply:
+    _attention(message, request)
+    action = request.get("action")
+    if action not in ("stop", "resume"):
+        raise ValueError(f"action is {short(action)}: give stop or resume")
+    message.desk.steer(request["layer"], request["batch"], request["head"], request["stage"], action)
+    return {}
+
+
+def _thumbnails(message: Message, request: Reply) -> Reply:
+    layer = _integer(request, "layer", len(message.desk.stack))
+    att = message.desk.stack[layer]
+    batch, heads = _integer(request, "batch", att.shape.B), _span_of(request, "heads", att.shape.H)
+    if len(heads) > heads_overview.MOST:
+        raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MOST} at once")
+    plan = heads_overview.Plan(message.desk.stack, batch)
+    message.purse.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
+    values = heads_overview.finer(message.desk.stack, plan, layer, batch, heads)
+    return {"values": encoding.detach(values, message.buffers)}
+
+
+def _check(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    message.purse.spend(cells_to_ask(att, batch, head), "Attention.check does it in Python, however long it takes")
+    message.desk.check(request["layer"], batch, head)
+    return {}
+
+
+def _spread(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    message.purse.spend(att.shape.Q * att.shape.K, "Attention.statistics does it in Python, however long it takes")
+    return _detached(message, stage_sections.spread(att, batch, head))
+
+
+def _sweep(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    own = request.get("own")
+    if type(own) is not bool:
+        raise ValueError(f"own is {short(own)}: give true or false")
+    return _detached(message, stage_sections.sweep(att, batch, head, own))
+
+
+def _gradients(message: Message, request: Reply) -> Reply:
+    return _detached(message, stage_sections.gradients(*_head(message, request)))
+
+
+def _jacobian(message: Message, request: Reply) -> Reply:
+    att, batch, head = _head(message, request)
+    return _detached(message, stage_sections.jacobian(att, _integer(request, "query", att.shape.Q), batch, head))
+
+
+def _cost(message: Message, request: Reply) -> Reply:
+    return stage_sections.cost(_head(message, request)[0])
+
+
+def _detached(message: Message, made: Any) -> Any:
+    """With the bytes of all envelopes in the message's buffers."""
+    if isinstance(made, dict):
+        if "dtype" in made:
+            return encoding.detach(made, message.buffers)
+        return {name: _detached(message, part) for name, part in made.items()}
+    return [_detached(message, part) for part in made] if isinstance(made, list) else made
+
+
+def _retry(message: Message, request: Reply) -> Reply:
+    message.desk.retry()
+    return {}
+
+
+def _ping(message: Message, request: Reply) -> Reply:
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
+    "row": _row,
+    "column": _column,
+    "cells": _cells,
+    "peak": _peak,
+    "tiles": _tiles,
+    "ranked": _ranked,
+    "strongest": _strongest,
+    "tokens": _tokens,
+    "find": _find,
+    "change": _change,
+    "pass": _pass,
+    "thumbnails": _thumbnails,
+    "check": _check,
+    "spread": _spread,
+    "sweep": _sweep,
+    "gradients": _gradients,
+    "jacobian": _jacobian,
+    "cost": _cost,
+    "retry": _retry,
+    "ping": _ping,
+}
+
+
+def _head(message: Message, request: Reply) -> tuple[Attention, int, int]:
+    att = message.desk.stack[_integer(request, "layer", len(message.desk.stack))]
+    return att, _integer(request, "batch", att.shape.B), _integer(request, "head", att.shape.H)
+
+
+def _attention(message: Message, request: Reply) -> Attention:
+    att, _, _ = _head(message, request)
+    if request.get("stage") not in STAGES:
+        raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
+    return att
+
+
+def _key(request: Reply) -> LevelKey:
+    if request.get("pool") not in POOLS:
+        raise ValueError(f"no pool is called {short(request.get('pool'))}: there are {', '.join(POOLS)}")
+    return LevelKey(request["batch"], request["head"], request["stage"], request["pool"])
+
+
+def _vocabulary(message: Message, request: Reply) -> TokenSearch:
+    layer = _integer(request, "layer", len(message.desk.stack))
+    batch, side = _integer(request, "batch", message.desk.stack[layer].shape.B), request.get("side")
+    if side not in ("query", "key"):
+        raise ValueError(f"side is {short(side)}: give query or key")
+    found = message.desk.vocabulary(side, layer, batch)
+    if found is None:
+        raise ValueError("there are no tokens")
+    return found
+
+
+def _block(att: Attention, request: Reply, queries: range, keys: range) -> tuple[Tensor, Tensor | None]:
+    where: dict[str, Any] = {"batch": request["batch"], "head": request["head"], "queries": queries, "keys": keys}
+    values = att.block(request["stage"], **where)
+    if request["stage"] not in MASKED:
+        return values, None
+    allowed = att.block("allowed", **where)
+    return values, None if bool(allowed.all()) else ~allowed
+
+
+def _numbers(
+    message: Message, att: Attention, request: Reply, queries: range, keys: range, *, flat: bool = False
+) -> Reply:
+    values, blocked = _block(att, request, queries, keys)
+    if flat:
+        values, blocked = values.flatten(), None if blocked is None else blocked.flatten()
+    numbers, bits = encoding.encode_numbers(values, blocked)
+    return {"values": encoding.detach(numbers, message.buffers), "blocked": encoding.detach(bits, message.buffers)}
+
+
+def _number(value: float) -> float | str:
+    """As it can be sent: JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _integer(request: Reply, name: str, bound: int) -> int:
+    value = request.get(name)
+    if type(value) is not int or not 0 <= value < bound:
+        raise IndexError(f"{name} {short(value)} is not there: there are 0 to {bound - 1}")
+    return value
+
+
+def _count(request: Reply, most: int) -> int:
+    value = request.get("count")
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"count is {short(value)}: give 1 to {most}")
+    return value
+
+
+def _places(request: Reply, name: str, bound: int) -> list[int]:
+    value = request.get(name)
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_PLACES:
+        raise ValueError(f"{name} are {short(value)}: give a list of 1 to {MAX_PLACES}")
+    if not all(type(place) is int and 0 <= place < bound for place in value):
+        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
+    return value
+
+
+def _spans(att: Attention, request: Reply, limit: int) -> tuple[range, range]:
+    queries, keys = _span_of(request, "queries", att.shape.Q), _span_of(request, "keys", att.shape.K)
+    count = len(queries) * len(keys)
+    if count > limit:
+        raise ValueError(f"{count:,} cells were asked for: at most {limit:,} at once")
+    return queries, keys
+
+
+def _span_of(request: Reply, name: str, bound: int) -> range:
+    value = request.get(name)
+    if not (isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)):
+        raise ValueError(f"{name} is {short(value)}: give [start, stop]")
+    if not 0 <= value[0] < value[1] <= bound:
+        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
+    return range(value[0], value[1])
+
+
+def _ok(request: Reply) -> Reply:
+    return {"id": _id(request), "ok": True}
+
+
+def _refusal(request: Any, error: str) -> Reply:
+    return {"id": _id(request), "ok": False, "error": error}
+
+
+def _id(request: Any) -> str | None:
+    """The request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
+    name = request.get("id") if isinstance(request, dict) else None
+    return name if isinstance(name, str) and name.isprintable() else None

@@ -1,0 +1,225 @@
+"""Masks, windows and biases as users give them, read into `Rules`: what each means, and how its axes are read.
+
+A bool mask means what torch's SDPA means by it, True = may attend; a float mask is added. Whatever has two readings is
+refused with the keyword that tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._utils.indexing import Block
+from .._utils.validation import FLOATS, as_choice, as_tensor
+from ..masks import And, Mask, as_mask, causal, sliding_window
+from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
+
+MEANINGS = ("keep", "hide")
+READINGS = ("qk", "bk", "bqk", "hqk", "bhqk")  # of a mask's axes, the likely one of each length first
+BIASES = ("qk", "hqk", "bqk", "bhqk")
+
+Sizes = tuple[int, int, int, int]  # (B, H, Q, K)
+
+
+def read_rules(
+    mask: Any,
+    means: str | None,
+    dims: str | None,
+    *,
+    bias: Any = None,
+    is_causal: bool = False,
+    window: Any = None,
+    shape: Sizes,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Rules:
+    """Rules from the keywords of an attention.
+
+    Args:
+        mask: bool, floating or integer tensor or array that broadcasts to shape, or a mask function; None for none.
+        means: what 1 or True means, "keep" or "hide"; needed for integers.
+        dims: how the axes of the mask are read, one of `READINGS`; needed where two readings fit and differ.
+        bias: floating tensor or array that broadcasts to shape, or f(score, b, h, q_idx, kv_idx) -> score.
+        is_causal: whether key ≤ query is asked for as well.
+        window: `sliding_window` of so many keys as well.
+        shape: (B, H, Q, K).
+        dtype: of q and k.
+        device: of q, k and v.
+
+    Raises:
+        TypeError, ValueError: what cannot be read, or could be read in two ways.
+
+    >>> import torch
+    >>> rules = read_rules(torch.eye(3).bool(), None, None, is_causal=True, shape=(1, 1, 3, 3), dtype=torch.float32,
+    ...                    device=torch.device("cpu"))
+    >>> rules.allowed(Cells(0, 0, range(0, 1), range(1, 3)))
+    False
+    """
+    if not isinstance(is_causal, bool | np.bool_):
+        raise TypeError(f"is_causal is {is_causal!r}: give True or False")
+    known: list[Mask] = [causal] if is_causal else []
+    known += [] if window is None else [sliding_window(window)]
+    rules: list[Rule] = [ByIndex(one, device) for one in known]
+    biases: list[Bias | ScoreFunction] = []
+    if mask is not None:
+        rules += _read_mask(mask, means, dims, shape, dtype, device)
+    else:
+        for name, value in (("mask_means", means), ("mask_dims", dims)):
+            if value is not None:
+                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
+    if _is_function(bias):
+        biases.append(_read_score_function(bias, shape, dtype, device))
+    elif bias is not None:
+        rules.append(_read_bias(bias, shape, dtype, device))
+    biases += [rule for rule in rules if isinstance(rule, Bias)]
+    return Rules(tuple(rules), tuple(biases))
+
+
+def _is_function(x: Any) -> bool:
+    return callable(x) and not isinstance(x, Tensor) and not hasattr(x, "__array__")
+
+
+# Functions of indices.
+
+
+def _read_mask(
+    mask: Any, means: str | None, dims: str | None, shape: Sizes, dtype: torch.dtype, device: torch.device
+) -> list[Rule]:
+    if _is_function(mask):
+        for name, value in (("mask_means", means), ("mask_dims", dims)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
+                    f"leave {name} out"
+                )
+        _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
+        return [ByIndex(one, device) for one in _taken_apart(as_mask(mask))]
+    if means is not None:
+        as_choice(means, MEANINGS, "mask_means")
+    if dims is not None:
+        as_choice(dims, READINGS, "mask_dims")
+    mask = _on_device(mask, "mask", device)
+    return [_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype)]
+
+
+def _taken_apart(mask: Mask) -> list[Mask]:
+    """The masks that all have to allow a cell, so that one of them can spare asking the others."""
+    return [one for part in mask.parts for one in _taken_apart(part)] if isinstance(mask, And) else [mask]
+
+
+def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> ScoreFunction:
+    score = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
+    _probe(bias, (score,), "bias", shape, device, Tensor.is_floating_point, "a floating tensor")
+    return ScoreFunction(bias)
+
+
+def _probe(
+    function: Any,
+    first: tuple[Tensor, ...],
+    name: str,
+    shape: Sizes,
+    device: torch.device,
+    fits: Callable[[Tensor], bool],
+    wanted: str,
+) -> None:
+    """Ask a function of the last cells there are: what is wrong with it is heard here, not in a picture."""
+    B, H, Q, K = shape
+    cells = Block(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
+    size = (len(cells.queries), len(cells.keys))
+    with torch.no_grad():
+        try:
+            found = function(*(x.expand(size) for x in first), *indices(cells, device))
+        except Exception as error:
+            raise ValueError(
+                f"{name}({'score, ' * len(first)}b, h, q_idx, kv_idx) cannot be asked of sample {B - 1}, head {H - 1} "
+                f"and tensors of indices, up to query {Q - 1} and key {K - 1}: {error}"
+            ) from error
+    if not isinstance(found, Tensor) or not fits(found):
+        kind = str(found.dtype).removeprefix("torch.") if isinstance(found, Tensor) else type(found).__name__
+        raise TypeError(f"{name} is a function that gives {kind}: let it give {wanted}")
+    if found.ndim > 2 or any(n not in (1, m) for n, m in zip(found.shape[::-1], size[::-1], strict=False)):
+        raise ValueError(
+            f"{name} is a function that gives shape {tuple(found.shape)} where its indices broadcast to {size}: "
+            "let it give a number for each pair of indices"
+        )
+
+
+# Tensors.
+
+
+def _on_device(x: Any, name: str, device: torch.device) -> Tensor:
+    x = as_tensor(x, name)
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device} but q is on {device}: move them to one device")
+    return x
+
+
+def _read_bias(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Bias:
+    bias = _on_device(bias, "bias", device)
+    if bias.dtype not in FLOATS:
+        name = str(bias.dtype).removeprefix("torch.")
+        raise TypeError(f"bias holds {name}: give float32 to be added to the scores, or give it as mask=")
+    return Bias("bias", by_reading(bias, "bias", BIASES, None, shape), _lowest(bias.dtype, dtype))
+
+
+def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias:
+    name = str(mask.dtype).removeprefix("torch.")
+    if mask.dtype in FLOATS:
+        if means is not None:
+            raise ValueError(
+                f"mask holds {name}, which is added to the scores: leave mask_means out, or give a bool mask"
+            )
+        return Bias("mask", mask, _lowest(mask.dtype, dtype))
+    if mask.is_floating_point() or mask.is_complex():
+        raise TypeError(f"mask holds {name}: give bool, or float32 to be added to the scores")
+    if mask.dtype is not torch.bool:
+        if means is None:
+            raise ValueError(
+                f"mask holds {name}: say mask_means='keep' if 1 may be attended to (an attention_mask), "
+                "or mask_means='hide' if 1 is blocked (a key_padding_mask)"
+            )
+        if bool(((mask != 0) & (mask != 1)).any()):
+            raise ValueError(f"mask holds {name} other than 0 and 1: compare it with what it stands for, to get bool")
+    return Keep(mask, hide=means == "hide")
+
+
+def _lowest(*dtypes: torch.dtype) -> float:
+    """At or below this number a bias blocks: masks are filled with the least finite one of their dtype."""
+    return max(torch.finfo(dtype).min for dtype in dtypes)
+
+
+def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None, shape: Sizes) -> Tensor:
+    """A mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
+    sizes = dict(zip("bhqk", shape, strict=True))
+    given, wanted = tuple(x.shape), f"(B, H, Q, K) = {shape}"
+    possible = [reading for reading in readings if len(reading) == x.ndim and dims in (None, reading)]
+    if not possible:
+        axes = "1 axis" if x.ndim == 1 else f"{x.ndim} axes"
+        advice = f"{name}_dims {dims!r} names {len(dims)}" if dims else f"give {_spelled(readings, ', ')}"
+        raise ValueError(f"{name} has shape {given}, {axes}: {advice}")
+    fitting = [
+        reading
+        for reading in possible
+        if all(size in (1, sizes[axis]) for axis, size in zip(reading, given, strict=True))
+    ]
+    if not fitting:
+        raise ValueError(
+            f"{name} has shape {given}, which does not fit {wanted} as {_spelled(tuple(possible), ' or ')}: "
+            "give it those sizes, or 1"
+        )
+    if len(fitting) > 1 and not torch.equal(x, x[:1].expand_as(x)):  # the readings differ in the first axis
+        choices = " or ".join(f"mask_dims={reading!r}" for reading in fitting)
+        advice = f"say {choices}" if name == "mask" else "give it 4 axes, 1 where it says the same for all"
+        raise ValueError(f"{name} has shape {given}, which fits {wanted} in two ways: {advice}")
+    x = x[tuple(slice(None) if axis in fitting[0] else None for axis in "bhqk")]
+    for axis, step in enumerate(x.stride()):
+        x = x.narrow(axis, 0, 1) if step == 0 else x  # expanded: the same number again and again
+    return x
+
+
+def _spelled(readings: tuple[str, ...], between: str) -> str:
+    return between.join(f"({', '.join(reading.upper())})" for reading in readings)

@@ -1,0 +1,114 @@
+"""Masks whose rows are runs of keys, kept as two numbers a row: what nearly all masks of models come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._utils.indexing import Block, hull, positions
+from ..masks import NOTHING, Band, KeyBounds, Mask, overlap, padding
+
+ROWS = 1 << 24  # cells of a mask that are looked at in one go
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Mask):
+    """start ≤ key < stop, for each query: causal, windows, padding at either end, caches, and mixtures of them."""
+
+    starts: Tensor  # (B or 1, H or 1, Q or 1) int32
+    stops: Tensor  # the same; an empty row is 0, 0
+
+    def __repr__(self) -> str:
+        return f"Spans{tuple(self.starts.shape)}"
+
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        return self.starts.shape[:2] == (1, 1)
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Tensor) -> Tensor:
+        at = tuple(i * (n > 1) for i, n in zip((b, h, q_idx), self.starts.shape, strict=True))
+        return (kv_idx >= self.starts[at]) & (kv_idx < self.stops[at])
+
+    @cached_property
+    def _ends(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        return self.starts.cpu().numpy(), self.stops.cpu().numpy()
+
+    @cached_property
+    def reach(self) -> tuple[int, bool]:
+        """Where the last row to end ends, and whether the last query may see further than the first."""
+        stops = self._ends[1].max((0, 1))
+        return int(stops.max()), bool(stops[-1] > stops[0])
+
+    def bounds(self, cells: Block) -> KeyBounds:
+        if not len(cells.queries):
+            return KeyBounds(NOTHING, NOTHING)
+        many = [n > 1 for n in self.starts.shape]
+        rows = positions(cells.queries, torch.device("cpu")).numpy() if many[2] else [0]
+        starts, stops = (ends[cells.batch * many[0], cells.head * many[1]][rows] for ends in self._ends)
+        there, columns = stops > starts, hull(cells.keys)
+        if not there.any():
+            return KeyBounds(NOTHING, NOTHING)
+        outer = range(int(starts[there].min()), int(stops[there].max()))
+        inner = range(int(starts.max()), int(stops.min())) if there.all() else NOTHING
+        return KeyBounds(overlap(outer, columns), overlap(inner, columns))
+
+
+def as_spans(mask: Tensor) -> Spans | None:
+    """A bool mask (B, H, Q, K) as spans, where every row of it is one run of keys; else None.
+
+    >>> mask = torch.tensor([[True, False, False], [True, True, False]])
+    >>> as_spans(mask[None, None]).stops
+    tensor([[[1, 2]]], dtype=torch.int32)
+    >>> as_spans(torch.tensor([[[[True, False, True]]]])) is None
+    True
+    """
+    step = max(1, ROWS // max(1, mask.shape[0] * mask.shape[1] * mask.shape[3]))
+    found = []
+    for part in mask.split(step, dim=2):
+        cells = part.contiguous().view(torch.uint8)
+        counts = cells.sum(-1, dtype=torch.int32)  # (B, H, Q)
+        starts = cells.argmax(-1).int()
+        last = cells.shape[-1] - cells.flip(-1).argmax(-1).int()
+        empty = counts == 0
+        if not torch.equal(torch.where(empty, 0, last - starts), counts):
+            return None
+        found.append((starts.masked_fill_(empty, 0), torch.where(empty, 0, last)))
+    starts, stops = (torch.cat(parts, 2) for parts in zip(*found, strict=True))
+    return together(starts, stops)
+
+
+def together(starts: Tensor, stops: Tensor) -> Spans:
+    """Spans with an axis of 1 where all along it is the same."""
+    for axis in range(3):
+        first = [ends.narrow(axis, 0, 1) for ends in (starts, stops)]
+        if all(torch.equal(one.expand_as(ends), ends) for one, ends in zip(first, (starts, stops), strict=True)):
+            starts, stops = first
+    return Spans(starts.contiguous(), stops.contiguous())
+
+
+def simplest(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None:
+    """The same mask as a known one, which has a name and costs less; None where it blocks nothing.
+
+    >>> simplest(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
+    Band(low=None, high=0)
+    """
+    starts, stops = spans.starts, spans.stops
+    if not bool((starts > 0).any()) and bool((stops == keys).all()):
+        return None
+    if starts.shape[1:] == (1, 1):
+        return spans if bool((starts > 0).any()) else padding(stops.flatten().expand(batches))
+    if starts.shape[:2] != (1, 1) or len(starts[0, 0]) != queries:
+        return spans
+    rows = torch.arange(queries, device=starts.device, dtype=torch.int32)
+    start, stop = starts[0, 0], stops[0, 0]
+    high = None if bool((stop == keys).all()) else int(stop[0]) - 1
+    low = None if not bool((start > 0).any()) else int(start[-1]) - (queries - 1)
+    right = torch.full_like(stop, keys) if high is None else (rows + high + 1).clamp(0, keys)
+    left = torch.zeros_like(start) if low is None else (rows + low).clamp(0, keys)
+    same = torch.equal(right, stop) and torch.equal(left, start) and bool((left < right).all())
+    return Band(low, high) if same else spans

@@ -1,0 +1,1 @@
+"""Token strings: read from tokenizers, checked, shown, searched."""

@@ -1,0 +1,190 @@
+"""Ids as a tokenizer's own words for them, and how its vocabulary writes spaces and bytes.
+
+Bytes written as characters (`Ã©`) are read by the front-end alone, `js/src/text/tokens.ts`: what is here keeps tokens
+as the tokenizer writes them, and says which kind of vocabulary they are of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+Spelling = Literal["bytes", "spaced", "text"]
+"""How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (what
+`decode` gives), or as text with marks of its own, ▁, ## or none."""
+
+ALWAYS_SPECIAL = re.compile(r"\[/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>", re.DOTALL)
+SPECIAL_NAME = re.compile(
+    r"</?(?:s|pad|unk|mask|bos|eos|bot|eot|eod|eop|cls|sep|think|tool_call|tool_response|mask_\d+|extra_id_\d+"
+    r"|unused_?\d*|reserved\w*|special\w*|(?:start|end|begin)_(?:of|header)\w*|\w+_start|\w+_end|fim_\w+"
+    r"|(?:image|audio|video)(?:_\w+)?|s_\w+)>",
+    re.IGNORECASE,
+)
+
+
+def is_special(token: str) -> bool:
+    """Whether a token was put there by the tokenizer rather than by the author; the front-end has the same rule.
+
+    >>> [is_special(token) for token in ("[CLS]", "<|endoftext|>", "<table>")]
+    [True, True, False]
+    """
+    return bool(ALWAYS_SPECIAL.fullmatch(token) or SPECIAL_NAME.fullmatch(token))
+
+
+def spell(ids: Sequence[int], tokenizer: Any, name: str) -> list[str]:
+    """The tokenizer's own words for some ids.
+
+    Args:
+        ids: of one sample, in order.
+        tokenizer: of transformers, of tokenizers, of sentencepiece, of tiktoken, or anything else with
+            `convert_ids_to_tokens`, `id_to_token`, `id_to_piece`, `decode_single_token_bytes` or `decode`.
+        name: what the user calls the ids.
+
+    Raises:
+        TypeError: it has none of these.
+        ValueError: an id that it has no word for.
+
+    >>> class Words:
+    ...     def id_to_token(self, id):
+    ...         return ["the", "bank"][id] if id < 2 else None
+    >>> spell([1, 0, 1], Words(), "tokens")
+    ['bank', 'the', 'bank']
+    """
+    of = _reader(tokenizer)
+    known: dict[int, str] = {}
+    for at, one in enumerate(ids):
+        if one in known:
+            continue
+        try:
+            word = of(one)
+        except Exception as error:  # whatever a tokenizer of somebody's own raises
+            raise ValueError(f"{name}[{at}] is {one}, which tokenizer does not take: {error or type(error)}") from error
+        if not isinstance(word, str):
+            raise ValueError(f"{name}[{at}] is {one}, for which tokenizer has no word: give the ids that went in")
+        known[one] = word
+    return [known[one] for one in ids]
+
+
+def _reader(tokenizer: Any) -> Callable[[int], Any]:
+    """What gives the word for one id."""
+    for method in ("convert_ids_to_tokens", "id_to_token", "id_to_piece"):
+        if callable(getattr(tokenizer, method, None)):
+            return getattr(tokenizer, method)
+    if callable(getattr(tokenizer, "decode_single_token_bytes", None)):
+        return lambda one: _text_of(tokenizer.decode_single_token_bytes(one))
+    if callable(getattr(tokenizer, "decode", None)):
+        return lambda one: tokenizer.decode([one])
+    raise TypeError(
+        f"tokenizer is {type(tokenizer).__name__}: give one with convert_ids_to_tokens or decode, such as "
+        "transformers.AutoTokenizer.from_pretrained(…), or tokens= as strings"
+    )
+
+
+def _text_of(raw: bytes) -> str:
+    """Bytes as text; those that are no whole character by name, as SentencePiece writes them."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in raw)
+
+
+def spelling_of(tokenizer: Any) -> Spelling | None:
+    """How a tokenizer's vocabulary is written, where it tells; None leaves it to be seen from the tokens.
+
+    >>> from tokenizers import Tokenizer, decoders, models
+    >>> one = Tokenizer(models.BPE())
+    >>> one.decoder = decoders.ByteLevel()
+    >>> spelling_of(one)
+    'bytes'
+    """
+    if tokenizer is None:
+        return None
+    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast ones
+    if callable(getattr(inner, "to_str", None)):
+        try:
+            parts = json.loads(inner.to_str())
+        except Exception:
+            return None
+        kinds = set(_types(parts.get("decoder"))) | set(_types(parts.get("pre_tokenizer")))
+        return "bytes" if "ByteLevel" in kinds else "text"
+    if isinstance(getattr(tokenizer, "byte_decoder", None), dict):
+        return "bytes"
+    written = ("convert_ids_to_tokens", "id_to_token", "id_to_piece")
+    return "text" if any(callable(getattr(tokenizer, method, None)) for method in written) else "spaced"
+
+
+def _types(part: Any) -> Iterator[str]:
+    """The types of a tokenizer's part and of those that it is made of."""
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part["type"]
+        for inner in part.values():
+            yield from _types(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _types(inner)
+
+
+# Words.
+
+BYTE_SPACE = ("Ġ", "Ċ", "ĉ")
+STARTS_IDEOGRAPH = "ãäåæçèé"  # the first byte of kana and ideographs in UTF-8, as a byte-level vocabulary writes it
+IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~“”‘’«»„…–—。、，！？：；（）「」]+")
+
+
+def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[int]:
+    """Which word each piece belongs to, by the marks that a tokenizer leaves: Ġ, ▁, ##, </w>, or spaces.
+
+    Special tokens and punctuation are words of their own, and so are ideographs, which no space divides. Where no token
+    has a mark, each is a word.
+
+    Returns:
+        (n,), from 0 up, as transformers' `encoding.word_ids()`.
+
+    >>> word_ids(["[CLS]", "em", "##bed", "##ding", "s", ".", "[SEP]"])
+    [0, 1, 1, 1, 2, 3, 4]
+    >>> word_ids(["The", "Ġmill", "er", "'s", "Ġloan"])
+    [0, 1, 1, 1, 2]
+    """
+    begins = _begins(tokens, spelling)
+    found, word = [], -1
+    after = True  # whether what is before ends a word
+    for token in tokens:
+        own = is_special(token)
+        bare = token.lstrip("Ġ▁ ")
+        mark = PUNCTUATION.fullmatch(bare) is not None and not token.startswith("##")
+        word += own or mark or after or begins(token)
+        found.append(word)
+        after = own or mark or token.endswith("</w>") or bare == "" or token[-1:] in "\nĊĉ\t "
+    return found
+
+
+def _begins(tokens: Sequence[str], spelling: Spelling | None) -> Callable[[str], bool]:
+    """Whether a piece begins a word, in this vocabulary."""
+    kinds = [token for token in dict.fromkeys(tokens) if not is_special(token)]
+
+    def any_of(starts: str | tuple[str, ...]) -> bool:
+        return any(token.startswith(starts) for token in kinds)
+
+    if spelling == "bytes" or (spelling is None and any_of(BYTE_SPACE)):
+        return lambda token: token.startswith((*BYTE_SPACE, *STARTS_IDEOGRAPH))
+    if any_of("▁"):
+        return lambda token: token.startswith("▁") or IDEOGRAPH.match(token) is not None
+    if any(token.endswith("</w>") for token in kinds):
+        return lambda token: False  # the end of one is the beginning of the next
+    if spelling == "spaced" or any_of((" ", "\n")):
+        return lambda token: token[:1].isspace() or IDEOGRAPH.match(token) is not None
+    return lambda token: not token.startswith("##")
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """The pieces of one word as one token, with the marks of its beginning and end.
+
+    >>> joined(["em", "##bed", "##ding"]), joined(["Ġmill", "er"])
+    ('embedding', 'Ġmiller')
+    """
+    first, *others = pieces
+    return first + "".join(piece.removeprefix("##") for piece in others)

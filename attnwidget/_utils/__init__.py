@@ -1,0 +1,1 @@
+"""Helpers that know neither attention nor widgets."""

@@ -1,0 +1,93 @@
+"""Positions along an axis: what a user may ask for, and the two forms that the engine knows."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Indices = range | Tensor  # an ascending range, which cuts views, or a 1-D integer tensor, which copies
+
+
+class Block(NamedTuple):
+    """A block of one head: some queries × some keys."""
+
+    batch: int
+    head: int
+    queries: Indices
+    keys: Indices
+
+
+def as_index(where: Any, count: int, what: str, plural: str) -> int:
+    """A position from 0 to count − 1; negative counts from the end; IndexError for one that is not there.
+
+    >>> as_index(-1, 12, "head", "heads")
+    11
+    """
+    try:
+        index = operator.index(where)
+    except TypeError:
+        raise TypeError(f"{what} is {where!r}: give an integer") from None
+    if isinstance(where, bool):
+        raise TypeError(f"{what} is {where}: give an integer")
+    if not -count <= index < count:
+        there = f"{plural} 0 to {count - 1}" if count > 1 else f"{what} 0 only"
+        raise IndexError(f"{what} {index} is not there: this attention has {there}")
+    return index % count
+
+
+def as_places(where: Any, count: int, what: str, plural: str, device: torch.device) -> Indices:
+    """An int, slice, range or sequence of ints as positions from 0 to count − 1.
+
+    >>> as_places(slice(-2, None), 5, "query", "queries", torch.device("cpu"))
+    range(3, 5)
+    """
+    if isinstance(where, slice):
+        where = range(*where.indices(count))
+    if isinstance(where, range) and where.step > 0 and (not where or (where[0] >= 0 and where[-1] < count)):
+        return where
+    if isinstance(where, Tensor | np.ndarray):
+        if where.ndim > 1:
+            raise TypeError(f"{plural} have {where.ndim} axes: give one axis of integers")
+        where = where.tolist()
+    if isinstance(where, str) or not isinstance(where, Iterable):
+        index = as_index(where, count, what, plural)
+        return range(index, index + 1)
+    indices = [as_index(index, count, what, plural) for index in where]
+    return torch.tensor(indices, dtype=torch.int64, device=device)
+
+
+def take(x: Tensor, places: Indices, axis: int) -> Tensor:
+    """x at some places of an axis: a view for a range, a copy for others."""
+    if isinstance(places, range):
+        at = slice(places.start, places.stop, places.step)
+        return x[(slice(None),) * axis + (at,)]
+    return x.index_select(axis, places)
+
+
+def positions(places: Indices, device: torch.device) -> Tensor:
+    """Places as a 1-D integer tensor."""
+    if isinstance(places, range):
+        return torch.arange(places.start, places.stop, places.step, device=device)
+    return places
+
+
+def hull(places: Indices) -> range:
+    """The shortest range without gaps that holds all places."""
+    if isinstance(places, range):
+        return range(places[0], places[-1] + 1) if places else range(0)
+    return range(int(places.min()), int(places.max()) + 1) if len(places) else range(0)
+
+
+def cuts(whole: range, width: int, limit: int) -> Iterator[range]:
+    """Cut a range at multiples of width, into pieces of at most limit: several bins each, or a part of one."""
+    start = whole.start // width * width
+    step = limit // width * width
+    while start < whole.stop:
+        stop = start + step if step else min(start + limit, (start // width + 1) * width)
+        yield range(start, min(stop, whole.stop))
+        start = stop

@@ -1,0 +1,138 @@
+"""Long work in short steps on the event loop that is there already, so that whatever else runs on it gets in between.
+
+No threads: torch computes half as fast on a second one, and cells would find their own work slowed down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple, Protocol
+
+BETWEEN = 0.002  # seconds that the loop is left alone after a step: a kernel needs several turns for one message
+AFTER = 0.02  # and after a question was answered, for the next may be on its way
+
+log = logging.getLogger(__name__)
+
+
+class Lock(Protocol):
+    """What is held while a step runs."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Job(NamedTuple):
+    """Steps to take, the least urgency number first."""
+
+    urgency: float
+    steps: Iterator[object]
+
+
+class Scheduler:
+    """Jobs that are advanced step by step on an event loop, the most urgent first; a step should take 30 ms at most.
+
+    The loop is that of the main thread if it has been seen there, as in a kernel, whichever thread asks; else the one
+    that runs where a job is started. All steps run there, each with the lock held.
+
+    >>> import asyncio, threading
+    >>> async def main():
+    ...     slices, seen = Slices(threading.RLock()), []
+    ...     slices.start("a", (seen.append(n) for n in range(3)))
+    ...     while slices.names:
+    ...         await asyncio.sleep(0.001)
+    ...     return seen
+    >>> asyncio.run(main())
+    [0, 1, 2]
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._jobs: dict[Hashable, Job] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due: asyncio.AbstractEventLoop | None = None  # the loop on which the next step waits for its turn
+        self._not_before = 0.0
+        self.find_loop()
+
+    @property
+    def names(self) -> list[Hashable]:
+        """The jobs that are not finished."""
+        return list(self._jobs)
+
+    def find_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop to run on, if there is one."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        is_main = threading.current_thread() is threading.main_thread()
+        if here is not None and (is_main or not _is_alive(self._loop)):
+            self._loop = here
+        return self._loop if _is_alive(self._loop) else None
+
+    def start(self, name: Hashable, steps: Iterator[object], urgency: float = 0.0) -> bool:
+        """Take these steps from now on, in place of those of the same name. False where no loop runs to take them."""
+        loop = self.find_loop()
+        if loop is None:
+            return False
+        self._jobs[name] = Job(urgency, steps)
+        self._schedule(loop)
+        return True
+
+    def drop(self, name: Hashable) -> None:
+        """Forget a job; a step that is under way ends first."""
+        self._jobs.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._jobs.clear()
+
+    def hold_back(self, seconds: float = AFTER) -> None:
+        """Leave the loop to others for a while; a longer while that is under way goes on."""
+        self._not_before = max(self._not_before, time.monotonic() + seconds)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop, delay: float = BETWEEN) -> None:
+        if self._due is loop:
+            return
+        self._due = loop
+        try:
+            loop.call_soon_threadsafe(loop.call_later, delay, self._tick, loop)
+        except RuntimeError:  # it was closed this very moment
+            self._due = None
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = None
+        if not self._lock.acquire(blocking=False):  # another thread answers a question: the loop need not wait for it
+            self._schedule(loop)
+            return
+        try:
+            wait = self._not_before - time.monotonic()
+            if wait > 0:
+                self._schedule(loop, wait)
+            else:
+                self._step()
+        finally:
+            if self._jobs:
+                self._schedule(loop)
+            self._lock.release()
+
+    def _step(self) -> None:
+        if not self._jobs:
+            return
+        name, job = min(self._jobs.items(), key=lambda item: item[1].urgency)
+        try:
+            next(job.steps)
+            return
+        except StopIteration:
+            pass
+        except Exception:  # whose job it is says so where it is to be seen; the kernel's log stays clean
+            log.debug("a job ended early", exc_info=True)
+        if self._jobs.get(name) is job:
+            del self._jobs[name]
+
+
+def _is_alive(loop: asyncio.AbstractEventLoop | None) -> bool:
+    return loop is not None and loop.is_running() and not loop.is_closed()

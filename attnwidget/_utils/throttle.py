@@ -1,0 +1,46 @@
+"""What is asked for faster than it can be drawn, done once for all that was asked meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+INTERVAL = 0.08  # seconds from one time to the next, at least
+
+
+class Throttle:
+    """Do something at once, or, where that was a moment ago, a moment later for all who ask until then.
+
+    Args:
+        do: what is done.
+        lock: held while it is done late, on a thread of its own.
+    """
+
+    def __init__(self, do: Callable[[], None], lock: AbstractContextManager[Any]) -> None:
+        self._do, self._lock = do, lock
+        self._later: threading.Timer | None = None
+        self._last = -INTERVAL
+
+    def soon(self) -> None:
+        """Do it, or see to it that it is done."""
+        if self._later is not None:
+            return
+        wait = self._last + INTERVAL - time.monotonic()
+        if wait > 0:
+            self._later = threading.Timer(wait, self._late)
+            self._later.daemon = True
+            self._later.start()
+        else:
+            self._now()
+
+    def _late(self) -> None:
+        with self._lock:
+            self._later = None
+            self._now()
+
+    def _now(self) -> None:
+        self._do()
+        self._last = time.monotonic()

@@ -1,0 +1,192 @@
+"""The door: whatever a user gives becomes a checked view here, or is refused with the next step.
+
+Nothing is copied or moved.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from .._tokens.tokenizers import spell
+
+LISTED = 24  # names that are read through
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def as_tensor(x: Any, name: str) -> Tensor:
+    """A tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+
+    Raises:
+        TypeError: x is none of these, or its numbers cannot be read one by one.
+
+    >>> as_tensor(np.array([[1.0, 2.0]]), "q")
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+    if not isinstance(x, Tensor | np.ndarray) and hasattr(x, "__dlpack__"):
+        try:
+            x = from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError):  # read-only, or a dtype that DLPack lacks
+            if not hasattr(x, "__array__"):
+                raise
+    if not isinstance(x, Tensor) and hasattr(x, "__array__"):
+        x = _from_numpy(np.asanyarray(x), name)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}: give a torch tensor or a numpy array")
+    if hasattr(x, "full_tensor"):
+        raise TypeError(f"{name} is spread over several devices: give {name}.full_tensor()")
+    if x.layout is not torch.strided or x.is_quantized or x.is_meta:
+        kind = "quantized" if x.is_quantized else "without data" if x.is_meta else str(x.layout).removeprefix("torch.")
+        raise TypeError(f"{name} is {kind}: give a dense tensor with its numbers")
+    return x
+
+
+def detached(x: Any) -> Any:
+    """x, and if it is a tensor, without its graph; the memory stays the same."""
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: give {name}.filled(0), and what is masked as mask=")
+    if x.dtype.kind not in "biufc" or x.dtype.itemsize > (16 if x.dtype.kind == "c" else 8):
+        raise TypeError(f"{name} holds {x.dtype}: give float32 or float64")
+    x = np.asarray(x, dtype=x.dtype.newbyteorder("="))  # copies big-endian numbers only
+    if not x.flags.aligned or any(step < 0 or step % x.itemsize for step in x.strides):
+        x = x.copy()  # torch has no such strides
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # we only read
+        return torch.from_numpy(x)
+
+
+def check_floats(x: Tensor, name: str) -> None:
+    """Raise TypeError unless x holds numbers that attention is computed with."""
+    if x.dtype in FLOATS:
+        return
+    dtype = str(x.dtype).removeprefix("torch.")
+    if x.dtype.is_complex:
+        raise TypeError(f"{name} holds {dtype}: attention needs real numbers: give its real part or its modulus")
+    if x.dtype.is_floating_point:
+        raise TypeError(f"{name} holds {dtype} without its scale: multiply it by its scale and convert it to float32")
+    raise TypeError(f"{name} holds {dtype}: attention needs floating point: convert it to float32")
+
+
+# Words and numbers.
+
+
+def as_choice(value: Any, options: Sequence[str], name: str) -> str:
+    """value, if it is one of the options; else ValueError with the nearest of them."""
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(f"no {name} is called {value!r}: {nearest(value, options)}give one of {', '.join(options)}")
+
+
+def as_number(value: Any, name: str) -> float:
+    """value as a finite float; else TypeError or ValueError."""
+    try:
+        number = float(value) if not isinstance(value, str | bool) else None
+    except (TypeError, ValueError, RuntimeError):
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is {value!r}: give a number")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}: give a finite number")
+    return number
+
+
+def as_positive(value: Any, name: str) -> float:
+    """value as a finite float above 0; else TypeError or ValueError."""
+    number = as_number(value, name)
+    if number <= 0:
+        raise ValueError(f"{name} is {number}: give a number above 0, or None for none")
+    return number
+
+
+def as_size(value: Any, name: str) -> int:
+    """value as an integer of at least 1; else TypeError or ValueError."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: give an integer") from None
+    if size < 1:
+        raise ValueError(f"{name} is {size}: give 1 or more")
+    return size
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for the first keyword that is not known, with the nearest one that is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            there = ", ".join(known) if len(known) <= LISTED else f"the {len(known)} that its help() lists"
+            raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {there}")
+
+
+def nearest(name: Any, known: Sequence[str]) -> str:
+    """ "did you mean …? else " where one of the known names is close to what was given, else nothing."""
+    close = get_close_matches(str(name), known, n=1)
+    return f"did you mean {close[0]!r}? else " if close else ""
+
+
+def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
+    """Tokens as one list of strings for each sample; None where there are none.
+
+    Args:
+        tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
+            tuples or arrays. With a tokenizer, ids as well.
+        batches, length: how many samples, and positions in each, there are.
+        name: what the user calls them.
+        tokenizer: what has words for ids, see `spelling.spell`.
+
+    Raises:
+        TypeError: a plain string, or anything in it that is neither a string nor an id.
+        ValueError: too many or too few, or an id that the tokenizer has no word for.
+
+    >>> check_tokens(["a", "cat"], batches=2, length=2, name="tokens")
+    [['a', 'cat'], ['a', 'cat']]
+    """
+    if tokens is None:
+        return None
+    if isinstance(tokens, str):
+        raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
+    if isinstance(tokens, Mapping) and "input_ids" in tokens:
+        raise TypeError(f'{name} is what a tokenizer returns: give its ["input_ids"], and the tokenizer as tokenizer=')
+    tokens = _as_list(tokens, name)
+    if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
+        return [_check_sample(tokens, length, name, tokenizer)] * batches
+    if len(tokens) != batches:
+        raise ValueError(
+            f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
+        )
+    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)]
+
+
+def _as_list(tokens: Any, name: str) -> list[Any]:
+    tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
+        raise TypeError(f"{name} is or holds {tokens!r:.40}: give a list of strings, or one such list for each sample")
+    return list(tokens)
+
+
+def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> list[str]:
+    if tokenizer is not None and tokens and all(isinstance(token, int | np.integer) for token in tokens):
+        tokens = spell([int(token) for token in tokens], tokenizer, name)
+    for i, token in enumerate(tokens):
+        if not isinstance(token, str):
+            kind = type(token).__name__
+            raise TypeError(
+                f"{name}[{i}] is {token!r:.20}, of type {kind}: give strings, the tokenizer's own words for its ids"
+                + (", or tokenizer= as well" if tokenizer is None and isinstance(token, int | np.integer) else "")
+            )
+    if len(tokens) != length:
+        raise ValueError(f"{name} has {len(tokens)} strings but there are {length} positions: give one for each")
+    return [str(token) for token in tokens]

@@ -1,0 +1,1 @@
+"""The widget: traits, selection and what is derived from them."""

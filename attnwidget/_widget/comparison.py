@@ -1,0 +1,367 @@
+"""Two attentions side by side, or more, each against the first: `compare`."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from itertools import pairwise, product
+from typing import Any, NoReturn
+
+import traitlets
+
+from .._engine.level_cache import LevelKey
+from .._engine.sources import STAGES
+from .._engine.what_if import WhatIfLayers, what_if
+from .._export.snapshot import PAIRS, SavedHead, Snapshot
+from .._messages import comparison as difference
+from .._messages.comparison import ComparedPair
+from .._utils.validation import check_tokens, nearest, refuse_unknown
+from ..attention import Attention
+from ..stack import AttentionStack
+from .derived import DerivedTrait
+from .request_context import RequestContext
+from .selection import FOLLOWED
+from .token_store import GivenTokens
+from .traits import Choice as OneOf
+from .traits import NotThere, Text, WrongType, WrongValue
+from .widget import FROM_FRONT_END, SHOW, AttentionWidget
+
+Given = Attention | AttentionStack
+TOKENS = ("tokens", "key_tokens")
+COMPARED = (*FOLLOWED, "against")  # what a comparison is of
+CHANGED = (*FOLLOWED[:3], "against", "query", "key")  # and what changes
+
+
+def compare(*sides: Any, **show: Any) -> ComparisonWidget:
+    """Show two attentions and their difference, one selection for all: exact, clickable, at any length.
+
+    Args:
+        sides: two or more of `Attention`, `AttentionStack` or `AttentionWidget`, or one dict of them by name. With more
+            than two, each is compared with the first; a menu, and `against`, say which.
+        tokens: as for `AttentionWidget`, or a dict with a list for each side; those of a widget are its own. Sides of
+            different lengths are compared where their tokens are the same.
+        key_tokens: the same for the keys.
+        against: the name of the side that the first is compared with.
+        show: layer, head, query, key, stage, title and all other keywords of `AttentionWidget`.
+
+    Returns:
+        An `AttentionWidget` with one more view, "compare", and a trait `against`. Its other views show the first side.
+
+    Raises:
+        TypeError, ValueError: fewer than two sides, or such as cannot be compared, with the reason.
+        IndexError: as for `AttentionWidget`.
+
+    >>> import torch
+    >>> q, k, v = torch.randn(3, 1, 2, 4, 8)
+    >>> compare({"no mask": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True)}, head=1)
+    ComparisonWidget('no mask' and 'causal', layer 0 of 1, head 1 of 2, 4 queries × 4 keys)
+    """
+    return ComparisonWidget(*sides, **show)
+
+
+class ComparisonWidget(AttentionWidget):
+    """An `AttentionWidget` of several attentions, made by `compare`."""
+
+    _from_front_end = (*FROM_FRONT_END, "against")
+
+    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True)
+    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True)
+    against = Text(help="The name of B.").tag(sync=True)
+    comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True)
+    changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(sync=True)
+
+    def __init__(self, *sides: Any, **show: Any) -> None:
+        refuse_unknown(show, [*SHOW, "against"])
+        given = _named(sides)
+        self._keywords = {}
+        self._given = {name: _attention_of(name, side) for name, side in given.items()}
+        self._stacks = {name: _stack_of(side) for name, side in self._given.items()}
+        _check_sizes(self._stacks)
+        self._tokens = {name: _own_tokens(name, side, given, show) for name, side in given.items()}
+        self._axes: dict[tuple[Any, ...], tuple[Any, difference.Axis]] = {}
+        names = list(given)
+        show |= {name: value for name, value in self._tokens[names[0]]._asdict().items() if value is not None}
+        self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
+        self._open(self._given[names[0]], {"against": names[1], **show, "sides": names})
+
+    @classmethod
+    def from_attention(cls, attention: Given, **show: Any) -> NoReturn:
+        """Not for a comparison."""
+        raise TypeError("one attention is nothing to compare: call compare(a, b) with two")
+
+    @property
+    def attention(self) -> Given:
+        """The first side."""
+        return self._held.attention
+
+    @attention.setter
+    def attention(self, attention: Given) -> NoReturn:
+        raise TypeError("the sides of a comparison stay as they are: call compare again")
+
+    @property
+    def attentions(self) -> dict[str, Given]:
+        """All sides by name."""
+        return dict(self._given)
+
+    def __repr__(self) -> str:
+        *names, last = map(repr, self.sides)
+        shape = self._selected.shape
+        return (
+            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._held.stack)}, "
+            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
+        )
+
+    def open(self) -> None:
+        """Called by ipywidgets once all traits have passed their checks."""
+        self._both(self.layer, self.batch)  # raises where there is nothing to bring together
+        self.observe(lambda change: self._refresh(), "against")
+        self.observe(lambda change: self._compare_anew(), [*TOKENS])
+        super().open()
+
+    # The selection is one for all sides.
+
+    _merges = False
+
+    def _hold(self, attention: Given) -> None:
+        super()._hold(attention)
+        self._all_layers = {name: WhatIfLayers(stack, self.what_if) for name, stack in self._stacks.items()}
+
+    @traitlets.validate("against")
+    def _is_a_side(self, proposal: Any) -> str:
+        name, names = str(proposal["value"]), list(self._stacks)
+        if name not in names[1:]:
+            advice = f"give one of {', '.join(map(repr, names[1:]))}"
+            raise WrongValue(f"{names[0]!r} is compared with others, not {name!r}: {nearest(name, names[1:])}{advice}")
+        return name
+
+    @traitlets.validate("combine")
+    def _is_one_head(self, proposal: Any) -> str:
+        if proposal["value"] != "none":
+            advice = "compare(a.combine(), b.combine()) shows several as one"
+            raise WrongValue(f"a comparison shows one head of each side: {advice}")
+        return "none"
+
+    @traitlets.validate("stage")
+    def _stage_is_there(self, proposal: Any) -> str:
+        stage = str(proposal["value"])
+        for name, layers in self._all_layers.items():
+            try:
+                layers[self.layer].check_stage(stage)
+            except IndexError as error:  # a layer set at the same time, that is not there
+                raise NotThere(str(error)) from None
+            except ValueError as error:
+                raise WrongValue(f"{name}: {error}") from None
+        return stage
+
+    @traitlets.validate("what_if")
+    def _can_be(self, proposal: Any) -> dict[str, Any]:
+        changes: dict[str, Any] = proposal["value"]
+        for name, stack in self._stacks.items():
+            try:
+                what_if(stack[self.layer], changes)
+            except IndexError as error:
+                raise NotThere(f"{name}: {error}") from None
+            except TypeError as error:
+                raise WrongType(f"{name}: {error}") from None
+            except ValueError as error:
+                raise WrongValue(f"{name}: {error}") from None
+        return changes
+
+    def _drop_what_is_gone(self) -> None:
+        super()._drop_what_is_gone()
+        if self.stage not in (*self._common_stages(self.layer), "capped"):
+            self.stage = "weights"
+
+    def _common_stages(self, layer: int) -> list[str]:
+        """The stages that all sides have."""
+        return [stage for stage in STAGES if all(stage in layers[layer].stages for layers in self._all_layers.values())]
+
+    def _facts(self, layer: int) -> dict[str, Any]:
+        return {**self._makers.facts(layer), "stages": self._common_stages(layer)}
+
+    # What is compared.
+
+    def _rules(self) -> dict[str, DerivedTrait]:
+        rules = super()._rules()
+        of = tuple(getattr(self, name) for name in FOLLOWED)
+        shown = self.view == "compare"
+        pinned = self.query is not None or self.key is not None
+        changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
+        return {
+            "comparison": DerivedTrait((*of, self.against) if shown else (), self._comparison, self._no_comparison),
+            "changes": DerivedTrait(changes, self._changes),
+            **rules,
+            "facts": rules["facts"]._replace(make=self._facts),
+        }
+
+    def _compare_anew(self) -> None:
+        """Other tokens bring other places together."""
+        with self._guard:
+            self._axes.clear()
+            self._derived.forget("comparison", "changes")
+            self._refresh()
+
+    def _comparison(self, *of: Any) -> dict[str, Any]:
+        layer, batch, head, stage, pool, against = of
+        made = difference.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
+        return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
+
+    def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
+        return {**dict(zip(COMPARED, of, strict=True)), "error": str(error) or type(error).__name__}
+
+    def _changes(self, *of: Any) -> dict[str, Any] | None:
+        layer, batch, head, against, query, key = of
+        both = self._both(layer, batch, against)
+        rows, columns = (
+            None if at is None or at not in axis.a else axis.a.index(at)
+            for at, axis in ((query, both.queries), (key, both.keys))
+        )
+        side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
+        if place is None or (side == "key" and both.is_long(LevelKey(batch, head, "weights", "max"))):
+            return None
+        where = dict(zip(CHANGED, of, strict=True))
+        return {**where, "side": side, **difference.changes(both, batch, head, side, place, other)}
+
+    def _both(self, layer: int, batch: int, against: str | None = None) -> ComparedPair:
+        """The first side and the one it is compared with, and which of their places belong together."""
+        names = (self.sides[0], against or self.against)
+        a, b = (self._all_layers[name][layer] for name in names)
+        queries, keys = (
+            self._axis(names, layer, batch, side, lengths)
+            for side, lengths in (("query", (a.shape.Q, b.shape.Q)), ("key", (a.shape.K, b.shape.K)))
+        )
+        return ComparedPair(a, b, queries, keys)
+
+    def _axis(
+        self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]
+    ) -> difference.Axis:
+        tokens = self._held.tokens(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
+        ids = (names, side, lengths, *map(id, tokens))
+        if ids not in self._axes:  # with the tokens, so that their ids stay theirs
+            made = difference.together(lengths, tokens, names, "queries" if side == "query" else "keys")
+            self._axes[ids] = tokens, made
+        return self._axes[ids][1]
+
+    def _tokens_beside(self, name: str, side: str, layer: int, batch: int) -> list[str] | None:
+        """The tokens of a sample of another side; None where there are none for its length."""
+        shape = self._stacks[name][layer].shape
+        samples = self._texts.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
+        return None if samples is None else samples[batch]
+
+    def _check_tokens(self, layer: Any, tokenizer: Any) -> None:
+        """Raise for tokens of another side that do not fit it; those of the first are checked as the widget's own."""
+        for name, own in list(self._tokens.items())[1:]:
+            stack = self._stacks[name]
+            shape = stack[layer if isinstance(layer, int) and -len(stack) <= layer < len(stack) else 0].shape
+            check_tokens(own.tokens, shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
+            check_tokens(own.key_tokens, shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
+
+    def _desk(self) -> RequestContext:
+        return _ComparisonContext(self)
+
+    def _save_more(self, saved: Snapshot) -> None:
+        """With all sides, and what changes wherever one may pin."""
+        pictures, changes = [], []
+        for choice, against in product(saved.choices, self.sides[1:]):
+            stages = dict.fromkeys([self.stage, *self._common_stages(choice.layer)])
+            of_stages = ((*choice, stage, self.pool, against) for stage in stages)
+            pictures += [(of, self._derived.value("comparison", *of)) for of in of_stages]
+            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(choice, against)]
+        saved.add("comparison", COMPARED, pictures)
+        saved.add("changes", CHANGED, changes)
+
+    def _pins_to_save(self, choice: SavedHead, against: str) -> list[tuple[Any, ...]]:
+        shape = self._held.stack[choice.layer].shape
+        is_shown = choice == (self.layer, self.batch, self.head)
+        pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
+        if shape.Q * shape.K <= PAIRS:
+            cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
+            pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
+        return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
+
+
+class _ComparisonContext(RequestContext):
+    def __init__(self, widget: ComparisonWidget) -> None:
+        super().__init__(widget)
+        self._comparing = widget
+
+    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
+        if against != self._comparing.against:
+            raise ValueError("another side is selected")
+        return self._comparing._both(layer, batch)
+
+
+# The door.
+
+
+def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
+    """The sides by name: A, B, … where they have none."""
+    if len(sides) == 1 and isinstance(sides[0], Mapping):
+        named = dict(sides[0])
+        for name in named:
+            if not isinstance(name, str) or not name.strip():
+                raise TypeError(f"a side is called {name!r}: give names that are strings")
+    else:
+        if len(sides) > len(string.ascii_uppercase):
+            raise ValueError(f"{len(sides)} sides have no names: give a dict, such as {{'no mask': a, 'mask': b}}")
+        named = dict(zip(string.ascii_uppercase, sides, strict=False))
+    if len(named) < 2:
+        there = "nothing" if not named else "one"
+        raise ValueError(
+            f"{there} was given to compare: give two, compare(a, b) or compare({{'no mask': a, 'mask': b}})"
+        )
+    return named
+
+
+def _attention_of(name: str, side: Any) -> Given:
+    """A side as an attention; a widget as it shows it, other rules and all."""
+    if isinstance(side, AttentionWidget):
+        if not side.what_if:
+            return side.attention
+        held = side._held
+        return AttentionStack([held.layers[layer] for layer in range(len(held.stack))], held.stack.names)
+    if not isinstance(side, Attention | AttentionStack):
+        raise TypeError(
+            f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
+            "such as Attention(q, k, v)"
+        )
+    return side
+
+
+def _stack_of(side: Given) -> AttentionStack:
+    return side if isinstance(side, AttentionStack) else AttentionStack([side])
+
+
+def _check_sizes(stacks: dict[str, AttentionStack]) -> None:
+    """Raise ValueError unless all sides have the same layers, samples and heads."""
+    for (first, one), (name, other) in pairwise(stacks.items()):
+        if len(one) != len(other):
+            advice = "give as many, such as a slice stack[:n], or one layer of each"
+            raise ValueError(f"{first} has {_of(len(one), 'layer')} but {name} has {len(other)}: {advice}")
+        for layer, (a, b) in enumerate(zip(one, other, strict=True)):
+            where = f"layer {layer} of {first}" if len(one) > 1 else first
+            for what, (mine, its) in {"head": (a.shape.H, b.shape.H), "sample": (a.shape.B, b.shape.B)}.items():
+                if mine != its:
+                    advice = f"give attentions with as many {what}s"
+                    raise ValueError(f"{where} has {_of(mine, what)} but {name} has {its}: {advice}")
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
+    """The tokens of one side: as they were given for it, or for all, or as the widget that it is has them."""
+    found: dict[str, Any] = {}
+    for keyword in TOKENS:
+        given = show.get(keyword)
+        if isinstance(given, Mapping):
+            for other in given:
+                if other not in sides:
+                    advice = f"{nearest(other, list(sides))}give one of {', '.join(map(repr, sides))}"
+                    raise ValueError(f"{keyword} has {other!r}, which is no side: {advice}")
+            given = given.get(name)
+        if given is None and isinstance(side, AttentionWidget):
+            given = side.as_strings(keyword)
+        found[keyword] = given
+    return GivenTokens(**found)

@@ -1,0 +1,69 @@
+"""What is likely wrong with heads, and how far others' results are: looked for once, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from .._analysis.diagnostics import examine
+from .._analysis.parity import deviation
+from .._engine.level_cache import LevelKey
+from .._messages import picture
+from .._utils.scheduler import Scheduler
+from ..attention import Attention
+from .layers import ShownLayers
+
+CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
+UNBIDDEN = 1 << 22  # and beyond that only when asked to
+EXAMINED = 256  # heads of which the findings are kept
+
+
+class Examined(NamedTuple):
+    """The findings about a head, and how far others' results are, as they are sent."""
+
+    findings: list[dict[str, Any]]
+    deviation: dict[str, Any]
+
+
+class FindingsCache:
+    """What was found about each head.
+
+    Args:
+        slices: tells whether a loop runs, so that a long head can be checked later.
+    """
+
+    def __init__(self, slices: Scheduler) -> None:
+        self._slices = slices
+        self._known: dict[tuple[Any, ...], Examined] = {}
+
+    def forget(self) -> None:
+        """The tensors, or their tokens, are others."""
+        self._known.clear()
+
+    def of(self, held: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
+        """What is likely wrong with a head, and how far others' results are; of a long one only when asked."""
+        att = held.layers[layer]
+        key = (layer, batch, head, repr(sorted(held.rules.items())), att.versions())
+        if key in self._known:
+            return self._known[key]
+        if not asked and not self._is_checked(att, batch, head):
+            return None
+        found, same = examine(att, held.tokens("key", layer, batch), batch, head)
+        beside = deviation(att, held.before(layer), same, batch, head)
+        if len(self._known) >= EXAMINED:
+            self._known.clear()
+        self._known[key] = Examined([asdict(one) for one in found], beside)
+        return self._known[key]
+
+    def takes_long(self, att: Attention, batch: int, head: int) -> bool:
+        """Whether a head is checked without being asked, but not at once."""
+        return _cells(att) > CHECKED_AT_ONCE and self._is_checked(att, batch, head)
+
+    def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
+        """Whether a head is checked without being asked."""
+        most = CHECKED_AT_ONCE if self._slices.find_loop() is None else UNBIDDEN
+        return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
+
+
+def _cells(att: Attention) -> int:
+    return att.shape.Q * att.shape.K

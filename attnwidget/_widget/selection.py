@@ -1,0 +1,132 @@
+"""What is selected: traits that are checked against the layers, whoever sets them, and their values at one moment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import traitlets
+
+from .._engine.sources import STAGES
+from .._utils.indexing import as_index
+from ..attention import Attention
+from .layers import ShownLayers
+from .traits import Choice, Heads, Index, Pin, Pins, refusing
+
+PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
+SELECTION = tuple(PLURALS)
+LISTS = ("heads", "pins")  # several heads, several pinned places
+FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
+
+
+class Selection(NamedTuple):
+    """What is selected at one moment, and how it is looked at, as far as other traits follow from it."""
+
+    layer: int
+    batch: int
+    head: int
+    stage: str
+    pool: str
+    view: str
+    heads: list[int]
+    combine: str
+    query: int | None
+    key: int | None
+    direction: str
+    top_k: int | None
+
+    @classmethod
+    def of(cls, widget: Any) -> Selection:
+        """Of a widget, now: each trait is read once, for another thread may set one meanwhile."""
+        return cls(*(getattr(widget, name) for name in cls._fields))
+
+    @property
+    def shown_head(self) -> int | str:
+        """The head that is shown; of several as one their name, such as "mean 0 4"."""
+        alone = len(self.heads) < 2 or self.stage != "weights" or self.view == "stages"
+        return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
+
+
+class SelectionTraits(traitlets.HasTraits):
+    """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
+
+    _held: ShownLayers
+
+    layer = Index(help="The selected layer.").tag(sync=True)
+    batch = Index(help="The selected sample of the batch.").tag(sync=True)
+    head = Index(help="The selected head.").tag(sync=True)
+    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True)
+    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True)
+
+    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
+    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+
+    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
+
+    @property
+    def _selected(self) -> Attention:
+        return self._held.layers[self.layer]
+
+    def _there_are(self, name: str) -> int:
+        if name == "layer":
+            return len(self._held.stack)
+        shape = self._selected.shape
+        return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
+
+    def _index(self, name: str, value: int | None) -> int | None:
+        if value is None:
+            return None
+        with refusing():
+            return as_index(value, self._there_are(name), name, PLURALS[name])
+
+    @traitlets.validate("layer", "batch", "head", "query", "key")
+    def _is_there(self, proposal: Any) -> int | None:
+        return self._index(proposal["trait"].name, proposal["value"])
+
+    @traitlets.validate("stage")
+    def _stage_is_there(self, proposal: Any) -> str:
+        stage = str(proposal["value"])
+        with refusing():  # also a layer set at the same time, that is not there
+            self._selected.check_stage(stage)
+        return stage
+
+    @traitlets.validate("heads")
+    def _heads_are_there(self, proposal: Any) -> list[int | None]:
+        return [self._index("head", head) for head in proposal["value"]]
+
+    @traitlets.validate("pins")
+    def _pins_are_there(self, proposal: Any) -> list[Pin]:
+        return [(self._index("query", query), self._index("key", key)) for query, key in proposal["value"]]
+
+    @traitlets.observe("head", "heads")
+    def _keep_heads_together(self, change: Any) -> None:
+        """`head` is one of `heads`: whichever was set last decides."""
+        if self.head not in self.heads:
+            if change["name"] == "head":
+                self.heads = [self.head]
+            else:
+                self.head = self.heads[0]
+
+    @traitlets.observe("query", "key", "pins")
+    def _keep_pins_together(self, change: Any) -> None:
+        """(`query`, `key`) is the last of `pins`: whichever was set last decides."""
+        last = self.pins[-1] if self.pins else (None, None)
+        if (self.query, self.key) == last:
+            return
+        if change["name"] == "pins":
+            with self.hold_trait_notifications():
+                self.query, self.key = last
+        else:
+            self.pins = [] if self.query is None and self.key is None else [(self.query, self.key)]
+
+    def _drop_what_is_gone(self) -> None:
+        """Another layer, or other tensors, may have fewer of everything."""
+        self.layer = min(self.layer, len(self._held.stack) - 1)
+        for name in ("batch", "head", "query", "key"):
+            value = getattr(self, name)
+            if value is not None and value >= self._there_are(name):
+                setattr(self, name, None if name in ("query", "key") else 0)
+        if self.stage not in (*self._selected.stages, "capped"):
+            self.stage = "weights"
+        shape = self._selected.shape
+        self.heads = [head for head in self.heads if head < shape.H] or [self.head]
+        self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]

@@ -1,0 +1,176 @@
+"""Trait types of the widget: each accepts what a user would write and refuses the rest in a sentence.
+
+The errors are traitlets' own, so that several traits set at once roll back together, and Python's, so that users catch
+what they expect.
+"""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import traitlets
+
+from .._utils.validation import as_choice, as_number, nearest
+
+
+class WrongValue(traitlets.TraitError, ValueError):
+    """A trait's value is not one of those it may have."""
+
+
+class WrongType(traitlets.TraitError, TypeError):
+    """A trait was given something of another kind."""
+
+
+class NotThere(traitlets.TraitError, IndexError):
+    """A layer, batch, head, query or key that the attention does not have."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is refused within, as a trait refuses it: the same sentence, in the error of the same kind."""
+    try:
+        yield
+    except traitlets.TraitError:
+        raise
+    except IndexError as error:
+        raise NotThere(str(error)) from None
+    except (TypeError, ImportError) as error:
+        raise WrongType(str(error)) from None
+    except ValueError as error:
+        raise WrongValue(str(error)) from None
+
+
+class Index(traitlets.TraitType[Any, Any]):
+    """A whole number (numpy's and torch's too), or None where nothing may be chosen; the widget checks its bounds."""
+
+    default_value = 0
+
+    def validate(self, obj: Any, value: Any) -> int | None:
+        if value is None and self.allow_none:
+            return None
+        try:
+            return _whole(value)
+        except TypeError:
+            wanted = "a whole number or None" if self.allow_none else "a whole number"
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give {wanted}") from None
+
+
+class Text(traitlets.TraitType[Any, Any]):
+    """A string that can be sent; None is an empty one."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        if not isinstance(value, str | None):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a string")
+        return (value or "").encode("utf-8", "replace").decode()
+
+
+class Choice(traitlets.TraitType[Any, Any]):
+    """One of a few words."""
+
+    def __init__(self, *words: str, **keywords: Any) -> None:
+        self.words = words
+        super().__init__(words[0], **keywords)
+
+    def validate(self, obj: Any, value: Any) -> str:
+        if not isinstance(value, str):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: give one of {', '.join(self.words)}")
+        try:
+            return as_choice(value, self.words, str(self.name))
+        except ValueError as error:
+            raise WrongValue(str(error)) from None
+
+
+class ColorRange(traitlets.TraitType[Any, Any]):
+    """What the colours span: "head", "row", "unit" (0 to 1), or (low, high) of one's own."""
+
+    words = ("head", "row", "unit")
+    default_value = "head"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, str) and value in self.words:
+            return value
+        advice = f"give {', '.join(self.words)}, or two numbers (low, high)"
+        if isinstance(value, str):
+            raise WrongValue(f"no {self.name} is called {value!r}: {nearest(value, self.words)}{advice}")
+        try:
+            low, high = (as_number(bound, str(self.name)) for bound in value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: {advice}, both finite") from None
+        if low >= high:
+            raise WrongValue(f"{self.name} is ({low:g}, {high:g}): the first must be less than the second")
+        return (low, high)
+
+
+class Heads(traitlets.TraitType[Any, Any]):
+    """Several heads, each once; the widget checks their bounds."""
+
+    default_value: Any = (0,)
+
+    def validate(self, obj: Any, value: Any) -> list[int]:
+        try:
+            if isinstance(value, str | bytes):
+                raise TypeError
+            heads = list(dict.fromkeys(_whole(head) for head in value))
+        except (TypeError, RecursionError):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a list of heads, such as [0, 4]") from None
+        if not heads:
+            raise WrongValue(f"{self.name} is empty: give at least one head")
+        return heads
+
+
+Pin = tuple[int | None, int | None]
+
+
+class Pins(traitlets.TraitType[Any, Any]):
+    """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
+
+    default_value: Any = ()
+
+    def validate(self, obj: Any, value: Any) -> list[Pin]:
+        try:
+            return [self._pin(*pin) for pin in value]
+        except (TypeError, RecursionError):
+            advice = "give a list of pairs (query, key), such as [(14, 16)]"
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: {advice}") from None
+
+    @staticmethod
+    def _pin(query: Any, key: Any) -> Pin:
+        if query is None and key is None:
+            raise TypeError
+        return (None if query is None else _whole(query), None if key is None else _whole(key))
+
+
+class WhatIf(traitlets.Dict):
+    """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether it can."""
+
+    def validate(self, obj: Any, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a dict such as {{'scale': 1.0}}")
+        return dict(value)
+
+
+class Threshold(traitlets.TraitType[Any, Any]):
+    """A weight from 0 to 1."""
+
+    default_value = 0.02
+
+    def validate(self, obj: Any, value: Any) -> float:
+        try:
+            threshold = as_number(value, str(self.name))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a weight from 0 to 1") from None
+        if not 0 <= threshold <= 1:
+            raise WrongValue(f"{self.name} is {threshold:g}: give a weight from 0 to 1")
+        return threshold
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)

@@ -1,0 +1,598 @@
+"""`AttentionWidget`: the traits that the front-end draws from, checked at the door, kept in step with the tensors."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import pathlib
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import anywidget
+import traitlets
+from torch import Tensor
+
+from .._analysis.metrics import NAMES as METRICS
+from .._engine import overview
+from .._engine.what_if import what_if
+from .._export.html import to_html
+from .._export.preview import still_of
+from .._export.snapshot import LIMIT, Snapshot
+from .._messages import heads_overview as survey
+from .._messages import requests
+from .._messages.heads_overview import Surveys
+from .._messages.images import Illustration
+from .._messages.tiles import TileQueue
+from .._utils import scheduler
+from .._utils.assets import bundled
+from .._utils.indexing import as_index
+from .._utils.scheduler import Scheduler
+from .._utils.throttle import Throttle
+from .._utils.validation import as_size, refuse_unknown
+from ..attention import Attention
+from ..stack import AttentionStack, as_attention, attention_from_weights, attention_of
+from .derived import Derived, DerivedTrait
+from .derived_rules import TraitBuilders
+from .exact_pass import ExactPass
+from .findings_cache import FindingsCache
+from .layers import ShownLayers
+from .request_context import RequestContext
+from .selection import FOLLOWED, LISTS, SELECTION, Selection
+from .token_store import GivenTokens, TokenStore
+from .token_traits import TokenTraits
+from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
+
+LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
+HEADS_VIEW = ("bar", "order", "combine")  # how all heads are shown, and several as one
+FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if", "pieces")  # others a front-end only reads
+PATCHES = ("grid", "grid_side", "grid_start", "image")
+# Keywords of every way to make one.
+SHOW = ("title", "tokens", "key_tokens", *FROM_FRONT_END, "tokenizer", *PATCHES, "layout")
+TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
+# Beside what is followed: a change of these needs other links, or stages.
+LINKED = ("view", "heads", "combine", "top_k", "direction", "query", "key", "what_if", "pieces")
+PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
+AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
+
+
+class AttentionWidget(TokenTraits, anywidget.AnyWidget):
+    """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
+
+    Args:
+        q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
+        k: keys, as q, with K for Q and G for H.
+        v: values, as k, with Dv for D; may be left out.
+        mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
+        tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
+            its ids as well, a list, an array or a tensor (Q,) or (B, Q).
+        key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
+        tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
+        pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
+            those of words.
+        grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
+            the queries, the keys or both (`grid_side`).
+        image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
+            for each sample.
+        title: a line above the picture.
+        layer, batch, head: what is shown first.
+        query, key: the pinned pair; None where nothing is pinned.
+        stage: "scores", "scaled", "masked" or "weights".
+        pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
+        color_scale: "linear" or "log"; color_range: "head", "row", "unit" or (low, high).
+        palette: "attnwidget" or "viridis"; theme: "auto", "light", "dark" or "contrast".
+
+    Raises:
+        ValueError, TypeError: an input that cannot be shown, with what was wanted instead.
+        IndexError: a layer, batch, head, query or key that is not there.
+
+    The softmax is that of Vaswani et al. 2017, eq. 1. Every argument from `tokens` on is a trait of the same name: set
+    it and the picture follows, click and it follows the picture.
+
+    >>> import torch
+    >>> q, k, v = torch.randn(3, 1, 2, 4, 8)
+    >>> w = AttentionWidget(q, k, v, tokens=["the", "bank", "lent", "money"], head=1)
+    >>> w.query = 2
+    >>> w.weights(2).shape
+    torch.Size([4])
+    """
+
+    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+    _from_front_end: tuple[str, ...] = FROM_FRONT_END
+
+    still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
+
+    uid = traitlets.Unicode().tag(sync=True)
+    title = Text(help="A line above the picture.").tag(sync=True)
+
+    view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
+        sync=True
+    )
+    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
+    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
+    color_range = ColorRange(help="What the colours span.").tag(sync=True)
+    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True)
+    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(sync=True)
+
+    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
+    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
+    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(sync=True)
+    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
+
+    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True)
+    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True)
+    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
+
+    facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
+    picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
+        sync=True, to_json=lambda value, widget: widget._exact.as_far_as_known(value)
+    )
+    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
+    progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
+        sync=True
+    )
+    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
+
+    findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
+        sync=True
+    )
+    deviation = traitlets.Dict(None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
+        sync=True
+    )
+    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
+    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(sync=True)
+    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _script(self) -> str:
+        return bundled("widget.js")
+
+    @traitlets.default("_css")
+    def _style(self) -> str:
+        return bundled("widget.css")
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any = None,
+        *,
+        mask: Any = None,
+        mask_means: str | None = None,
+        mask_dims: str | None = None,
+        bias: Any = None,
+        is_causal: bool = False,
+        window: Any = None,
+        scale: Any = None,
+        softcap: Any = None,
+        dims: str | None = None,
+        **show: Any,
+    ) -> None:
+        refuse_unknown(show, [*SHOW, *TENSOR_KEYWORDS])
+        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
+        keywords |= {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "dims": dims}
+        self._keywords = keywords
+        self._open(attention_of(q, k, v, keywords), show)
+
+    @classmethod
+    def from_attention(cls, attention: Attention | AttentionStack, **show: Any) -> AttentionWidget:
+        """Show an `Attention` or an `AttentionStack` that is there already; keywords as for the widget itself.
+
+        >>> import torch
+        >>> att = Attention(*torch.randn(3, 4, 8), is_causal=True)
+        >>> AttentionWidget.from_attention(att, tokens=["the", "bank", "lent", "money"])
+        AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
+        """
+        attention = as_attention(attention, "AttentionWidget(q, k, v)")
+        refuse_unknown(show, SHOW)
+        widget = cls.__new__(cls)
+        widget._keywords = {}
+        widget._open(attention, show)
+        return widget
+
+    @classmethod
+    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None, **show: Any) -> AttentionWidget:
+        """Show weights that are in hand, such as a model's `output.attentions`; keywords as for the widget itself.
+
+        Args:
+            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
+            v: values, for outputs and contributions; with layers, as many.
+            dims: other orders of axes, as in `Attention.from_weights`.
+
+        Raises:
+            ValueError, TypeError: as `Attention.from_weights` does.
+
+        >>> import torch
+        >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
+        AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
+        """
+        return cls.from_attention(attention_from_weights(weights, v, dims), **show)
+
+    @property
+    def attention(self) -> Attention | AttentionStack:
+        """The `Attention` or `AttentionStack` that is shown; assign another and the picture follows.
+
+        What is pinned and chosen stays where it is still there; tokens whose number no longer fits are not shown.
+        """
+        return self._held.attention
+
+    @attention.setter
+    def attention(self, attention: Attention | AttentionStack) -> None:
+        attention = as_attention(attention, "update(q, k, v)")
+        with self._guard:
+            self._exact.cancel()
+            self._hold_anew(attention)
+            self._pace.soon()
+
+    def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
+        """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
+
+        Args:
+            q, k, v: as for the widget.
+            keywords: mask, is_causal and the others about tensors; those not given stay as they were.
+
+        Raises:
+            ValueError, TypeError: as the widget does; then it goes on showing what it showed.
+
+        Updates that come faster than they can be drawn are skipped, all but the last.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), is_causal=True)
+        >>> w.update(*torch.randn(3, 4, 8))
+        >>> int(w.weights(0).argmax())
+        0
+        """
+        refuse_unknown(keywords, TENSOR_KEYWORDS)
+        merged = self._keywords | keywords
+        self.attention = attention_of(q, k, v, merged)
+        self._keywords = merged
+
+    def weights(self, query: int) -> Tensor:
+        """The exact attention weights of one query in the selected head, over all keys.
+
+        Args:
+            query: its position; negative counts from the end.
+
+        Returns:
+            (K,), float32, or float64 where q is.
+
+        Raises:
+            IndexError: there is no such query.
+        """
+        query = as_index(query, self._selected.shape.Q, "query", "queries")
+        return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
+
+    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+        """What every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch: only this sample; None for all.
+            rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
+                heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
+
+        Returns:
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
+            are means. What is not known is None.
+
+        Raises:
+            IndexError: there is no such sample.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)
+        >>> [(one["layer"], one["head"], one["mean_distance"]) for one in w.metrics()]
+        [(0, 0, 0.75), (0, 1, 0.75)]
+        """
+        batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
+        rows = None if rows is None else as_size(rows, "rows")
+        return survey.records(self._held.layers, self._held.stack.names, batches, rows, self._held.ids)
+
+    def finish(self, progress: bool = False) -> None:
+        """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
+
+        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
+        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
+        it goes on where it was.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
+        >>> w.picture["sampled"]["every"]
+        24
+        >>> w.finish()
+        >>> w.picture["sampled"], w.progress
+        (None, None)
+        """
+        with self._guard:
+            self._surveys.finish()
+        with contextlib.ExitStack() as stack:
+            bar = (
+                stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
+            )
+            for share in self._exact.rest(self._guard):
+                if bar is not None:
+                    bar.update(round(100 * share) - bar.n)
+            if bar is not None:
+                bar.update(100 - bar.n)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        layers: Any = None,
+        heads: Any = None,
+        samples: Any = "selected",
+        limit: int = LIMIT,
+    ) -> pathlib.Path:
+        """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
+
+        All views, pins, zoom and both themes work there. Up to 512 tokens every number is in the file, and up to 1,024
+        cells of a head every step of every pair; of longer heads the picture is, and what is pinned. What else a reader
+        asks for is said to be in the notebook.
+
+        Args:
+            path: of the file; one that is there is written over.
+            title: a line above the picture, in the place of the widget's own.
+            layers, heads, samples: which a reader can switch to: "selected", "all", or a list of numbers; what is
+                selected is always among them. Where layers or heads are None: all, or as many as take 4 MiB at most.
+            limit: bytes that the file may have.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: it would take more than `limit`.
+            FileNotFoundError, IsADirectoryError: there is no such directory, or it is one.
+            IndexError, TypeError: what is to be saved is not there.
+
+        >>> import tempfile, torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["the", "bank", "lent", "money"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     w.to_html(f"{folder}/bank.html").name
+        'bank.html'
+        """
+        with self._guard:
+            return to_html(self, path, title=title, layers=layers, heads=heads, samples=samples, limit=limit)
+
+    def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
+        """What is shown, as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
+
+        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+
+        Args:
+            width: inches; the height follows.
+            dpi: dots per inch, of what is not drawn as lines.
+
+        Returns:
+            A `matplotlib.figure.Figure`.
+
+        Raises:
+            ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
+            ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
+        """
+        from .._export.figure.figure import figure_of
+
+        with self._guard:
+            return figure_of(self, width=width, dpi=dpi)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget, and beside it a small picture for where no widget runs."""
+        made = super()._repr_mimebundle_(**kwargs)
+        still = still_of(self) if made is not None and self.still else None
+        if made is None or still is None:
+            return made
+        data, metadata = made
+        return {**data, "image/png": base64.b64encode(still).decode()}, metadata
+
+    def _save_more(self, saved: Snapshot) -> None:
+        """What another kind of widget adds to a file."""
+
+    def close(self) -> None:
+        """Take the widget off the page, and forget what is under way."""
+        if hasattr(self, "_guard"):
+            with self._guard:
+                self._exact.cancel()
+                self._slices.clear()
+        super().close()
+
+    def __repr__(self) -> str:
+        shape = self._selected.shape
+        return (
+            f"AttentionWidget(layer {self.layer} of {len(self._held.stack)}, head {self.head} of {shape.H}, "
+            f"{shape.Q:,} queries × {shape.K:,} keys)"
+        )
+
+    # Opening: whatever can be refused is refused before the front-end hears of a widget.
+
+    def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
+        bundled("widget.js")  # raises where there is none
+        self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
+        self._slices = Scheduler(self._guard)
+        self._views = TileQueue(self._slices, self.send)
+        self._exact = ExactPass(self._slices, self._views, self.send, self._put)
+        self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
+        self._findings = FindingsCache(self._slices)
+        self._texts = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._illustration = Illustration()
+        self._makers = TraitBuilders(self._exact, self._surveys, self._findings, merges=self._merges)
+        self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
+        self._pace = Throttle(self._refresh, self._guard)
+        self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
+        self._version = 0  # of the tensors, which may be replaced
+        self._hold(attention)
+        show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
+        super().__init__(uid=uuid.uuid4().hex, **show)
+
+    def open(self) -> None:
+        """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
+        self._refresh()
+        self.on_msg(self._receive)
+        self.observe(lambda change: self._refresh(), [*FOLLOWED, *LINKED])
+        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
+        self.observe(lambda change: self._read_anew(), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
+        super().open()
+
+    # What is shown: all that is computed is of what is held.
+
+    def _hold(self, attention: Attention | AttentionStack) -> None:
+        merged = self.pieces == "words"
+        self._held = ShownLayers(attention, self._texts, words=merged, rules=self.what_if, version=self._version)
+        self._makers.hold(self._held)
+        self._surveys.forget()
+        self._texts.forget_ids()
+
+    def _hold_anew(self, attention: Attention | AttentionStack) -> None:
+        """Other tensors, or other positions: nothing that was made of them can be used again."""
+        self._version += 1
+        self._hold(attention)
+        self._makers.forget()
+        self._findings.forget()
+        self._derived.forget()
+
+    @traitlets.validate("what_if")
+    def _can_be(self, proposal: Any) -> dict[str, Any]:
+        changes: dict[str, Any] = proposal["value"]
+        with refusing():
+            what_if(self._held.whole[self.layer], changes)
+        return changes
+
+    @traitlets.observe("what_if")
+    def _see_anew(self, change: Any) -> None:
+        """Under other rules all is another, as with other tensors."""
+        with self._guard:
+            self._exact.cancel()
+            self._version += 1
+            self._hold(self._held.attention)
+            self._derived.forget()
+
+    @traitlets.observe("pieces")
+    def _regroup(self, change: Any) -> None:
+        """Positions are others now: what is pinned is the word that the piece is of, or a word's first piece."""
+        with self._guard:
+            self._exact.cancel()
+            held, where = self._held, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
+            pins = [
+                (held.across("query", query, **where), held.across("key", key, **where)) for query, key in self.pins
+            ]
+            self._hold_anew(held.attention)
+            self.pins = pins
+
+    def _read_anew(self) -> None:
+        """Tokens tell what is padding, and what is the same."""
+        self._findings.forget()
+        self._texts.forget()
+        if self.pieces == "words":
+            self._hold_anew(self._held.attention)
+        self._surveys.forget()
+        self._derived.forget("survey", "facts", "findings", "deviation")
+        self._refresh()
+
+    @traitlets.validate("view")
+    def _can_be_viewed(self, proposal: Any) -> str:
+        if proposal["value"] == "image" and self.grid is None:
+            raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
+        return str(proposal["value"])
+
+    @traitlets.observe("grid")
+    def _leave_the_image(self, change: Any) -> None:
+        if change["new"] is None and self.view == "image":
+            self.view = "heatmap"
+
+    # Keeping the derived traits in step with the selection.
+
+    def _refresh(self) -> None:
+        """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
+        with self._guard, self.hold_sync():
+            self._drop_what_is_gone()
+            self._send_soon(*self._new_captions())
+            later = self._what_can_wait()
+            for name in self._rules():
+                if name not in later:
+                    self._derived.bring(name)
+            if later and self._slices.start("afterwards", self._afterwards(), AFTERWARDS):
+                self._slices.hold_back(PAUSE if self._changing else scheduler.AFTER)
+
+    def _rules(self) -> dict[str, DerivedTrait]:
+        return self._makers.rules(Selection.of(self))
+
+    def _what_can_wait(self) -> tuple[str, ...]:
+        """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
+        if self._slices.find_loop() is None:
+            return ()
+        checks = ("findings", "deviation")
+        if not self._changing:
+            longer = self._findings.takes_long(self._selected, self.batch, self.head)
+            return checks if self._in_haste or longer else ()
+        return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
+
+    def _afterwards(self) -> Iterator[None]:
+        for name in self._rules():
+            with self.hold_sync():
+                made = self._derived.bring(name)
+                if name == "findings":
+                    self._derived.bring("deviation")
+            if made:
+                yield
+
+    def _send_soon(self, *names: str) -> None:
+        """Send traits whose values are as before but mean something else now."""
+        with self.hold_sync():
+            self._states_to_send.update(names)
+
+    def _put(self, **traits: Any) -> None:
+        """Set traits that only Python sets, all in one message."""
+        with self.hold_sync():
+            for name, value in traits.items():
+                self.set_trait(name, value)
+
+    # What the front-end sends: untrusted, and never a traceback in the kernel's log.
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
+        given = sync_data if isinstance(sync_data, dict) else {}
+        wanted = {name: given[name] for name in self._from_front_end if name in given}
+        with self._guard:
+            with self._waited_for(rules="what_if" in wanted):
+                try:
+                    traits: dict[str, Any] = self.traits()
+                    for name, value in wanted.items():
+                        traits[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
+                    super().set_state(wanted)
+                except traitlets.TraitError as error:
+                    self.send({"refused": str(error)[:500]})
+                    self.send_state(list(wanted))
+            self._slices.hold_back()
+
+    def _receive(self, _: Any, content: Any, __: Any) -> None:
+        with self._guard:
+            if isinstance(content, dict) and "what_if" in content:
+                self._try(content["what_if"])
+            reply = requests.answer(self._desk(), content)
+            self._slices.hold_back()
+        if reply is not None:
+            self.send(*reply)
+
+    def _try(self, changes: Any) -> None:
+        """Other rules, as a scale that is dragged has many a second; all that follows goes as one message."""
+        with self._waited_for(rules=True):
+            try:
+                with self.hold_sync():
+                    self.what_if = changes
+            except traitlets.TraitError as error:
+                self.send({"refused": str(error)[:500]})
+
+    @contextlib.contextmanager
+    def _waited_for(self, *, rules: bool) -> Iterator[None]:
+        """While a person waits for what follows from it, and whether it is other rules that are set."""
+        self._in_haste, self._changing = True, rules
+        try:
+            yield
+        finally:
+            self._in_haste = self._changing = False
+
+    def _desk(self) -> RequestContext:
+        return RequestContext(self)

@@ -1,0 +1,272 @@
+/** Labels along both axes: tokens where they fit, thinned where they crowd, round positions where they cannot. */
+
+import { cellsInView, placesInView, startOf } from "../geometry/cell-grid";
+import { type Figure, labelFont, labelStep, roundPositions, tickPositions, usesTicks } from "../geometry/layout";
+import type { Span } from "../geometry/viewport";
+import { isWithin, type Measure, type Plot } from "../state/plot";
+import type { Ui } from "../state/ui";
+import { count } from "../text/format";
+import { type Labels, shorten } from "../text/tokens";
+import { px } from "./dom";
+import { isNamed } from "./phrases";
+
+type Side = "query" | "key";
+
+/** One axis as it is drawn now. */
+interface Axis {
+  readonly side: Side;
+  readonly labels: Labels;
+  /** Pixels along the axis: of one drawn cell, of the picture. */
+  readonly pitch: number;
+  readonly size: number;
+  readonly cells: Span;
+  /** Tokens to a drawn cell, and in all. */
+  readonly bin: number;
+  readonly total: number;
+  /** Tokens that are not padding. */
+  readonly own: number;
+  readonly pinned: number | null;
+  /** Pinned beside the last pin. */
+  readonly further: readonly number[];
+  readonly hovered: Span | null;
+  /** Where a drawn cell begins, from the picture's corner. */
+  start(cell: number): number;
+  /** Positions in view, pixels to one of them, and where the first of all would be. */
+  readonly places: Span;
+  readonly perToken: number;
+  readonly offset: number;
+  /** Whether tokens have their positions beside them: the axis is too long to be seen whole. */
+  readonly numbered: boolean;
+  readonly long: boolean;
+}
+
+export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
+  return <Axis ui={ui} plot={plot} side="query" />;
+}
+
+export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
+  return <Axis ui={ui} plot={plot} side="key" />;
+}
+
+function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
+  const figure = plot.figure.value;
+  const axis = figure === null ? null : axisOf(ui, plot, side);
+  if (figure === null || axis === null) return null;
+  const unit = ui.unit.value;
+  if (usesTicks(axis.pitch, axis.bin, unit)) return <Ticks axis={axis} figure={figure} unit={unit} />;
+  const props = { ui, axis, figure, measure: plot.measure.value };
+  return (
+    <>
+      {labelled(axis, unit).map((index) => (
+        <Label key={index} index={index} {...props} />
+      ))}
+      {axis.numbered && <Positions axis={axis} figure={figure} unit={unit} />}
+    </>
+  );
+}
+
+function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
+  const { store } = ui;
+  const picture = store.picture.value;
+  if (picture === null) return null;
+  const lattice = plot.lattice.value;
+  if (lattice === null) return null;
+  const down = side === "query";
+  const dpr = ui.dpr.value;
+  const cells = down ? lattice.rows : lattice.columns;
+  const labels = (down ? store.queryLabels : store.keyLabels).value;
+  const long = (down ? picture.queryBin : picture.keyBin) > 1;
+  const at = ui.hover.value;
+  const label = at !== null && "target" in at && at.target.side === side ? at.target.index : null;
+  const spans = at !== null && "bin" in at ? at.bin : null;
+  return {
+    side,
+    labels,
+    pitch: cells.cell,
+    size: cells.size,
+    cells: cellsInView(cells),
+    bin: cells.bin,
+    total: cells.total,
+    own: down && picture.queries !== picture.keys ? picture.queries : picture.ownKeys,
+    pinned: down ? store.query.value : store.key.value,
+    further: store.shownPins.value.flatMap((pin) => pin[down ? 0 : 1] ?? []),
+    hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
+    start: (index) => startOf(cells, index, dpr),
+    places: placesInView(cells),
+    perToken: cells.pitch,
+    offset: cells.offset,
+    long,
+    numbered: long && cells.bin === 1 && isNamed(labels, 0),
+  };
+}
+
+/** Which cells carry a label: every one, or every k-th beside what is pinned and hovered. */
+function labelled(axis: Axis, unit: number): number[] {
+  const step = labelStep(axis.pitch, unit);
+  const special = [axis.pinned, ...axis.further, axis.hovered?.start ?? null].filter((index) => index !== null);
+  const inside = (index: number) => {
+    const middle = axis.start(index) + axis.pitch / 2; // of a cell that is cut off, the label goes with its greater part
+    return middle >= 0 && middle <= axis.size;
+  };
+  const chosen: number[] = [];
+  for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0 && inside(i)) chosen.push(i);
+  if (step === 1 && (axis.side === "query" || axis.pitch >= 20 * unit)) return chosen;
+  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbours step back for a pinned or hovered label
+  const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
+  for (const s of special) if (isWithin(s, axis.cells) && inside(s) && !kept.includes(s)) kept.push(s);
+  return kept;
+}
+
+interface LabelProps {
+  readonly ui: Ui;
+  readonly axis: Axis;
+  readonly figure: Figure;
+  readonly measure: Measure;
+  readonly index: number;
+}
+
+function Label({ ui, axis, figure, measure, index }: LabelProps) {
+  const unit = ui.unit.value;
+  const { side, pitch } = axis;
+  const down = side === "query";
+  const font = labelFont(pitch, unit);
+  const pinned = axis.pinned === index;
+  const outlined = !pinned && axis.further.includes(index);
+  const label = axis.labels.at(index);
+  const hovered = axis.hovered?.start === index;
+  const subscript = label.subscript !== "" && !axis.numbered && (down || pitch >= 16 * unit || pinned);
+  const weight = pinned || outlined || hovered ? 600 : 400;
+  const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
+  const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;
+  const text = shorten(label.text, most - rest, (part) => measure(part, font, weight));
+  const middle = axis.start(index) + pitch / 2;
+  return (
+    <button
+      type="button"
+      tabIndex={-1}
+      class={pinned ? "aw-label aw-pill" : outlined ? "aw-label aw-pill-outline" : "aw-label"}
+      data-special={label.special || index >= axis.own || undefined}
+      data-hovered={(!pinned && hovered) || undefined}
+      title={label.text}
+      style={{
+        fontSize: px(font * unit),
+        lineHeight: px(Math.min(16, font + 4) * unit),
+        ...(down
+          ? besideRow(figure, middle, pinned || outlined, unit)
+          : aboveColumn(figure, middle, pinned || outlined, unit)),
+      }}
+      onPointerEnter={(event: PointerEvent) => {
+        if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };
+      }}
+      onPointerLeave={() => {
+        ui.hover.value = null;
+      }}
+      onPointerDown={(event: PointerEvent) => event.preventDefault()}
+      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+    >
+      <bdi>{text}</bdi>
+      {subscript && <sub>{label.subscript}</sub>}
+    </button>
+  );
+}
+
+/** Right-aligned before its row; a pill grows by its padding towards the picture. */
+function besideRow(figure: Figure, middle: number, pinned: boolean, unit: number) {
+  return {
+    top: px(figure.top + middle),
+    right: px((pinned ? 2 * unit : 8 * unit) - figure.left),
+    transform: "translateY(-50%)",
+  };
+}
+
+/** Slanted upwards from the middle of its column. */
+function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: number) {
+  return {
+    left: px(figure.left + middle + 3 * unit),
+    top: px(figure.top - 5 * unit),
+    transformOrigin: "0 100%",
+    transform: `translateY(-100%) rotate(-45deg) translateX(${pinned ? -6 * unit : 0}px)`,
+  };
+}
+
+/** A label pins its row or column alone, with shift beside the other pins; again frees it. */
+export function pinLine({ store }: Ui, side: Side, index: number, add: boolean): void {
+  if (add) {
+    store.addPin(side === "query" ? index : null, side === "key" ? index : null);
+    return;
+  }
+  const { query, key } = { query: store.query.value, key: store.key.value };
+  if (side === "query") store.select({ query: query === index && key === null ? null : index, key: null });
+  else store.select({ query: null, key: key === index && query === null ? null : index });
+}
+
+/** Both ends of what is in view and round positions between; of a part of a long axis, which moves, only round ones. */
+function ticksOf(axis: Axis, apart: number): number[] {
+  const { start, stop } = axis.places;
+  if (!axis.long || stop - start >= axis.total) {
+    const last = Math.min(axis.total, axis.cells.stop * axis.bin) - 1;
+    return tickPositions(axis.cells.start * axis.bin, last, axis.perToken, apart);
+  }
+  const isInside = (position: number) => {
+    const at = (position + 0.5) * axis.perToken + axis.offset;
+    return at >= 0 && at <= axis.size;
+  };
+  return roundPositions(start, stop, axis.perToken, apart).filter(isInside);
+}
+
+function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
+  const down = axis.side === "query";
+  const { perToken, offset } = axis;
+  return (
+    <>
+      {ticksOf(axis, (down && !axis.long ? 40 : 72) * unit).map((position) => {
+        const at = (position + 0.5) * perToken + offset;
+        const tick = down
+          ? { left: px(figure.left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }
+          : { left: px(figure.left + at), top: px(figure.top - 6 * unit), width: "1px", height: px(4 * unit) };
+        const text = down
+          ? { right: px(9 * unit - figure.left), top: px(figure.top + at), transform: "translateY(-50%)" }
+          : { left: px(figure.left + at), top: px(figure.top - 7 * unit), transform: "translate(-50%, -100%)" };
+        return (
+          <span key={position}>
+            <i class="aw-tick" style={tick} />
+            <span class="aw-label" data-tick style={text}>
+              {count(position)}
+            </span>
+          </span>
+        );
+      })}
+    </>
+  );
+}
+
+/** Where zoomed tokens are: every fourth position left of them or below the columns, or as many as leave room. */
+function Positions({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
+  const down = axis.side === "query";
+  let step = 4;
+  while (step * axis.pitch < (down ? 24 : 60) * unit) step *= 2;
+  const shown: number[] = [];
+  for (let at = Math.ceil(axis.cells.start / step) * step; at < axis.cells.stop; at += step) {
+    const middle = axis.start(at) + axis.pitch / 2;
+    if (middle >= 0 && middle <= axis.size) shown.push(at);
+  }
+  return (
+    <>
+      {shown.map((position) => {
+        const middle = axis.start(position) + axis.pitch / 2;
+        const place = down
+          ? { left: 0, top: px(figure.top + middle), transform: "translateY(-50%)" }
+          : {
+              left: px(figure.left + middle),
+              top: px(figure.top + figure.height + 4 * unit),
+              transform: "translateX(-50%)",
+            };
+        return (
+          <span class="aw-label" data-tick key={`at ${position}`} style={place}>
+            {count(position)}
+          </span>
+        );
+      })}
+    </>
+  );
+}

@@ -1,0 +1,71 @@
+/** Small shared pieces of markup. */
+
+import { effect } from "@preact/signals-core";
+import { type ComponentChildren, render } from "preact";
+import type { Labels } from "../text/tokens";
+
+export interface View {
+  readonly node: HTMLElement;
+  dispose(): void;
+}
+
+/** Keep a node's content in step with the signals that `template` reads. */
+export function mount(node: HTMLElement, template: () => ComponentChildren): View {
+  const end = effect(() => render(template(), node));
+  return {
+    node,
+    dispose() {
+      end();
+      render(null, node);
+    },
+  };
+}
+
+/** An element with a class and, for tests and users' own CSS, the name of its part. */
+export function part(className: string, name?: string): HTMLElement {
+  const node = document.createElement("div");
+  node.className = className;
+  if (name) node.dataset.aw = name;
+  return node;
+}
+
+export const px = (length: number) => `${length}px`;
+
+/** A token as text, never as markup, isolated from the direction of what is around it. */
+export function Token({ labels, index, subscript }: { labels: Labels; index: number; subscript: boolean }) {
+  const label = labels.at(index);
+  return (
+    <>
+      <bdi>{label.text}</bdi>
+      {subscript && label.subscript !== "" && <sub>{label.subscript}</sub>}
+    </>
+  );
+}
+
+export function Chevron() {
+  return (
+    <svg class="aw-chevron" viewBox="0 0 10 10" aria-hidden="true">
+      <path d="M1.5 3.5 5 7 8.5 3.5" />
+    </svg>
+  );
+}
+
+/** Move focus and choice along a group that is one Tab stop: arrows, Home and End. */
+export function rove(event: KeyboardEvent, index: number, count: number, choose: (index: number) => void): void {
+  const moves: Record<string, number> = {
+    ArrowRight: index + 1,
+    ArrowDown: index + 1,
+    ArrowLeft: index - 1,
+    ArrowUp: index - 1,
+    Home: 0,
+    End: count - 1,
+  };
+  const next = moves[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const to = Math.max(0, Math.min(count - 1, next));
+  choose(to);
+  const group = (event.currentTarget as HTMLElement).parentElement;
+  (group?.children[to] as HTMLElement | undefined)?.focus();
+}

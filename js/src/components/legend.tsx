@@ -1,0 +1,254 @@
+/** What the colours mean, right under the picture: the ramp with its ends, and every kind of cell that is there. */
+
+import { Component, createRef } from "preact";
+import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
+import { legendOf } from "../contract/stages";
+import type { Stage } from "../contract/traits";
+import type { Brush, Paints } from "../draw/color-mapper";
+import type { Plot } from "../state/plot";
+import type { Ui } from "../state/ui";
+import { count, legendTicks, listNumber } from "../text/format";
+import { mount, part, type View } from "./dom";
+import { headWords } from "./phrases";
+
+export function legend(ui: Ui, plot: Plot): View {
+  return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
+}
+
+function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const { store } = ui;
+  const picture = store.picture.value;
+  const brush = ui.brush.value;
+  const both = ui.paints.value;
+  if (picture === null || picture.grid === null || brush === null || both === null) return null;
+  const paints = brush.signed ? both.diverging : both.sequential;
+  const stage = picture.of.stage;
+  const kinds = countKinds(picture.grid, brush);
+  const reading = ui.pinned.value ?? (store.query.value === null ? ui.hovered.value : null);
+  const mark =
+    reading !== null && reading.kind === NUMBER ? brush.position(reading.value, binRow(picture, reading.query)) : null;
+  const pooled = picture.queryBin * picture.keyBin > 1;
+  const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
+  const name = legendOf(stage);
+  const scale = plot.scale.value;
+  return (
+    <>
+      <div class="aw-ramp">
+        <span>
+          {name}
+          {brush.log ? ", log" : ""}
+        </span>
+        <Ramp paints={paints} ticks={ticksOf(brush, stage)} mark={mark} />
+      </div>
+      <div class="aw-kinds">
+        <KindList {...{ kinds, brush, paints, stage, cells }} />
+        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
+        {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
+        {scale !== null && scale.queries * scale.keys > 1 && (
+          <span>
+            each {scale.pixel ? "pixel" : "cell"}: the {store.pool.value === "max" ? "maximum" : "mean"} of{" "}
+            {count(scale.queries)} × {count(scale.keys)} cells
+          </span>
+        )}
+        {plot.every.value > 1 && <span>1 of {count(plot.every.value)} rows</span>}
+      </div>
+    </>
+  );
+}
+
+interface KindListProps {
+  readonly kinds: Kinds;
+  readonly brush: Brush;
+  readonly paints: Paints;
+  readonly stage: Stage;
+  /** "3 cells" */
+  cells(n: number): string;
+}
+
+/** Every kind of cell that is there and no tile of the ramp. */
+export function KindList({ kinds, brush, paints, stage, cells }: KindListProps) {
+  return (
+    <>
+      {kinds.blocked > 0 && (
+        <span>
+          <Swatch kind={BLOCKED} />
+          masked
+        </span>
+      )}
+      {kinds.nan > 0 && (
+        <span>
+          <Swatch kind={NAN} />
+          NaN, {cells(kinds.nan)}
+        </span>
+      )}
+      {kinds.plus > 0 && (
+        <span>
+          <Swatch kind={PLUS_INF} />
+          +∞, {cells(kinds.plus)}
+        </span>
+      )}
+      {kinds.minus > 0 && (
+        <span>
+          <Swatch kind={MINUS_INF} />
+          −∞, {cells(kinds.minus)}
+        </span>
+      )}
+      {kinds.clipped > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[255]!} />
+          {brush.signed ? "beyond ±" : "above "}
+          {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
+        </span>
+      )}
+      {kinds.below > 0 && brush.domain !== null && (
+        <span>
+          <Clipped color={paints.css[0]!} />
+          below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
+        </span>
+      )}
+    </>
+  );
+}
+
+/** An end of the legend as its tick says it. */
+function endOf(value: number, stage: Stage): string {
+  return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
+}
+
+function rangeText(ui: Ui): string {
+  const range = ui.store.color_range.value;
+  if (Array.isArray(range)) return "own range";
+  const own = typeof ui.store.pictured.value === "string" ? "its own range" : "range of this head";
+  return { head: own, row: "each row on its own range", unit: "fixed range" }[range];
+}
+
+function binRow(picture: Picture, query: number): number {
+  return Math.floor(query / picture.queryBin);
+}
+
+export function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
+  if (brush.domain === null) {
+    const ends = brush.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
+    return ends.map((text, i) => ({ at: i / (ends.length - 1), text, end: i === ends.length - 1 }));
+  }
+  const { low, high } = brush.domain;
+  const ticks = legendTicks(low, high, brush.log ? "log" : "linear", stage, 0.2);
+  return ticks.map(({ value, text }, i) => ({
+    at: brush.position(value, 0),
+    text,
+    end: i > 0 && i === ticks.length - 1,
+  }));
+}
+
+interface RampProps {
+  readonly paints: Paints;
+  readonly ticks: readonly { at: number; text: string; end: boolean }[];
+  readonly mark: number | null;
+}
+
+export class Ramp extends Component<RampProps> {
+  private canvas = createRef<HTMLCanvasElement>();
+
+  override componentDidMount() {
+    this.draw();
+  }
+
+  override componentDidUpdate() {
+    this.draw();
+  }
+
+  private draw() {
+    const canvas = this.canvas.current;
+    const context = canvas?.getContext("2d");
+    if (!canvas || !context) return;
+    const image = context.createImageData(256, 1);
+    new Uint32Array(image.data.buffer).set(this.props.paints.packed);
+    context.putImageData(image, 0, 0);
+  }
+
+  override render({ ticks, mark }: RampProps) {
+    return (
+      <div>
+        <canvas ref={this.canvas} width={256} height={1} />
+        {ticks.map((tick) => (
+          <span
+            class="aw-value"
+            key={tick.at}
+            data-end={tick.end || undefined}
+            data-start={tick.at === 0 || undefined}
+            style={{ left: `${100 * tick.at}%` }}
+          >
+            {tick.text}
+          </span>
+        ))}
+        {mark !== null && (
+          <svg class="aw-mark" viewBox="0 0 8 5" style={{ left: `${100 * mark}%` }} aria-hidden="true">
+            <path d="M0 0h8L4 5z" />
+          </svg>
+        )}
+      </div>
+    );
+  }
+}
+
+export interface Kinds {
+  blocked: number;
+  nan: number;
+  plus: number;
+  minus: number;
+  clipped: number;
+  below: number;
+}
+
+let counted: { grid: Grid; brush: Brush; kinds: Kinds } | null = null;
+
+/** How many cells of each kind there are; counted once for a picture and its range. */
+export function countKinds(grid: Grid, brush: Brush): Kinds {
+  if (counted?.grid === grid && counted.brush === brush) return counted.kinds;
+  const kinds: Kinds = { blocked: 0, nan: 0, plus: 0, minus: 0, clipped: 0, below: 0 };
+  for (let at = 0; at < grid.kinds.length; at++) {
+    const kind = grid.kinds[at];
+    if (kind === NUMBER) {
+      const value = grid.values[at]!;
+      if (!brush.clips(value)) continue;
+      if (!brush.signed && brush.domain !== null && value < brush.domain.low) kinds.below++;
+      else kinds.clipped++;
+    } else if (kind === BLOCKED) kinds.blocked++;
+    else if (kind === NAN) kinds.nan++;
+    else if (kind === PLUS_INF) kinds.plus++;
+    else kinds.minus++;
+  }
+  counted = { grid, brush, kinds };
+  return kinds;
+}
+
+function Swatch({ kind }: { kind: number }) {
+  return (
+    <svg viewBox="0 0 14 14" aria-hidden="true">
+      {kind === BLOCKED && (
+        <>
+          <rect x="0.5" y="0.5" width="13" height="13" rx="2.5" fill="none" stroke="var(--aw-track)" />
+          <path d="M4.5 9.5l5-5" stroke="var(--aw-ink3)" stroke-width="0.9" />
+        </>
+      )}
+      {kind === NAN && (
+        <>
+          <rect width="14" height="14" rx="2.5" fill="var(--aw-bad)" opacity="0.16" />
+          <path d="M4 4l6 6M10 4l-6 6" stroke="var(--aw-bad)" stroke-width="1.5" />
+        </>
+      )}
+      {kind === PLUS_INF && <rect width="14" height="14" rx="2.5" fill="var(--aw-ink)" />}
+      {kind === MINUS_INF && (
+        <rect x="0.5" y="0.5" width="13" height="13" rx="2.5" fill="var(--aw-bg)" stroke="var(--aw-ink)" />
+      )}
+    </svg>
+  );
+}
+
+function Clipped({ color }: { color: string }) {
+  return (
+    <svg viewBox="0 0 14 14" aria-hidden="true">
+      <path d="M2.5 0H10l4 4v7.5a2.5 2.5 0 0 1-2.5 2.5h-9A2.5 2.5 0 0 1 0 11.5v-9A2.5 2.5 0 0 1 2.5 0z" fill={color} />
+    </svg>
+  );
+}

@@ -1,0 +1,119 @@
+/** How far the exact pass over a long head has come, and what is exact already. */
+
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import type { Picture } from "../contract/decode";
+import type { Progress } from "../contract/traits";
+import type { Ui } from "../state/ui";
+import { count, percent } from "../text/format";
+
+/** A pass over the selected head. */
+export interface Pass {
+  readonly progress: Progress;
+  /** Of how many rows the picture was made that came first; null if it was not made of rows. */
+  readonly rows: number | null;
+  /** It has ended: only its room is kept. */
+  readonly over: boolean;
+}
+
+/** The pass over the selected head. What it leaves behind stays free until something else moves anyway. */
+export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
+  const { store, stop } = ui;
+  const own = computed<Pass | null>(() => {
+    const progress = store.progress.value;
+    if (progress === null) return null;
+    const names = ["layer", "batch", "head", "stage", "pool"] as const;
+    if (names.some((name) => progress[name] !== store[name].value)) return null;
+    const picture = store.picture.value;
+    return { progress, rows: picture?.sampled ? (picture.grid?.rows ?? null) : null, over: false };
+  });
+  const left = signal<Pass | null>(null);
+  let last = "";
+  const end = effect(() => {
+    const { layer, batch, head, stage, pool } = store;
+    const now = [layer, batch, head, stage, pool, ui.target].map(({ value }) => value);
+    const place = JSON.stringify(now);
+    if (own.value !== null) left.value = { ...own.value, over: true };
+    else if (place !== last) left.value = null;
+    last = place;
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return computed(() => own.value ?? left.value);
+}
+
+export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
+  return (
+    <>
+      <div class="aw-visually-hidden" aria-live="polite">
+        {spoken(pass, ui.store.picture.value)}
+      </div>
+      {pass !== null && (
+        <div class="aw-progress" data-aw="progress" data-over={pass.over || undefined}>
+          <Running ui={ui} {...pass} />
+        </div>
+      )}
+    </>
+  );
+}
+
+function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
+  const { layer, batch, head, stage, state, share } = progress;
+  const stopped = state === "stopped";
+  const done = Math.floor(100 * share);
+  const left = stopped ? "" : timeLeft(progress.seconds_left);
+  const action = stopped ? "resume" : "stop";
+  const ask = () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {});
+  return (
+    <>
+      <div class="aw-heading">{stopped ? "The exact picture" : "Computing the exact picture"}</div>
+      <p>
+        {rows !== null &&
+          `First picture: ${count(rows)} of ${count(ui.store.facts.value.queries)} query rows, each exact. `}
+        What you zoom into is exact already.
+      </p>
+      <div
+        class="aw-progress-bar"
+        role="progressbar"
+        aria-label="Exact picture"
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={done}
+        aria-valuetext={[`${done} %`, stopped ? "stopped" : left].filter(Boolean).join(", ")}
+      >
+        <i style={{ width: `${100 * share}%` }} />
+      </div>
+      <div class="aw-progress-line">
+        <span>
+          {stopped ? (
+            <>
+              Stopped at <b>{percent(done / 100)}</b>
+            </>
+          ) : (
+            <>
+              <b>{percent(done / 100)}</b> {left}
+            </>
+          )}
+        </span>
+        <button type="button" class="aw-action" onClick={ask}>
+          {stopped ? "Resume" : "Stop"}
+        </button>
+      </div>
+    </>
+  );
+}
+
+/** `about 4 s left` */
+export function timeLeft(seconds: number | null): string {
+  if (seconds === null) return "";
+  if (seconds < 1) return "less than 1 s left";
+  if (seconds < 90) return `about ${Math.round(seconds)} s left`;
+  return seconds < 5400 ? `about ${Math.round(seconds / 60)} min left` : `about ${Math.round(seconds / 3600)} h left`;
+}
+
+/** Said when it begins, stops and ends, and not in between. */
+function spoken(pass: Pass | null, picture: Picture | null): string {
+  if (pass === null) return "";
+  if (pass.over) return picture?.sampled === null ? "The picture is exact" : "";
+  return pass.progress.state === "stopped"
+    ? `Stopped at ${Math.floor(100 * pass.progress.share)} %`
+    : "Computing the exact picture. What you zoom into is exact already.";
+}

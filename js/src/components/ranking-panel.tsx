@@ -1,0 +1,348 @@
+/** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
+
+import { computed, type Signal, signal } from "@preact/signals-core";
+import { isSigned, wordsOf } from "../contract/stages";
+import { shortened } from "../data/rank";
+import {
+  hasPairs,
+  type Over,
+  type Ranked,
+  type Strongest,
+  steady,
+  strongestSource,
+  type Together,
+  togetherSource,
+  type Unranked,
+} from "../state/queries";
+import type { Ui } from "../state/ui";
+import { count, listNumber } from "../text/format";
+import type { Labels } from "../text/tokens";
+import { mount, part, rove, Token, type View } from "./dom";
+import { GoTo, travelTo } from "./goto";
+import { isNamed, sentence } from "./phrases";
+import { type Pass, PassSlot, passOf } from "./progress";
+
+/** Of the pinned places the last alone, or all of them. */
+type Choice = "last" | Over;
+/** More pins than this are not taken together. */
+const MOST_PINS = 64;
+/** A longer sequence has no room for all its labels. */
+const LABELLED = 64;
+
+export function panel(ui: Ui): View {
+  const { store, kernel, stop } = ui;
+  const choice = signal<Choice>("last");
+  const pins = computed(() => {
+    const side = ui.target.value?.side ?? "query";
+    const places = store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]).filter((index) => index !== null);
+    return { side, indices: [...new Set(places)].slice(-MOST_PINS) };
+  });
+  const wanted = steady<Together>(() => {
+    const over = choice.value;
+    return over === "last" || pins.value.indices.length < 2 ? null : { ...pins.value, over };
+  });
+  const together = togetherSource(store, kernel, wanted, stop);
+  const strongest = strongestSource(store, kernel, () => true, stop);
+  const pass = passOf(ui);
+  return mount(part("aw-panel", "panel"), () => (
+    <Panel
+      ui={ui}
+      choice={choice}
+      pins={pins.value.indices.length}
+      together={wanted.value === null ? null : together.value}
+      strongest={strongest.value}
+      pass={pass.value}
+    />
+  ));
+}
+
+interface PanelProps {
+  readonly ui: Ui;
+  readonly choice: Signal<Choice>;
+  readonly pins: number;
+  /** All pins as one; null if only the last is ranked. */
+  readonly together: Ranked | Unranked | null;
+  readonly strongest: Strongest;
+  readonly pass: Pass | null;
+}
+
+function Panel(props: PanelProps) {
+  const { ui, pass, strongest } = props;
+  const picture = ui.store.picture.value;
+  const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
+  const long = pooled || (picture !== null && Math.max(picture.queries, picture.keys) > LABELLED);
+  const most = ui.mode.value === "narrow" ? 6 : pooled ? 7 : 12;
+  return (
+    <>
+      {long && <div class="aw-panel-top" />}
+      <PassSlot ui={ui} pass={pass} />
+      {long && <GoTo ui={ui} />}
+      <div
+        class="aw-panel-list"
+        data-long={long || undefined}
+        style={long ? { "--aw-rows": `${most + 1}` } : undefined}
+      >
+        {ui.target.value === null && picture !== null && hasPairs(picture) ? (
+          <StrongestPairs ui={ui} pairs={strongest} />
+        ) : (
+          <List {...props} most={most} pooled={pooled} />
+        )}
+      </div>
+    </>
+  );
+}
+
+/** The strongest links of a long head: there is no seeing them in its picture. */
+function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
+  const { queryLabels, keyLabels } = ui.store;
+  return (
+    <>
+      <div class="aw-heading">Strongest, first token aside</div>
+      {pairs === null ? (
+        ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
+      ) : "problem" in pairs ? (
+        <p class="aw-prompt">{sentence(pairs.problem)}</p>
+      ) : (
+        <ol class="aw-pairs" aria-label="Strongest pairs">
+          {pairs.map(({ query, key, weight }) => (
+            <li key={`${query} ${key}`}>
+              <button type="button" class="aw-pair" onClick={() => travelTo(ui, query, key)}>
+                <span>
+                  <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
+                  <Place labels={keyLabels.value} index={key} />
+                </span>
+                <span>{listNumber(weight, "weights")}</span>
+              </button>
+            </li>
+          ))}
+        </ol>
+      )}
+    </>
+  );
+}
+
+function Place({ labels, index }: { labels: Labels; index: number }) {
+  if (!isNamed(labels, index)) return <>{count(index)}</>;
+  return (
+    <>
+      <bdi>{labels.at(index).text}</bdi> <i>{count(index)}</i>
+    </>
+  );
+}
+
+function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most: number; pooled: boolean }) {
+  const { store } = ui;
+  const ranked = together ?? ui.ranked.value;
+  const target = ui.target.value;
+  if (target === null || ranked === null) {
+    return (
+      <>
+        <div class="aw-panel-head" />
+        {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to keep it.</p>}
+      </>
+    );
+  }
+  const { side, index } = ranked.of;
+  const byQuery = side === "query";
+  const own = (byQuery ? store.queryLabels : store.keyLabels).value;
+  const others = (byQuery ? store.keyLabels : store.queryLabels).value;
+  const pinned = (byQuery ? store.query : store.key).value === index;
+  const chosen = byQuery ? store.key.value : store.query.value;
+  const words = "problem" in ranked ? headline("weights", byQuery) : headline(ranked.stage, byQuery);
+  return (
+    <>
+      <div class="aw-panel-head">
+        {together !== null ? (
+          <span class="aw-name">
+            {pins} {byQuery ? "queries" : "keys"}
+          </span>
+        ) : (
+          <span class={pinned ? "aw-pill" : "aw-name"}>
+            {isNamed(own, index) ? "" : `${side} `}
+            <Token labels={own} index={index} subscript />
+          </span>
+        )}
+        <span>{together === null ? words : choice.value}</span>
+        {pins > 1 && <OverPins choice={choice} />}
+      </div>
+      {"problem" in ranked ? (
+        <p class="aw-prompt">{sentence(ranked.problem)}</p>
+      ) : (
+        <Ranks
+          ranked={ranked}
+          over={together === null ? "last" : choice.value}
+          {...{ others, chosen, ui, most, pooled }}
+        />
+      )}
+    </>
+  );
+}
+
+/** The last pin, or the mean or sum over all of them. */
+function OverPins({ choice }: { choice: Signal<Choice> }) {
+  const choices: readonly Choice[] = ["last", "mean", "sum"];
+  return (
+    <span class="aw-over-pins" role="radiogroup" aria-label="Over the pins">
+      {choices.map((one, index) => (
+        <button
+          type="button"
+          role="radio"
+          key={one}
+          aria-checked={choice.value === one}
+          tabIndex={choice.value === one ? 0 : -1}
+          onClick={() => {
+            choice.value = one;
+          }}
+          onKeyDown={(event) =>
+            rove(event, index, choices.length, (at) => {
+              choice.value = choices[at] as Choice;
+            })
+          }
+        >
+          {one}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+function headline(stage: Ranked["stage"], byQuery: boolean): string {
+  if (stage === "weights") return byQuery ? "attends to" : "is attended to by";
+  return `${wordsOf(stage)} over its ${byQuery ? "keys" : "queries"}`;
+}
+
+interface RanksProps {
+  readonly ranked: Ranked;
+  readonly others: Labels;
+  readonly chosen: number | null;
+  readonly ui: Ui;
+  readonly over: Choice;
+  readonly most: number;
+  /** Of a long head nearly all tokens are repeated, and those that are masked are many: less is said of both. */
+  readonly pooled: boolean;
+}
+
+const DIGIT = 6.4; // pixels of a position, in the widest of usual fonts
+
+function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
+  const { store } = ui;
+  const { of, stage } = ranked;
+  const byQuery = of.side === "query";
+  const weights = stage === "weights";
+  const what = byQuery ? "keys" : "queries";
+  const ranking = shortened(ranked.ranking, most);
+  const { top, values, rest, allowed, blocked, nan } = ranking;
+  const greatest = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
+  const unlisted = [
+    rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
+    blocked > 0 ? `${count(blocked)} masked` : "",
+  ].filter(Boolean);
+  const select = (position: number) =>
+    store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
+  if (allowed === 0 && nan === 0) {
+    return <p class="aw-prompt">{byQuery ? "Nothing allowed: its output is 0." : "No query may attend to it."}</p>;
+  }
+  return (
+    <>
+      {nan > 0 && (
+        <p class="aw-prompt" style={{ color: "var(--aw-bad)" }}>
+          NaN in {count(nan)} {nan === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}: look for it in q
+          {byQuery ? " of this query, or in k" : ", or in k of this key"}.
+        </p>
+      )}
+      <ol
+        class="aw-ranks"
+        aria-label={headline(stage, byQuery)}
+        style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
+      >
+        {top.map((position, at) => {
+          const value = values[at] as number;
+          const label = others.at(position);
+          const isChosen = position === chosen;
+          return (
+            <li key={position}>
+              <button
+                type="button"
+                class="aw-rank"
+                aria-current={isChosen || undefined}
+                onClick={() => select(position)}
+              >
+                <span class="aw-position">{isNamed(others, position) && count(position)}</span>
+                <span
+                  class={isChosen ? "aw-token aw-pill" : "aw-token"}
+                  data-special={label.special || undefined}
+                  title={label.text}
+                >
+                  <Token labels={others} index={position} subscript={!pooled} />
+                </span>
+                <span class="aw-bar">
+                  <i style={barStyle(value, greatest, isSigned(stage))} />
+                </span>
+                <span class="aw-number">{listNumber(value, stage)}</span>
+              </button>
+            </li>
+          );
+        })}
+        {(rest.count > 0 || blocked > 0) && (
+          <li class="aw-rank aw-rest">
+            <span class="aw-token" title={unlisted.join(", ")}>
+              {(pooled ? unlisted.slice(0, 1) : unlisted).join(", ")}
+            </span>
+            {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
+          </li>
+        )}
+      </ol>
+      {weights && nan === 0 && (
+        <div class="aw-sums">
+          {byQuery ? (
+            <>
+              <div
+                title={`Entropy ${ranking.entropy.toFixed(2)} of ${ranking.maxEntropy.toFixed(2)} bits: ${ranking.maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys`}
+              >
+                <span class="aw-sum-name">Entropy</span>
+                <span>
+                  <b>{ranking.entropy.toFixed(2)}</b> of {ranking.maxEntropy.toFixed(2)} bits
+                </span>
+              </div>
+              <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
+                <span class="aw-sum-name">
+                  {pooled || ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}
+                </span>
+                <span>
+                  <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
+                </span>
+              </div>
+            </>
+          ) : (
+            <div title="The mean weight that a query which may attend to this key gives it">
+              <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
+              <span>
+                <b>{listNumber(ranking.sum / allowed, "weights")}</b>
+              </span>
+            </div>
+          )}
+          <div title={sumTitle(byQuery, over)}>
+            <span class="aw-sum-name">Sum</span>
+            <span>
+              <b>{ranking.sum.toFixed(4)}</b>
+            </span>
+          </div>
+        </div>
+      )}
+    </>
+  );
+}
+
+function barStyle(value: number, greatest: number, signed: boolean) {
+  const share = Number.isFinite(value) ? (greatest > 0 ? (100 * Math.abs(value)) / greatest : 0) : 100;
+  return {
+    width: `${share}%`,
+    minWidth: share > 0 ? "1px" : "0",
+    ...(signed ? { background: value < 0 ? "var(--aw-below)" : "var(--aw-above)" } : {}),
+  };
+}
+
+function sumTitle(byQuery: boolean, over: Choice): string {
+  if (!byQuery) return "The weight that this key receives from all queries";
+  return over === "sum" ? "The weights of each pinned query sum to 1" : "The weights of a query sum to 1";
+}

@@ -1,0 +1,117 @@
+/** Parts of the stages view that unfold: nothing in them is asked for before they are opened. */
+
+import type { Signal } from "@preact/signals-core";
+import { Component, type ComponentChildren } from "preact";
+import { KernelError, KernelGone, type Reply, type RequestKind } from "../kernel/kernel";
+import type { Ui } from "../state/ui";
+import { Chevron } from "./dom";
+
+const PATIENCE = 250; // milliseconds without another change, as while a scale is dragged, until a question is asked anew
+
+interface UnfoldProps {
+  readonly name: string;
+  /** What is inside, in a few words. */
+  readonly note: string;
+  readonly open: Signal<ReadonlySet<string>>;
+  readonly children: () => ComponentChildren;
+}
+
+export function Unfold({ name, note, open, children }: UnfoldProps) {
+  const isOpen = open.value.has(name);
+  const toggle = () => {
+    const others = [...open.value].filter((other) => other !== name);
+    open.value = new Set(isOpen ? others : [...others, name]);
+  };
+  return (
+    <section class="aw-unfold" data-aw={`section-${name.toLowerCase()}`} aria-label={name}>
+      <h4>
+        <button type="button" aria-expanded={isOpen} onClick={toggle}>
+          <Chevron />
+          {name}
+          <span class="aw-muted">{note}</span>
+        </button>
+      </h4>
+      {isOpen && children()}
+    </section>
+  );
+}
+
+/** The selected head, and the tensors and rules in force, as a request names them and as one text. */
+export function headOf({ store }: Ui) {
+  const body = { layer: store.layer.value, batch: store.batch.value, head: store.head.value };
+  return { body, key: Object.values({ ...body, version: store.facts.value.version }).join() };
+}
+
+interface AskedProps<K extends RequestKind, T> {
+  readonly ui: Ui;
+  readonly kind: K;
+  readonly body: object;
+  /** Asked again when this is another. */
+  readonly of: string;
+  readonly read: (reply: Reply<K>) => Promise<T>;
+  readonly draw: (found: T) => ComponentChildren;
+  readonly tall?: number;
+}
+
+interface AskedState<T> {
+  found: T | null;
+  error: string;
+}
+
+/** What the kernel answers, drawn; what it answered before stays until the new is there. */
+export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>, AskedState<T>> {
+  override state: AskedState<T> = { found: null, error: "" };
+  private asking: AbortController | null = null;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  override componentDidMount() {
+    this.ask(0);
+  }
+
+  override componentDidUpdate(before: AskedProps<K, T>) {
+    if (before.of !== this.props.of) this.ask(PATIENCE);
+  }
+
+  override componentWillUnmount() {
+    this.stop();
+  }
+
+  private stop() {
+    this.asking?.abort();
+    clearTimeout(this.timer);
+  }
+
+  private ask(after: number) {
+    this.stop();
+    const asking = new AbortController();
+    this.asking = asking;
+    this.timer = setTimeout(async () => {
+      const { ui, kind, body, read } = this.props;
+      try {
+        const found = await read(await ui.kernel.request(kind, body, { signal: asking.signal }));
+        if (!asking.signal.aborted) this.setState({ found, error: "" });
+      } catch (error) {
+        if (!asking.signal.aborted) this.setState({ error: sentence(error) });
+      }
+    }, after);
+  }
+
+  override render({ draw, tall = 80 }: AskedProps<K, T>, { found, error }: AskedState<T>) {
+    return (
+      <div class="aw-asked" style={{ minHeight: `calc(${tall} * var(--aw-u))` }}>
+        {error !== "" && (
+          <p class="aw-muted" role="alert">
+            {error}
+          </p>
+        )}
+        {found !== null && error === "" && draw(found)}
+      </div>
+    );
+  }
+}
+
+export function sentence(error: unknown): string {
+  if (error instanceof KernelGone) return "The kernel is gone: run the cell again to compute this.";
+  if (error instanceof KernelError) return error.message;
+  return `This could not be read: ${(error as Error).message}`;
+}

@@ -1,0 +1,295 @@
+/** Other rules for the same tensors: a menu of them, and a scale that can be dragged. */
+
+import { effect } from "@preact/signals-core";
+import { Component, createRef } from "preact";
+import type { WhatIf } from "../contract/traits";
+import type { Pair } from "../data/stage-data";
+import type { Store } from "../state/store";
+import type { Ui } from "../state/ui";
+import { Menu, type Section } from "./menu";
+
+/** What is changed, in a few words; "none". */
+export function whatIfName(changes: WhatIf): string {
+  const { scale, temperature, softcap, mask, causal, window, drop_keys, dtype } = changes;
+  const words = [
+    scale === undefined ? "" : `scale ${short(scale)}`,
+    temperature === undefined ? "" : `temperature ${short(temperature)}`,
+    softcap === undefined ? "" : softcap === null ? "no softcap" : `softcap ${short(softcap)}`,
+    mask === false ? "no mask" : "",
+    causal === undefined ? "" : causal === false ? "not causal" : causal === true ? "causal" : "causal, lower right",
+    window === undefined ? "" : window === null ? "no window" : `window ${window}`,
+    drop_keys === undefined || drop_keys.length === 0
+      ? ""
+      : `without ${drop_keys.length} ${drop_keys.length === 1 ? "key" : "keys"}`,
+    dtype ?? "",
+  ].filter(Boolean);
+  return words.length === 0 ? "none" : words.length > 2 ? `${words.length} changes` : words.join(", ");
+}
+
+const short = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
+
+type Part = { [K in keyof WhatIf]?: WhatIf[K] | undefined };
+
+/** Change one rule beside those that are changed already; undefined is as it was. */
+export function change(store: Store, part: Part): void {
+  store.show({ what_if: changed(store, part) });
+}
+
+function changed(store: Store, part: Part): WhatIf {
+  const all = Object.entries({ ...store.what_if.peek(), ...part });
+  return Object.fromEntries(all.filter(([, value]) => value !== undefined)) as WhatIf;
+}
+
+export function WhatIfMenu({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changes = store.what_if.value;
+  const name = whatIfName(changes);
+  const words =
+    ui.mode.value === "narrow" ? { value: name === "none" ? "What if" : name } : { label: "What if", value: name };
+  return (
+    <Menu name="What if" {...words} sections={sections(ui)}>
+      <h4>Numbers, empty: its own</h4>
+      <Numbers ui={ui} />
+      {Object.keys(changes).length > 0 && (
+        <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
+          As it was
+        </button>
+      )}
+    </Menu>
+  );
+}
+
+/** Controls that take any number; an empty one is as it was. */
+const FIELDS = [
+  { name: "scale", label: "Scale", note: "times each score", whole: false, least: Number.NEGATIVE_INFINITY },
+  { name: "temperature", label: "Temperature", note: "divides the scale", whole: false, least: 0 },
+  { name: "softcap", label: "Softcap", note: "or “none”", whole: false, least: 0 },
+  { name: "window", label: "Window", note: "keys, or “none”", whole: true, least: 1 },
+] as const;
+type Field = (typeof FIELDS)[number];
+
+/** What was typed: undefined is as it was, null none; a text says what is wrong. */
+function typed({ label, name, whole, least }: Field, text: string): number | null | undefined | string {
+  const word = text.trim().toLowerCase();
+  if (word === "") return undefined;
+  if (word === "none" && (name === "softcap" || name === "window")) return null;
+  const value = Number(word.replace("−", "-"));
+  if (!Number.isFinite(value)) return `${label} is a number`;
+  if (whole && (!Number.isInteger(value) || value < least)) return `${label}: a whole number of keys, 1 or more`;
+  return least === 0 && value <= 0 ? `${label} is above 0` : value;
+}
+
+class Numbers extends Component<{ ui: Ui }, { error: string }> {
+  override state = { error: "" };
+  private form = createRef<HTMLFormElement>();
+
+  private submit = (event: Event) => {
+    event.preventDefault();
+    const { store } = this.props.ui;
+    const wanted: { [name: string]: number | null | undefined } = {};
+    for (const field of FIELDS) {
+      const input = this.form.current?.elements.namedItem(field.name) as HTMLInputElement;
+      if (input.value === textOf(store.what_if.value[field.name])) continue; // as shown: perhaps of more digits
+      const value = typed(field, input.value);
+      if (typeof value === "string") return this.setState({ error: value });
+      wanted[field.name] = value;
+    }
+    this.setState({ error: "" });
+    if (Object.keys(wanted).length > 0) change(store, wanted as WhatIf);
+  };
+
+  override render({ ui }: { ui: Ui }, { error }: { error: string }) {
+    const changes = ui.store.what_if.value;
+    return (
+      <>
+        <form class="aw-fields" ref={this.form} onSubmit={this.submit}>
+          {FIELDS.map(({ name, label, note }) => (
+            <label key={name}>
+              <span>{label}</span>
+              <input
+                key={textOf(changes[name])}
+                name={name}
+                inputMode="decimal"
+                placeholder="own"
+                aria-label={label}
+                defaultValue={textOf(changes[name])}
+              />
+              <span class="aw-muted">{note}</span>
+            </label>
+          ))}
+          <button type="submit" class="aw-set">
+            Set
+          </button>
+        </form>
+        <div class="aw-form-error" role="alert">
+          {error}
+        </div>
+      </>
+    );
+  }
+}
+
+const textOf = (value: number | null | undefined) =>
+  value === undefined ? "" : value === null ? "none" : String(Number(value.toPrecision(6)));
+
+function sections({ store }: Ui): Section[] {
+  const changes = store.what_if.value;
+  const { head_size, is_causal } = store.facts.value;
+  const key = store.key.value;
+  const dropped = changes.drop_keys ?? [];
+  const found: Section[] = [
+    {
+      title: "Scale",
+      value: changes.scale === undefined ? "own" : String(changes.scale),
+      choices: [
+        { value: "own", name: "as it was" },
+        ...(head_size === null ? [] : [{ value: String(head_size ** -0.5), name: `1 ÷ √${head_size}` }]),
+        { value: "1", name: "1", note: "no scaling" },
+      ],
+      choose: (value) => change(store, { scale: value === "own" ? undefined : Number(value), temperature: undefined }),
+    },
+    {
+      title: "Mask",
+      value: changes.mask === false ? "off" : "on",
+      choices: [
+        { value: "on", name: "as it was" },
+        { value: "off", name: "without the mask" },
+      ],
+      choose: (value) => change(store, { mask: value === "off" ? false : undefined }),
+    },
+    {
+      title: "Causal",
+      value: changes.causal === undefined ? "own" : String(changes.causal),
+      choices: [
+        { value: "own", name: "as it was", note: is_causal ? "causal" : "" },
+        ...(is_causal ? [{ value: "false", name: "off" }] : [{ value: "true", name: "on", note: "upper left" }]),
+        { value: "lower right", name: "lower right" },
+      ],
+      choose: (value) =>
+        change(store, {
+          causal: value === "own" ? undefined : value === "lower right" ? "lower right" : value === "true",
+        }),
+    },
+    {
+      title: "Number type",
+      value: changes.dtype ?? "own",
+      choices: [
+        { value: "own", name: "as they are" },
+        { value: "float16", name: "float16" },
+        { value: "bfloat16", name: "bfloat16" },
+        { value: "int8", name: "int8", note: "a scale for each token" },
+      ],
+      choose: (value) => change(store, { dtype: value === "own" ? undefined : (value as "int8") }),
+    },
+  ];
+  if (key !== null || dropped.length > 0) {
+    const isDropped = key !== null && dropped.includes(key);
+    found.push({
+      title: "Keys",
+      value: isDropped ? "drop" : "own",
+      choices: [
+        { value: "own", name: "all" },
+        ...(key === null ? [] : [{ value: "drop", name: `without ${store.keyLabels.value.at(key).text}` }]),
+      ],
+      choose: (value) =>
+        change(store, { drop_keys: value === "own" || key === null ? undefined : [...new Set([...dropped, key])] }),
+    });
+  }
+  return found;
+}
+
+const PATIENCE = 600; // milliseconds, after which an answer is no longer waited for
+
+const AHEAD = 2; // values on their way: while the kernel computes for one, what came of the other is drawn
+
+/**
+ * Sends the newest of many values: the next goes when what one of the last has changed is there. Nothing queues up, and
+ * the last is always sent.
+ */
+export function newestOnly(store: Store): (scale: number) => void {
+  let wanted: number | null = null;
+  let ahead = 0;
+  let version = 0; // of the tensors: each value that is sent makes another
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let end: (() => void) | null = null;
+  const send = () => {
+    if (wanted === null || ahead >= AHEAD) return;
+    const scale = wanted;
+    wanted = null;
+    ahead++;
+    clearTimeout(timer);
+    timer = setTimeout(() => arrived(ahead), PATIENCE);
+    store.attempt(changed(store, { scale, temperature: undefined })); // what is dragged is the scale that comes out
+  };
+  const arrived = (count: number) => {
+    ahead = Math.max(0, ahead - count);
+    send();
+    if (ahead > 0) return;
+    clearTimeout(timer);
+    end?.();
+    end = null;
+  };
+  return (scale) => {
+    wanted = scale;
+    if (end === null) {
+      version = store.facts.peek().version;
+      end = effect(() => {
+        const count = store.facts.value.version - version;
+        version += count;
+        if (count > 0) queueMicrotask(() => arrived(count));
+      });
+    }
+    send();
+  };
+}
+
+const senders = new WeakMap<Store, (scale: number) => void>();
+
+/** Handlers of the dot that stands for the scaled score: moving it is choosing another scale. */
+export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number) => number) {
+  const { store } = ui;
+  const score = pair.score ?? 0;
+  const send = senders.get(store) ?? newestOnly(store);
+  senders.set(store, send);
+  const to = (scale: number) => send(Number(scale.toPrecision(4)));
+  const scale = pair.scale ?? 1;
+  return {
+    tabindex: 0, // an SVG element knows no other spelling
+    role: "slider" as const,
+    "aria-label": "Scale",
+    "aria-valuenow": Number(scale.toPrecision(4)),
+    "aria-valuetext": `scale ${Number(scale.toPrecision(4))}`,
+    onPointerDown(event: PointerEvent) {
+      if (score === 0) return;
+      const grip = event.currentTarget as SVGCircleElement;
+      const chart = grip.ownerSVGElement as SVGSVGElement;
+      const frame = chart.getBoundingClientRect();
+      const end = new AbortController();
+      event.preventDefault();
+      window.addEventListener(
+        "pointermove",
+        (moved) => {
+          to(Math.max(0, valueAt(moved.clientX - frame.left, frame.width) / score)); // beyond the end: above 1
+        },
+        { signal: end.signal },
+      );
+      for (const name of ["pointerup", "pointercancel"] as const) {
+        window.addEventListener(name, () => end.abort(), { signal: end.signal });
+      }
+      ui.stop.addEventListener("abort", () => end.abort(), { once: true, signal: end.signal });
+    },
+    onKeyDown(event: KeyboardEvent) {
+      const factors: Record<string, number> = {
+        ArrowRight: 1.05,
+        ArrowUp: 1.05,
+        ArrowLeft: 1 / 1.05,
+        ArrowDown: 1 / 1.05,
+      };
+      const factor = factors[event.key];
+      if (factor === undefined) return;
+      event.preventDefault();
+      event.stopPropagation();
+      to(scale * factor);
+    },
+  };
+}

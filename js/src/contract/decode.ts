@@ -1,0 +1,441 @@
+/**
+ * Bytes → arrays: the only place that reads what Python has encoded (docs/architecture.md, "The contract").
+ *
+ * Nothing that arrives is trusted: what does not fit its own shape is an error, not a wrong picture.
+ */
+import type {
+  Bytes,
+  Envelope,
+  HeadName,
+  LinksMessage,
+  PictureMessage,
+  Pool,
+  Quantisation,
+  Sampled,
+  Stage,
+  ThumbnailsMessage,
+  TileAddress,
+  TileMessage,
+  TokensMessage,
+} from "./traits";
+
+/** What a cell is. Only the value of a NUMBER is a finite number. */
+export const NUMBER = 0;
+export const BLOCKED = 1;
+export const NAN = 2;
+export const PLUS_INF = 3;
+export const MINUS_INF = 4;
+/** Of a cell that is not known yet. */
+export const MISSING = 5;
+export type Kind = typeof NUMBER | typeof BLOCKED | typeof NAN | typeof PLUS_INF | typeof MINUS_INF | typeof MISSING;
+
+/** A matrix, row-major. `values` holds NaN where a cell is blocked or NaN, and ±∞ where it is that. */
+export interface Grid {
+  rows: number;
+  columns: number;
+  values: Float32Array;
+  /** A `Kind` for each cell. */
+  kinds: Uint8Array;
+}
+
+export interface Picture {
+  of: { layer: number; batch: number; head: HeadName; stage: Stage; pool: Pool };
+  /** Size of the matrix. */
+  queries: number;
+  keys: number;
+  /** Keys that any query may attend to; those after them are padding. */
+  ownKeys: number;
+  /** Cells of the matrix to one cell of the grid. */
+  queryBin: number;
+  keyBin: number;
+  low: number | null;
+  high: number | null;
+  /** Whether the grid is the matrix itself: a cell for each cell, and float32. */
+  exact: boolean;
+  /** null where each row is of all its queries; else those that stand for several. */
+  sampled: Sampled | null;
+  /** null when `error` says why. */
+  grid: Grid | null;
+  error: string | null;
+}
+
+export interface Thumbnails {
+  layer: number;
+  batch: number;
+  /** For each head values from 0 to 1, on the head's own range. */
+  heads: Grid[];
+}
+
+/** The bytes themselves, without a copy where that is possible. */
+export function bytes(data: Bytes): Uint8Array {
+  if (typeof data === "string") return fromBase64(data);
+  if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return new Uint8Array(data);
+}
+
+/** An envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each cell. */
+export async function decode(
+  envelope: Envelope,
+  buffers: readonly Bytes[] = [],
+): Promise<Float32Array | Uint8Array | Uint32Array> {
+  checkEnvelope(envelope);
+  const { dtype, shape } = envelope;
+  const count = sizeOf(shape);
+  const wanted = dtype === "bits" ? Math.ceil(count / 8) : dtype === "uint8" ? count : 4 * count;
+  const packed = dataOf(envelope, buffers);
+  const raw = envelope.deflated ? await inflate(packed, wanted) : packed;
+  if (raw.length !== wanted) {
+    throw new Error(`${dtype} of shape (${shape.join(", ")}) takes ${wanted} bytes, got ${raw.length}`);
+  }
+  if (dtype === "bits") return unpackBits(raw, count);
+  if (dtype === "uint8") return raw;
+  const aligned = raw.byteOffset % 4 === 0 ? raw : raw.slice();
+  return dtype === "float32"
+    ? new Float32Array(aligned.buffer, aligned.byteOffset, count)
+    : new Uint32Array(aligned.buffer, aligned.byteOffset, count);
+}
+
+/** A matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
+export async function decodeGrid(
+  values: Envelope,
+  blocked: Envelope | null = null,
+  buffers: readonly Bytes[] = [],
+): Promise<Grid> {
+  const [array, mask] = await Promise.all([
+    decode(values, buffers),
+    blocked ? decode(blocked, buffers) : Promise.resolve(null),
+  ]);
+  const [rows, columns] = matrixShape(values.shape);
+  if (array instanceof Uint32Array) throw new Error("values must be float32 or uint8, got uint32");
+  if (array instanceof Uint8Array) {
+    if (values.dtype === "bits") throw new Error("values must be float32 or uint8, got bits");
+    return { rows, columns, ...dequantise(array, quantisationOf(values)) };
+  }
+  if (mask && blocked && (blocked.dtype !== "bits" || mask.length !== array.length)) {
+    throw new Error(
+      `blocked must be bits of shape (${values.shape.join(", ")}), got ${blocked.dtype} (${blocked.shape.join(", ")})`,
+    );
+  }
+  return { rows, columns, ...classify(array, mask as Uint8Array | null) };
+}
+
+export async function decodePicture(message: PictureMessage): Promise<Picture> {
+  const { layer, batch, head, stage, pool, queries, keys, low, high, error } = message;
+  const queryBin = message.query_bin;
+  const keyBin = message.key_bin;
+  const ownKeys = message.own_keys ?? keys;
+  const of = { layer, batch, head, stage, pool };
+  const sampled = sampledOf(message.sampled);
+  const picture = { of, queries, keys, ownKeys, queryBin, keyBin, low, high, sampled };
+  if (error !== null && error !== undefined) return { ...picture, exact: false, grid: null, error };
+  if (!message.values) throw new Error("picture has neither values nor an error");
+  if (!(queryBin >= 1 && keyBin >= 1)) {
+    throw new Error(`bins of a picture must be at least 1, got ${queryBin} and ${keyBin}`);
+  }
+  const grid = await decodeGrid(message.values, message.blocked);
+  const rows = Math.ceil(queries / queryBin);
+  const columns = Math.ceil(keys / keyBin);
+  if (grid.rows !== rows || grid.columns !== columns) {
+    throw new Error(
+      `picture of ${queries} × ${keys} in bins of ${queryBin} × ${keyBin} must be ${rows} × ${columns}, ` +
+        `got ${grid.rows} × ${grid.columns}`,
+    );
+  }
+  const exact = queryBin === 1 && keyBin === 1 && message.values.dtype === "float32";
+  return { ...picture, exact, grid, error: null };
+}
+
+function sampledOf(sampled: Sampled | null | undefined): Sampled | null {
+  if (!sampled) return null;
+  const { first, every, exact } = sampled;
+  if (![first, every, exact].every((number) => Number.isInteger(number) && number >= 0) || every < 1) {
+    throw new Error(`sampled must be whole numbers first, every and exact, got ${JSON.stringify(sampled)}`);
+  }
+  return { first, every, exact };
+}
+
+/** A matrix whose cells are still codes, with what each code means. */
+export interface Coded {
+  rows: number;
+  columns: number;
+  codes: Uint8Array;
+  /** For each of 256 codes its number and its `Kind`. */
+  numbers: Float32Array;
+  kindOf: Uint8Array;
+}
+
+export interface Tile extends Coded {
+  address: TileAddress;
+  /** 1 where it is exact; else row r is that of the one query `first + every · r`. */
+  every: number;
+  first: number;
+  low: number | null;
+  high: number | null;
+}
+
+/** Cells along a side of a tile. */
+export const TILE = 128;
+
+/** A tile of a matrix of this size. */
+export async function decodeTile(
+  message: TileMessage,
+  size: { queries: number; keys: number },
+  buffers: readonly Bytes[] = [],
+): Promise<Tile> {
+  const { tile, every, first, values } = message;
+  if (!Array.isArray(tile) || tile.length !== 4 || !tile.every((part) => Number.isInteger(part) && part >= 0)) {
+    throw new Error(`tile must be two levels, a row and a column, got ${JSON.stringify(tile)}`);
+  }
+  if (!Number.isInteger(every) || every < 1 || !Number.isInteger(first) || first < 0) {
+    throw new Error(`a tile's rows must be every 1, 2, … from 0, 1, … on, got ${every} from ${first}`);
+  }
+  const [rowLevel, columnLevel, row, column] = tile as unknown as TileAddress;
+  const cells = (total: number, level: number, at: number) => Math.min(TILE, Math.ceil(total / 2 ** level) - at * TILE);
+  const wanted = [cells(size.queries, rowLevel, row), cells(size.keys, columnLevel, column)];
+  const [rows, columns] = matrixShape(values?.shape ?? []);
+  if (rows !== wanted[0] || columns !== wanted[1]) {
+    throw new Error(`tile ${tile.join(", ")} must be ${wanted.join(" × ")}, got ${rows} × ${columns}`);
+  }
+  const codes = await decode(values, buffers);
+  if (!(codes instanceof Uint8Array) || values.dtype !== "uint8") {
+    throw new Error(`values of a tile must be uint8, got ${values.dtype}`);
+  }
+  const { numbers, kindOf } = meanings(quantisationOf(values));
+  checkCodes(codes, kindOf);
+  const own = codes.byteLength < codes.buffer.byteLength ? codes.slice() : codes; // a message's buffers are not kept
+  const { low, high } = message;
+  return {
+    address: [rowLevel, columnLevel, row, column],
+    every,
+    first,
+    low,
+    high,
+    rows,
+    columns,
+    codes: own,
+    numbers,
+    kindOf,
+  };
+}
+
+/** The strongest links of some heads: `count` of every position, strongest first, weight 0 where there is none. */
+export interface Links {
+  layer: number;
+  batch: number;
+  heads: HeadName[];
+  side: "query" | "key";
+  positions: number;
+  count: number;
+  partners: Uint32Array;
+  weights: Float32Array;
+}
+
+export async function decodeLinks(message: LinksMessage): Promise<Links> {
+  const { layer, batch, heads, side } = message;
+  const [partners, weights] = await Promise.all([decode(message.partners), decode(message.weights)]);
+  const [ofHeads, positions, count] = message.partners.shape;
+  if (!(partners instanceof Uint32Array && weights instanceof Float32Array) || partners.length !== weights.length) {
+    throw new Error("links must be uint32 partners and as many float32 weights");
+  }
+  if (ofHeads !== heads.length || positions === undefined || count === undefined) {
+    throw new Error(
+      `links of ${heads.length} heads must be (heads, positions, count), got (${message.partners.shape})`,
+    );
+  }
+  return { layer, batch, heads, side, positions, count, partners, weights };
+}
+
+export async function decodeThumbnails(
+  message: ThumbnailsMessage,
+  buffers: readonly Bytes[] = [],
+): Promise<Thumbnails> {
+  const { layer, batch, values } = message;
+  const array = await decode(values, buffers);
+  const [heads, rows, columns] = values.shape;
+  if (values.dtype !== "uint8" || values.shape.length !== 3) {
+    throw new Error(
+      `thumbnails must be uint8 of shape (heads, rows, columns), got ${values.dtype} (${values.shape.join(", ")})`,
+    );
+  }
+  const { values: numbers, kinds } = dequantise(array as Uint8Array, quantisationOf(values));
+  const size = (rows as number) * (columns as number);
+  return {
+    layer,
+    batch,
+    heads: Array.from({ length: heads as number }, (_, head) => ({
+      rows: rows as number,
+      columns: columns as number,
+      values: numbers.subarray(head * size, (head + 1) * size),
+      kinds: kinds.subarray(head * size, (head + 1) * size),
+    })),
+  };
+}
+
+export async function decodeTokens(message: TokensMessage | null): Promise<string[] | null> {
+  if (!message) return null;
+  const text = bytes(message.text);
+  const ends = await decode(message.ends);
+  if (!(ends instanceof Uint32Array)) throw new Error(`ends of tokens must be uint32, got ${message.ends.dtype}`);
+  const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+  const whole = utf8.decode(text);
+  const ascii = whole.length === text.length;
+  const tokens = new Array<string>(ends.length);
+  let start = 0;
+  ends.forEach((end, token) => {
+    if (end < start || end > text.length) {
+      throw new Error(`token ${token} ends at byte ${end}, outside ${start} to ${text.length}`);
+    }
+    tokens[token] = ascii ? whole.slice(start, end) : utf8.decode(text.subarray(start, end));
+    start = end;
+  });
+  if (start !== text.length) throw new Error(`tokens end at byte ${start} of ${text.length}`);
+  return tokens;
+}
+
+function checkEnvelope(envelope: Envelope): void {
+  const { dtype, shape } = envelope ?? {};
+  if (dtype !== "float32" && dtype !== "uint8" && dtype !== "uint32" && dtype !== "bits") {
+    throw new Error(`dtype must be float32, uint8, uint32 or bits, got ${String(dtype)}`);
+  }
+  if (!Array.isArray(shape) || !shape.every((size) => Number.isInteger(size) && size >= 0)) {
+    throw new Error(`shape must be a list of sizes, got ${JSON.stringify(shape)}`);
+  }
+}
+
+function dataOf(envelope: Envelope, buffers: readonly Bytes[]): Uint8Array {
+  const { data } = envelope;
+  if (typeof data !== "number") {
+    if (typeof data === "string" || ArrayBuffer.isView(data) || isArrayBuffer(data)) return bytes(data);
+    throw new Error(`data must be bytes, got ${data === null ? "null" : typeof data}`);
+  }
+  const buffer = buffers[data];
+  if (buffer === undefined) throw new Error(`no buffer ${data}: the message has ${buffers.length}`);
+  return bytes(buffer);
+}
+
+/** True also for a buffer of another window, as frames hand them over. */
+function isArrayBuffer(data: unknown): data is ArrayBuffer {
+  return Object.prototype.toString.call(data) === "[object ArrayBuffer]";
+}
+
+function sizeOf(shape: readonly number[]): number {
+  return shape.reduce((product, size) => product * size, 1);
+}
+
+function matrixShape(shape: readonly number[]): [number, number] {
+  const [first, second] = shape;
+  if (shape.length === 1 && first !== undefined) return [1, first];
+  if (shape.length === 2 && first !== undefined && second !== undefined) return [first, second];
+  throw new Error(`values must be a matrix or a vector, got shape (${shape.join(", ")})`);
+}
+
+/** A zlib stream, which must hold exactly `size` bytes. */
+async function inflate(data: Uint8Array, size: number): Promise<Uint8Array> {
+  const stream = new DecompressionStream("deflate");
+  const writer = stream.writable.getWriter();
+  // What goes wrong in writing also fails the reading, which reports it.
+  void Promise.all([writer.write(data as Uint8Array<ArrayBuffer>), writer.close()]).catch(() => {});
+  const reader = stream.readable.getReader();
+  const out = new Uint8Array(size);
+  let filled = 0;
+  for (;;) {
+    const chunk = await reader.read().catch((cause: unknown) => {
+      throw new Error("data is not a complete zlib stream", { cause });
+    });
+    if (chunk.done) return out.subarray(0, filled);
+    if (filled + chunk.value.length > size) {
+      void reader.cancel().catch(() => {});
+      throw new Error(`deflated data holds more than the ${size} bytes of its shape`);
+    }
+    out.set(chunk.value, filled);
+    filled += chunk.value.length;
+  }
+}
+
+function unpackBits(packed: Uint8Array, count: number): Uint8Array {
+  const cells = new Uint8Array(count);
+  for (let cell = 0; cell < count; cell++) {
+    cells[cell] = ((packed[cell >> 3] as number) >> (7 - (cell & 7))) & 1;
+  }
+  return cells;
+}
+
+/** Kinds of float32 cells. The values are copied only if a blocked cell has to become NaN. */
+function classify(values: Float32Array, blocked: Uint8Array | null): Pick<Grid, "values" | "kinds"> {
+  const kinds = new Uint8Array(values.length);
+  const out = blocked ? values.slice() : values;
+  for (let cell = 0; cell < values.length; cell++) {
+    const value = values[cell] as number;
+    if (blocked && blocked[cell] === 1) {
+      kinds[cell] = BLOCKED;
+      out[cell] = Number.NaN;
+    } else if (value - value !== 0) {
+      kinds[cell] = value > 0 ? PLUS_INF : value < 0 ? MINUS_INF : NAN;
+    }
+  }
+  return { values: out, kinds };
+}
+
+function quantisationOf(envelope: Envelope): Quantisation {
+  const { scale } = envelope;
+  const known = scale && (scale.kind === "log" || scale.kind === "linear" || scale.kind === "unit");
+  if (!known) throw new Error(`uint8 values need a scale of log, linear or unit, got ${JSON.stringify(scale)}`);
+  if (!Number.isFinite(scale.high)) throw new Error(`high of a scale must be finite, got ${scale.high}`);
+  if (scale.kind === "log" && !(typeof scale.octaves === "number" && scale.octaves > 0)) {
+    throw new Error(`octaves of a log scale must be above 0, got ${scale.octaves}`);
+  }
+  return scale;
+}
+
+const UNUSED = 255;
+
+/** The number that a code of at most 250 stands for. */
+function numberOf(code: number, { kind, high, octaves = 0 }: Quantisation): number {
+  if (code === 0) return 0;
+  if (kind === "log") return high * 2 ** ((-octaves * (250 - code)) / 249);
+  if (kind === "linear") return (high * (code - 125)) / 124;
+  return (high * code) / 250;
+}
+
+/** What each of 256 codes stands for. */
+function meanings(scale: Quantisation): Pick<Coded, "numbers" | "kindOf"> {
+  const numbers = new Float32Array(256).fill(Number.NaN);
+  const kindOf = new Uint8Array(256).fill(UNUSED);
+  const last = scale.kind === "linear" ? 249 : 250;
+  for (let code = 0; code <= last; code++) {
+    numbers[code] = numberOf(code, scale);
+    kindOf[code] = NUMBER;
+  }
+  kindOf[252] = BLOCKED;
+  kindOf[253] = NAN;
+  numbers[254] = Number.POSITIVE_INFINITY;
+  kindOf[254] = PLUS_INF;
+  numbers[255] = Number.NEGATIVE_INFINITY;
+  kindOf[255] = MINUS_INF;
+  return { numbers, kindOf };
+}
+
+function checkCodes(codes: Uint8Array, kindOf: Uint8Array): void {
+  const cell = codes.findIndex((code) => kindOf[code] === UNUSED);
+  if (cell >= 0) throw new Error(`code ${codes[cell]} of cell ${cell} has no meaning on its scale`);
+}
+
+function dequantise(codes: Uint8Array, scale: Quantisation): Pick<Grid, "values" | "kinds"> {
+  const { numbers, kindOf } = meanings(scale);
+  checkCodes(codes, kindOf);
+  const values = new Float32Array(codes.length);
+  const kinds = new Uint8Array(codes.length);
+  for (let cell = 0; cell < codes.length; cell++) {
+    const code = codes[cell] as number;
+    values[cell] = numbers[code] as number;
+    kinds[cell] = kindOf[code] as number;
+  }
+  return { values, kinds };
+}
+
+function fromBase64(text: string): Uint8Array {
+  const binary = atob(text);
+  const out = new Uint8Array(binary.length);
+  for (let index = 0; index < binary.length; index++) out[index] = binary.charCodeAt(index);
+  return out;
+}

@@ -1,0 +1,276 @@
+/** Two attentions side by side: what Python sends of them, decoded; places and positions; the list of changes. */
+
+import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
+import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage, Side } from "../contract/traits";
+import { type Figure, fit, type LabelRoom, type Mode } from "../geometry/layout";
+import { type Bin, lineOf, numberIn } from "../state/queries";
+import type { Label, Labels } from "../text/tokens";
+
+/** The three pictures, in the order in which they stand. */
+export const PARTS = ["a", "b", "change"] as const;
+export type Part = (typeof PARTS)[number];
+
+/** Places that both sides have; each is one position of A and one of B. */
+export interface Places {
+  readonly length: number;
+  /** How many positions of A, and of B, are none. */
+  readonly only: readonly [number, number];
+  /** Whether a place is the same position on both sides. */
+  readonly plain: boolean;
+  /** How many have another token in B than in A. */
+  readonly differ: number;
+  a(place: number): number;
+  b(place: number): number;
+  /** The place of a position of A; null where it has none. */
+  of(position: number): number | null;
+}
+
+export type Comparison = {
+  readonly of: Picture["of"];
+  /** The name of B. */
+  readonly against: string;
+} & (
+  | { readonly error: string }
+  | {
+      readonly error: null;
+      /** Of places: A's numbers, B's, and B − A. */
+      readonly pictures: { readonly [K in Part]: Picture };
+      readonly queries: Places;
+      readonly keys: Places;
+    }
+);
+export type Shown = Extract<Comparison, { error: null }>;
+
+export async function decodeComparison(message: ComparisonMessage): Promise<Comparison> {
+  const { layer, batch, head, stage, pool, against, error } = message;
+  const of = { layer, batch, head, stage, pool };
+  if (error !== null) return { of, against, error };
+  const picture = (part: Part) => decodePicture({ ...message, ...message[part], error: null });
+  const [a, b, change] = await Promise.all([picture("a"), picture("b"), picture("change")]);
+  const [queries, keys] = await Promise.all([
+    placesOf(message.query_places, message.queries, message.differ[0]),
+    placesOf(message.key_places, message.keys, message.differ[1]),
+  ]);
+  return { of, against, error: null, pictures: { a, b, change }, queries, keys };
+}
+
+async function placesOf(message: PlacesMessage | null, length: number, differ: number): Promise<Places> {
+  if (message === null) {
+    return {
+      length,
+      only: [0, 0],
+      plain: true,
+      differ,
+      a: (place) => place,
+      b: (place) => place,
+      of: (position) => (position < length ? position : null),
+    };
+  }
+  const [a, b] = await Promise.all([decode(message.a), decode(message.b)]);
+  if (a.length !== length || b.length !== length) {
+    throw new Error(`${length} places need a position of each side, got ${a.length} and ${b.length}`);
+  }
+  const found = new Map(Array.from(a, (position, place) => [position, place]));
+  return {
+    length,
+    only: message.only,
+    plain: false,
+    differ,
+    a: (place) => a[place] ?? place,
+    b: (place) => b[place] ?? place,
+    of: (position) => found.get(position) ?? null,
+  };
+}
+
+/** The labels of places, which are those of A's positions. */
+export function labelsOf(labels: Labels, places: Places): Labels {
+  if (places.plain) return labels;
+  return {
+    length: places.length,
+    at: (place): Label => labels.at(places.a(place)),
+    piece: (place) => labels.piece(places.a(place)),
+    raw: (place) => labels.raw(places.a(place)),
+    find: (text) => labels.find(text)?.flatMap((position) => places.of(position) ?? []) ?? null,
+  };
+}
+
+/** One cell, or of several the one that changes most, with both its numbers; a blocked one is null. */
+export interface Changed {
+  readonly bin: Bin;
+  readonly query: number;
+  readonly key: number;
+  readonly a: number | null;
+  readonly b: number | null;
+  readonly value: number | null;
+  readonly of: Shown;
+}
+
+/** The change of one cell, where the pictures have its numbers. */
+export function changedAt(of: Shown, bin: Bin): Changed | null {
+  const { a, b, change } = of.pictures;
+  const [query, key] = [bin.queries.start, bin.keys.start];
+  if (!change.exact || query >= change.queries || key >= change.keys) return null;
+  const at = query * change.keys + key;
+  const number = ({ grid }: Picture) => (grid === null || grid.kinds[at] === BLOCKED ? null : grid.values[at]!);
+  return { bin, query, key, a: number(a), b: number(b), value: number(change), of };
+}
+
+// --- the list -------------------------------------------------------------------------------------------------------------
+
+export interface ChangeRow {
+  readonly place: number;
+  readonly a: number | null;
+  readonly b: number | null;
+  readonly value: number | null;
+}
+
+/** Of a query or a key the rows in which the larger of both weights is largest, and what is left. */
+export interface Changes {
+  readonly side: Side;
+  /** Positions of A. */
+  readonly query: number | null;
+  readonly key: number | null;
+  readonly of: { readonly layer: number; readonly batch: number; readonly head: number; readonly against: string };
+  readonly rows: readonly ChangeRow[];
+  readonly rest: { readonly count: number; readonly a: number; readonly b: number };
+  /** Places that both sides mask. */
+  readonly masked: number;
+  readonly only: readonly [{ count: number; sum: number }, { count: number; sum: number }] | null;
+}
+
+export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
+  const { layer, batch, head, against, side, query, key, rest, masked, only } = message;
+  const [places, a, b, change] = await Promise.all([
+    decode(message.places),
+    ...PARTS.map((part) => decodeGrid(message[part].values, message[part].blocked)),
+  ] as const);
+  const number = (grid: Grid | undefined, at: number) =>
+    grid === undefined || grid.kinds[at] === BLOCKED ? null : grid.values[at]!;
+  const found = (numeral: Numeral) => numberIn(numeral);
+  return {
+    side,
+    query,
+    key,
+    of: { layer, batch, head, against },
+    rows: Array.from(places, (place, at) => ({
+      place,
+      a: number(a, at),
+      b: number(b, at),
+      value: number(change, at),
+    })),
+    rest: { count: rest.count, a: found(rest.a), b: found(rest.b) },
+    masked,
+    only: only && [
+      { count: only.a.count, sum: found(only.a.sum) },
+      { count: only.b.count, sum: found(only.b.sum) },
+    ],
+  };
+}
+
+/** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
+export function changesIn(comparison: Shown, side: Side, place: number): Changes | null {
+  const { pictures, of, against, queries } = comparison;
+  if (!pictures.change.exact || of.stage !== "weights") return null;
+  const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
+  if (!a || !b || !change) return null;
+  const number = (line: NonNullable<typeof a>, at: number) => (line.kinds[at] === BLOCKED ? null : line.values[at]!);
+  const all = Array.from(change.values, (_, at) => ({
+    place: at,
+    a: number(a, at),
+    b: number(b, at),
+    value: number(change, at),
+  }));
+  const size = ({ a, b }: ChangeRow) => {
+    const larger = Math.max(a ?? 0, b ?? 0);
+    return Number.isNaN(larger) ? Number.POSITIVE_INFINITY : larger;
+  };
+  const open = all.filter(({ value }) => value !== null).sort((x, y) => size(y) - size(x) || x.place - y.place);
+  return {
+    side,
+    query: side === "query" ? queries.a(place) : null,
+    key: side === "key" ? comparison.keys.a(place) : null,
+    of: { layer: of.layer, batch: of.batch, head: of.head as number, against },
+    rows: open,
+    rest: { count: 0, a: 0, b: 0 },
+    masked: all.length - open.length,
+    only: null,
+  };
+}
+
+/** Round values from 0 to the first that is not below `high`, at most six. */
+export function axisTicks(high: number): number[] {
+  if (!(high > 0) || !Number.isFinite(high)) return [0, 1];
+  const unit = 10 ** Math.floor(Math.log10(high));
+  const step = [0.2, 0.5, 1, 2, 5].map((times) => times * unit).find((step) => high / step <= 5 + 1e-9) ?? 5 * unit;
+  const steps = Math.max(1, Math.ceil(high / step - 1e-9));
+  return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
+}
+
+// --- colours ----------------------------------------------------------------------------------------------------------------
+
+/** Both sides in one: of each cell the number of larger size, for ranges that they share. */
+export function merged(a: Grid, b: Grid): Grid {
+  const values = a.values.slice();
+  const kinds = a.kinds.slice();
+  for (let at = 0; at < values.length; at++) {
+    if (b.kinds[at] !== NUMBER) continue;
+    if (kinds[at] === NUMBER && Math.abs(values[at]!) >= Math.abs(b.values[at]!)) continue;
+    values[at] = b.values[at]!;
+    kinds[at] = NUMBER;
+  }
+  return { ...a, values, kinds };
+}
+
+/** The lesser and the greater of two numbers, either of which may not be there. */
+export function spanOf(a: Picture, b: Picture): { low: number | null; high: number | null } {
+  const least = [a.low, b.low].filter((low) => low !== null);
+  const most = [a.high, b.high].filter((high) => high !== null);
+  return { low: least.length ? Math.min(...least) : null, high: most.length ? Math.max(...most) : null };
+}
+
+// --- layout -----------------------------------------------------------------------------------------------------------------
+
+export const GAP = 21; // between two pictures
+const HEAD = 72; // above them: name, letter, pinned key
+const SWITCH = 8; // more where one stands for all: the choice of it
+const MOST_LABEL = 110;
+const TICKS = 52;
+const LEAST_BESIDE = 720; // below, one picture stands in the place of three
+
+/** Whether all three pictures stand side by side. */
+export const isBeside = (mode: Mode) => mode === "beside" || mode === "wide";
+
+/** One of the three pictures; all are as large. Key labels are only for what is pinned, so they need no room of their own. */
+export function layoutCompare(input: {
+  width: number;
+  rows: number;
+  columns: number;
+  labels: LabelRoom;
+  dpr: number;
+  unit?: number;
+  mode?: Mode;
+}): Figure {
+  const { width, rows, columns, labels, dpr } = input;
+  const unit = input.unit ?? 1;
+  const mode = input.mode ?? (width < LEAST_BESIDE * unit ? "under" : "beside");
+  const frame = Math.min(width, 1280 * unit);
+  const most = (labels.queryTicks ? TICKS : mode === "narrow" ? 88 : MOST_LABEL) * unit;
+  const labelRoom = Math.min(most, Math.ceil(labels.query)) + 2;
+  const left = labelRoom + 14 * unit;
+  const room = isBeside(mode) ? (frame - left - 2 * GAP * unit) / 3 : frame - left;
+  const cells = fit(room, rows, columns, dpr, unit, labels.keyTicks && Boolean(labels.queryTicks));
+  return {
+    mode,
+    ...cells,
+    left,
+    top: (HEAD + (isBeside(mode) ? 0 : SWITCH)) * unit,
+    width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
+    height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
+    overhang: 0,
+    labelRoom,
+    keyRoom: 0,
+    positions: 0,
+    below: 0,
+    panel: 0,
+  };
+}

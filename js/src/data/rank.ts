@@ -1,0 +1,74 @@
+/** What a person asks of one row or column of weights: which are strongest, how many matter, how spread out it is. */
+
+import { BLOCKED, MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
+
+export interface Ranking {
+  /** Positions of the strongest, strongest first; NaN and blocked cells are not among them. */
+  readonly top: readonly number[];
+  /** Their numbers. */
+  readonly values: readonly number[];
+  /** Cells that are neither blocked nor NaN. */
+  readonly allowed: number;
+  readonly blocked: number;
+  readonly nan: number;
+  readonly sum: number;
+  /** Cells not among `top`, and their sum. */
+  readonly rest: { readonly count: number; readonly sum: number };
+  /** Entropy in bits of a row of weights, and the most it could be: uniform over the allowed cells. */
+  readonly entropy: number;
+  readonly maxEntropy: number;
+  /** The fewest cells that hold nine tenths of the sum. */
+  readonly ninety: number;
+}
+
+/** Rank a row or column; one pass for the sums, and a sort of the allowed values for `ninety`. */
+export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ranking {
+  const positions = new Uint32Array(values.length);
+  let allowed = 0;
+  let blocked = 0;
+  let nan = 0;
+  let sum = 0;
+  let entropy = 0;
+  for (let i = 0; i < values.length; i++) {
+    const kind = kinds[i]!;
+    if (kind === BLOCKED) blocked++;
+    else if (kind === NAN) nan++;
+    else {
+      positions[allowed++] = i;
+      const value = values[i]!;
+      sum += value;
+      if (value > 0 && kind !== PLUS_INF) entropy -= value * Math.log2(value);
+    }
+  }
+  const order = positions.subarray(0, allowed).sort((a, b) => values[b]! - values[a]! || a - b);
+  const top = [...order.subarray(0, count)];
+  let held = 0;
+  for (const position of top) if (kinds[position] !== MINUS_INF) held += values[position]!;
+  let ninety = 0;
+  for (let reached = 0; ninety < allowed && reached < 0.9 * sum - 1e-7; ninety++) reached += values[order[ninety]!]!;
+  return {
+    top,
+    values: top.map((position) => values[position]!),
+    allowed,
+    blocked,
+    nan,
+    sum,
+    rest: { count: allowed - top.length, sum: Math.max(0, sum - held) },
+    entropy: sum > 0 && sum < Number.POSITIVE_INFINITY ? Math.max(0, entropy / sum + Math.log2(sum)) : entropy,
+    maxEntropy: allowed > 0 ? Math.log2(allowed) : 0,
+    ninety,
+  };
+}
+
+/** The same with fewer of the strongest: the others join the rest. */
+export function shortened(ranking: Ranking, count: number): Ranking {
+  const { top, values, rest } = ranking;
+  if (top.length <= count) return ranking;
+  const left = values.slice(count).filter(Number.isFinite);
+  return {
+    ...ranking,
+    top: top.slice(0, count),
+    values: values.slice(0, count),
+    rest: { count: rest.count + top.length - count, sum: left.reduce((sum, value) => sum + value, rest.sum) },
+  };
+}

@@ -1,0 +1,158 @@
+/** The stages view's data: every stage as a small picture, and one pair's way through them, decoded. */
+
+import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode";
+import type {
+  Bytes,
+  Effect,
+  Envelope,
+  Figure,
+  PairMessage,
+  PairNumbers,
+  Stage,
+  StagesMessage,
+} from "../contract/traits";
+
+export interface Small {
+  readonly stage: Stage;
+  readonly grid: Grid;
+  readonly queryBin: number;
+  readonly keyBin: number;
+  readonly low: number | null;
+  readonly high: number | null;
+  /** 1 where it is exact; else each row is that of one query of so many. */
+  readonly every: number;
+}
+
+export interface Stages {
+  readonly of: { readonly layer: number; readonly batch: number; readonly head: number };
+  readonly pictures: readonly Small[];
+  /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
+  readonly output: (Small & { readonly rows: number; readonly columns: number }) | null;
+}
+
+/** The numbers of a pair; NaN and ±∞ are numbers again. */
+export type Numbers = { readonly [K in Exclude<keyof PairNumbers, "allowed" | "effects">]: number | null } & {
+  readonly allowed: boolean;
+  readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
+};
+
+export interface Pair extends Numbers {
+  readonly query: number;
+  readonly key: number;
+  readonly products: Float32Array | null;
+  readonly value: Float32Array | null;
+  readonly output: Float32Array | null;
+  readonly row: { readonly keys: Uint32Array; readonly grid: Grid };
+  /** Under the rules as they were given; `row` are the weights of the same keys. */
+  readonly original: (Numbers & { readonly value: Float32Array | null; readonly row: Float32Array }) | null;
+}
+
+export async function decodeStages(message: StagesMessage): Promise<Stages> {
+  const { layer, batch, head, output } = message;
+  const small = async (one: StagesMessage["pictures"][number]): Promise<Small> => ({
+    stage: one.stage,
+    grid: await decodeGrid(one.values, one.blocked),
+    queryBin: one.query_bin,
+    keyBin: one.key_bin,
+    low: one.low,
+    high: one.high,
+    every: one.every,
+  });
+  const values = output && { ...output, stage: "scores" as const, key_bin: output.value_bin, every: 1 };
+  const [drawn, ...pictures] = await Promise.all([values && small(values), ...message.pictures.map(small)]);
+  return {
+    of: { layer, batch, head },
+    pictures: pictures as Small[],
+    output: drawn && output && { ...drawn, rows: output.rows, columns: output.columns },
+  };
+}
+
+export async function decodePair(message: PairMessage): Promise<Pair> {
+  const { original } = message;
+  const keys = await decode(message.row.keys);
+  if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
+  return {
+    ...numbersOf(message),
+    query: message.query,
+    key: message.key,
+    products: await vector(message.products),
+    value: await vector(message.value),
+    output: await vector(message.output),
+    row: { keys, grid: await decodeGrid(message.row.values, message.row.blocked) },
+    original: original && {
+      ...numbersOf(original),
+      value: await vector(original.value),
+      row: (await vector(original.row)) as Float32Array,
+    },
+  };
+}
+
+/** An envelope of float32 numbers. */
+export async function vector(envelope: Envelope | null, buffers?: readonly Bytes[]): Promise<Float32Array | null> {
+  if (envelope === null) return null;
+  const found = await decode(envelope, buffers);
+  if (!(found instanceof Float32Array)) throw new Error("numbers must be float32");
+  return found;
+}
+
+const NAMES = [
+  "score",
+  "scale",
+  "scaled",
+  "softcap",
+  "capped",
+  "masked",
+  "maximum",
+  "log_normalizer",
+  "weight",
+  "contribution",
+  "share",
+] as const;
+
+function numbersOf(message: PairNumbers): Numbers {
+  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])]));
+  const effects = message.effects.map((effect) => ({ ...effect, adds: numberOf(effect.adds) }));
+  return { ...numbers, allowed: message.allowed, effects } as unknown as Numbers;
+}
+
+export function numberOf(figure: Figure): number | null {
+  return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
+}
+
+/** A small picture in the form that colours are made for. */
+export function asPicture(small: Small, of: Stages["of"]): Picture {
+  const { grid, queryBin, keyBin, low, high } = small;
+  return {
+    of: { ...of, stage: small.stage, pool: "max" },
+    queries: grid.rows * queryBin,
+    keys: grid.columns * keyBin,
+    ownKeys: grid.columns * keyBin,
+    queryBin,
+    keyBin,
+    low,
+    high,
+    exact: false,
+    grid,
+    sampled: null,
+    error: null,
+  };
+}
+
+/** A step of a waterfall: one product, from the sum before it to the sum after. */
+export interface Step {
+  readonly index: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Products summed one after the other, as they are or the largest first; the last `to` is the score. */
+export function waterfall(products: Float32Array, largestFirst: boolean): Step[] {
+  const order = Array.from(products.keys());
+  if (largestFirst) order.sort((a, b) => products[b]! - products[a]! || a - b);
+  let sum = 0;
+  return order.map((index) => {
+    const from = sum;
+    sum += products[index]!;
+    return { index, from, to: sum };
+  });
+}

@@ -1,0 +1,285 @@
+/** All heads of all layers: what was sent of them, in which order they stand, and what each does more than the others. */
+
+import { decodeGrid, decodeThumbnails, type Grid } from "../contract/decode";
+import type { Bytes, Envelope, Metric, SurveyMessage } from "../contract/traits";
+
+interface Named {
+  readonly name: Metric;
+  readonly word: string;
+  /** Where there is little room. */
+  readonly brief?: string;
+  readonly kind: Kind;
+}
+
+/** What the metrics are called, and what their numbers are of. */
+export const METRICS: readonly Named[] = [
+  { name: "entropy", word: "Entropy", kind: "bits" },
+  { name: "first_token", word: "First token", kind: "weight" },
+  { name: "previous_token", word: "Previous token", kind: "weight" },
+  { name: "itself", word: "Itself", kind: "weight" },
+  { name: "same_token", word: "Same token elsewhere", brief: "same token", kind: "weight" },
+  { name: "last_token", word: "Last token", kind: "weight" },
+  { name: "induction", word: "Induction", kind: "weight" },
+  { name: "mean_distance", word: "Mean distance", kind: "tokens" },
+  { name: "masked_share", word: "Masked", kind: "share" },
+];
+type Kind = "bits" | "weight" | "tokens" | "share";
+
+export interface HeadOf {
+  readonly layer: number;
+  readonly head: number;
+}
+
+/** One metric of all heads: NaN of a head that has none, or is not known yet. */
+export interface Measured {
+  readonly name: Metric;
+  readonly word: string;
+  readonly kind: Kind;
+  readonly values: Float32Array;
+  /** Where a bar is full. */
+  readonly high: number;
+  readonly median: number;
+}
+
+export interface Survey {
+  readonly batch: number;
+  readonly layers: SurveyMessage["layers"];
+  /** Every head, layer by layer; a head's number here is its *place*. */
+  readonly heads: readonly HeadOf[];
+  /** By place; null as long as it is not known. */
+  readonly pictures: readonly (Grid | null)[];
+  readonly metrics: readonly Measured[];
+  /** Whether all layers are there. */
+  readonly complete: boolean;
+  readonly error: string | null;
+}
+
+export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
+  const { batch, layers, error } = message;
+  const heads = layers.flatMap(({ heads: count }, layer) =>
+    Array.from({ length: count }, (_, head) => ({ layer, head })),
+  );
+  const known = await Promise.all(
+    message.pictures.map((values, layer) => (values === null ? [] : picturesOf(values, layer, batch))),
+  );
+  const pictures: (Grid | null)[] = known.flat();
+  if (pictures.length > heads.length) {
+    throw new Error(`there are ${heads.length} heads, got pictures of ${pictures.length}`);
+  }
+  while (pictures.length < heads.length) pictures.push(null);
+  const metrics = await Promise.all(
+    METRICS.map(async ({ name, word, kind }) => {
+      const sent = message.metrics[name];
+      if (!sent) return null;
+      const values = new Float32Array(heads.length).fill(Number.NaN);
+      values.set((await decodeGrid(sent)).values.subarray(0, heads.length));
+      const there = values.filter((value) => Number.isFinite(value)).sort();
+      return { name, word, kind, values, high: fullOf(kind, layers, there), median: medianOf(there) };
+    }),
+  );
+  return {
+    batch,
+    layers,
+    heads,
+    pictures,
+    metrics: metrics.filter((metric) => metric !== null),
+    complete: message.pictures.length === layers.length,
+    error,
+  };
+}
+
+/** The pictures of some heads of one layer. */
+export async function picturesOf(values: Envelope, layer: number, batch: number, buffers: readonly Bytes[] = []) {
+  return (await decodeThumbnails({ layer, batch, values }, buffers)).heads;
+}
+
+function fullOf(kind: Kind, layers: Survey["layers"], sorted: Float32Array): number {
+  if (kind === "bits") return Math.log2(Math.max(2, ...layers.map(({ keys }) => keys)));
+  if (kind === "tokens") return sorted.at(-1) || 1;
+  return 1;
+}
+
+function medianOf(sorted: Float32Array): number {
+  const middle = sorted.length >> 1;
+  if (sorted.length === 0) return Number.NaN;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
+export function rankOf({ values }: Measured, place: number): number {
+  const own = values[place]!;
+  if (!Number.isFinite(own)) return 0;
+  let above = 0;
+  for (const value of values) if (value > own) above++;
+  return above + 1;
+}
+
+/** The metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
+export function strongestOf(survey: Survey, place: number): { metric: Measured; rank: number } | null {
+  let best: { metric: Measured; rank: number } | null = null;
+  for (const metric of survey.metrics) {
+    const rank = rankOf(metric, place);
+    const alone = metric.values.some((value) => value < metric.values[place]!);
+    if (rank > 0 && alone && (best === null || rank < best.rank)) best = { metric, rank };
+  }
+  return best;
+}
+
+/** Places in the order in which they are drawn: as they are, or the largest number first, those without one last. */
+export function orderOf(survey: Survey, order: string): number[] {
+  const places = survey.heads.map((_, place) => place);
+  const metric = survey.metrics.find(({ name }) => name === order);
+  if (metric === undefined) return places;
+  const number = (place: number) => (Number.isFinite(metric.values[place]!) ? metric.values[place]! : -1);
+  return places.sort((a, b) => number(b) - number(a) || a - b);
+}
+
+/** `1.39 bits`, `.567`, `8.7`, `47 %` */
+export function metricText(value: number, kind: Kind): string {
+  if (!Number.isFinite(value)) return "NaN";
+  if (kind === "bits") return `${value.toFixed(2)} bits`;
+  if (kind === "tokens") return value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
+  if (kind === "share") return `${Math.round(100 * value)} %`;
+  const text = value.toFixed(3);
+  return text === "1.000" ? "1.00" : text.replace(/^0/, "");
+}
+
+// --- where they stand ---------------------------------------------------------------------------------------------------
+
+const SIZE = 58;
+const PITCH = 74;
+const UNDER = 18; // below a picture: its bar
+const CAPTION = 14; // and its name, where they are ordered by a metric
+const LEAST = 34; // of a pitch: below, there are no bars
+const LEAST_NAMED = 44;
+const DENSE = 20;
+const DENSE_PITCH = 26;
+const LEAST_PITCH = 17;
+const SCROLLED_PITCH = 23; // of those that do not fit even so
+const TINTED = 3; // of a pitch without bars, what is not picture, at least
+const TALLEST = 920;
+const MARGIN = 4;
+const GUTTER = 30; // left of the rows, for the layers' numbers
+const HEADER = 22; // above the columns, for the heads'
+
+export interface Sheet {
+  /** Side of a picture, and from one to the next, in pixels. */
+  readonly size: number;
+  readonly across: number;
+  readonly down: number;
+  readonly columns: number;
+  readonly rows: number;
+  /** Of the first picture's corner from that of the canvas. */
+  readonly margin: number;
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+  /** Whether each has a bar below; else the metric tints its margin. */
+  readonly bars: boolean;
+  readonly named: boolean;
+  /** Place at a column and row, or -1. */
+  at(column: number, row: number): number;
+  /** Column and row of each place. */
+  readonly where: readonly (readonly [column: number, row: number])[];
+}
+
+/** A row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
+export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): Sheet {
+  const room = width / unit;
+  const places = orderOf(survey, order);
+  const where: [number, number][] = new Array(places.length);
+  const inOrder = survey.metrics.some(({ name }) => name === order);
+  const alone = survey.layers.length === 1;
+  const left = inOrder || alone ? 0 : GUTTER;
+  let columns = Math.max(1, ...survey.layers.map(({ heads }) => heads));
+  let rows = survey.layers.length;
+  const wide = (each: number) => (columns - 1) * each + sizeFor(each);
+  let pitch = Math.min(PITCH, Math.floor(TALLEST / rows));
+  while (pitch > LEAST_PITCH && wide(pitch) > room - left) pitch--;
+  const byLayer = !inOrder && !(alone && pitch < LEAST);
+  if (!byLayer) {
+    for (pitch = PITCH; pitch >= LEAST_NAMED; pitch--) {
+      columns = Math.max(1, Math.floor((room + pitch - sizeFor(pitch)) / pitch));
+      rows = Math.ceil(places.length / columns);
+      if (rows * (sizeFor(pitch) + UNDER + CAPTION) <= TALLEST) break;
+    }
+  }
+  const bars = pitch >= (byLayer ? LEAST : LEAST_NAMED);
+  if (!bars && byLayer) {
+    const fitting = Math.min(DENSE_PITCH, Math.floor((room - left) / columns));
+    pitch = fitting >= LEAST_PITCH ? fitting : SCROLLED_PITCH;
+  }
+  if (!bars && !byLayer) {
+    pitch = DENSE_PITCH;
+    columns = Math.max(1, Math.floor(room / pitch));
+    rows = Math.ceil(places.length / columns);
+  }
+  const size = bars ? sizeFor(pitch) : Math.min(DENSE, pitch - TINTED);
+  const down = bars ? size + UNDER + (byLayer ? 0 : CAPTION) : pitch;
+  const margin = bars ? MARGIN : (pitch - size) / 2; // room for the ring, or the tint
+  if (byLayer) {
+    survey.heads.forEach(({ layer, head }, place) => {
+      where[place] = [head, layer];
+    });
+  } else {
+    places.forEach((place, at) => {
+      where[place] = [at % columns, Math.floor(at / columns)];
+    });
+  }
+  const at = new Map(where.map(([column, row], place) => [row * columns + column, place]));
+  return {
+    size: size * unit,
+    across: pitch * unit,
+    down: down * unit,
+    columns,
+    rows,
+    margin: margin * unit,
+    left: left * unit,
+    top: (byLayer ? HEADER : 0) * unit,
+    width: ((columns - 1) * pitch + size + 2 * margin) * unit,
+    height: ((rows - 1) * down + size + 2 * margin + (bars ? down - size - (byLayer ? 10 : 4) : 0)) * unit,
+    bars,
+    named: bars && !byLayer,
+    at: (column, row) => (column < 0 || column >= columns ? -1 : (at.get(row * columns + column) ?? -1)),
+    where,
+  };
+}
+
+const sizeFor = (pitch: number) => Math.min(SIZE, Math.round(pitch - Math.max(8, 0.216 * pitch)));
+
+/** The place at a point of the canvas: a picture with half of what is around it. */
+export function placeAt(sheet: Sheet, x: number, y: number): number {
+  const gap = (sheet.across - sheet.size) / 2;
+  return sheet.at(
+    Math.floor((x - sheet.margin + gap) / sheet.across),
+    Math.floor((y - sheet.margin + Math.min(gap, sheet.margin)) / sheet.down),
+  );
+}
+
+/** `2·9`, or of a single layer `9`. */
+export function nameOf({ layers, heads }: Survey, place: number): string {
+  const { layer, head } = heads[place]!;
+  return layers.length === 1 ? String(head) : `${layer}·${head}`;
+}
+
+/** The corner of a picture on the canvas. */
+export function cornerOf(sheet: Sheet, place: number): { x: number; y: number } {
+  const [column, row] = sheet.where[place]!;
+  return { x: sheet.margin + column * sheet.across, y: sheet.margin + row * sheet.down };
+}
+
+/** Where an arrow key leads: the next that there is in its direction, or where it was. */
+export function stepFrom(sheet: Sheet, place: number, right: number, down: number): number {
+  const [column, row] = sheet.where[place]!;
+  if (right !== 0) return orElse(sheet.at(column + right, row), place);
+  for (let at = row + down; at >= 0 && at < sheet.rows; at += down) {
+    for (let back = column; back >= 0; back--) {
+      const found = sheet.at(back, at); // a layer of fewer heads: its last
+      if (found >= 0) return found;
+    }
+  }
+  return place;
+}
+
+const orElse = (found: number, place: number) => (found >= 0 ? found : place);

@@ -1,0 +1,92 @@
+/**
+ * Which host a view stands in and how light its page is. Hosts say it in different places, and some variables lie: in VS
+ * Code Jupyter's own variables exist and are always light, so VS Code is asked first.
+ */
+
+import type { ThemePreference } from "../contract/traits";
+import { type Color, luminanceOf, parseColor } from "./color";
+
+export type HostName = "jupyter" | "vscode" | "other";
+export type Theme = "light" | "dark" | "contrast" | "contrast-light";
+
+/** Below this luminance white text contrasts more than black. */
+const DARK = 0.179;
+const FORCED_COLORS = "(forced-colors: active)";
+const PREFERS_DARK = "(prefers-color-scheme: dark)";
+
+export function detectHost(el: Element): HostName {
+  const { vscodeThemeKind, jpThemeLight, jpThemeName } = bodyOf(el).dataset;
+  if (vscodeThemeKind !== undefined) return "vscode";
+  return jpThemeLight !== undefined || jpThemeName !== undefined ? "jupyter" : "other";
+}
+
+/** What the reader asks for; else what the host says; else how light the page is; else what the system prefers. */
+export function detectTheme(el: Element, preference: ThemePreference = "auto"): Theme {
+  if (preference !== "auto") return preference;
+  if (matches(FORCED_COLORS)) return matches(PREFERS_DARK) ? "contrast" : "contrast-light";
+  const isDark = hostIsDark(el) ?? pageIsDark(el) ?? matches(PREFERS_DARK);
+  if (hostHasHighContrast(el)) return isDark ? "contrast" : "contrast-light";
+  return isDark ? "dark" : "light";
+}
+
+/** Calls whenever host, theme or the colours behind them may have changed. */
+export function watchTheme(el: Element, onChange: () => void, signal: AbortSignal): void {
+  if (signal.aborted) return;
+  const observer = new MutationObserver(() => onChange());
+  for (const target of [bodyOf(el), el.ownerDocument.documentElement]) observer.observe(target, { attributes: true });
+  signal.addEventListener("abort", () => observer.disconnect(), { once: true });
+  for (const query of [PREFERS_DARK, FORCED_COLORS]) {
+    if (typeof matchMedia === "function") matchMedia(query).addEventListener("change", () => onChange(), { signal });
+  }
+}
+
+function bodyOf(el: Element): HTMLElement {
+  return el.ownerDocument.body;
+}
+
+/** What the host itself says, or undefined if it does not. */
+function hostIsDark(el: Element): boolean | undefined {
+  const body = bodyOf(el);
+  const { vscodeThemeKind, jpThemeLight } = body.dataset;
+  if (vscodeThemeKind !== undefined) {
+    return vscodeThemeKind !== "vscode-light" && vscodeThemeKind !== "vscode-high-contrast-light";
+  }
+  if (jpThemeLight !== undefined) return jpThemeLight === "false";
+  // marimo on its body, Colab on the root of its frame
+  if (body.classList.contains("dark-theme")) return true;
+  if (body.classList.contains("light-theme")) return false;
+  const colab = el.ownerDocument.documentElement.getAttribute("theme");
+  return colab === "dark" ? true : colab === "light" ? false : undefined;
+}
+
+function hostHasHighContrast(el: Element): boolean {
+  const { vscodeThemeKind, jpThemeName } = bodyOf(el).dataset;
+  if (vscodeThemeKind !== undefined) return vscodeThemeKind.startsWith("vscode-high-contrast");
+  return jpThemeName !== undefined && /high contrast/i.test(jpThemeName);
+}
+
+/** The nearest opaque background behind the element, or undefined if there is none up to the root. */
+export function pageColor(el: Element): Color | undefined {
+  for (let at = el.isConnected ? parentOf(el) : bodyOf(el); at; at = parentOf(at)) {
+    const color = parseColor(getComputedStyle(at).backgroundColor);
+    if (color && color.a > 0.5) return color;
+  }
+  return undefined;
+}
+
+function pageIsDark(el: Element): boolean | undefined {
+  const color = pageColor(el);
+  return color && luminanceOf(color) < DARK;
+}
+
+/** The parent, out of a shadow root too. */
+function parentOf(el: Element): Element | null {
+  if (el.assignedSlot) return el.assignedSlot;
+  if (el.parentElement) return el.parentElement;
+  const root = el.getRootNode();
+  return "host" in root ? (root as ShadowRoot).host : null;
+}
+
+function matches(query: string): boolean {
+  return typeof matchMedia === "function" && matchMedia(query).matches;
+}

@@ -1,0 +1,44 @@
+/** The script of a saved file: it unpacks what Python has put there and shows it, without a kernel or a network. */
+
+import { createHost, mount } from "./kernel/host";
+import { answersOf, type Saved } from "./kernel/snapshot";
+
+/** A number of four bytes, how long the JSON after it is; then the bytes that the JSON points into. */
+export async function unpack(base64: string): Promise<unknown> {
+  const packed = atob(base64);
+  const data = new Uint8Array(packed.length);
+  for (let at = 0; at < data.length; at++) data[at] = packed.charCodeAt(at);
+  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const whole = await new Response(stream).arrayBuffer();
+  const length = new DataView(whole).getUint32(0, true);
+  const json = new TextDecoder().decode(new Uint8Array(whole, 4, length));
+  const start = 4 + length;
+  return JSON.parse(json, (_, value) => {
+    const place: unknown = value?.$bytes;
+    return Array.isArray(place) ? new DataView(whole, start + place[0], place[1]) : value;
+  });
+}
+
+async function open(el: HTMLElement, data: string): Promise<void> {
+  const { script, ...saved } = (await unpack(data)) as Saved & { script: string };
+  const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const module = await import(url);
+  URL.revokeObjectURL(url);
+  const host = createHost(
+    saved.state,
+    answersOf(saved, (refused) => host.tell({ refused })),
+  );
+  await mount(module, el, host);
+}
+
+const el = document.getElementById("attnwidget");
+const data = document.getElementById("attnwidget-data");
+if (el !== null && data !== null) {
+  const line = el.querySelector("p");
+  open(el, data.textContent ?? "").then(
+    () => line?.remove(),
+    (error: Error) => {
+      if (line !== null) line.textContent = `This file could not be opened: ${error.message}`;
+    },
+  );
+}

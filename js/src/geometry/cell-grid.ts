@@ -1,0 +1,184 @@
+/**
+ * The cells that are drawn at the zoom in force, as numbers: how many positions of the matrix one of them stands for along
+ * each axis, and where it is. Whole, a matrix is drawn in the picture's own bins; zoomed, in bins of 2^level positions, so
+ * that few enough are in view and each is at least a pixel, down to single cells.
+ */
+
+import type { Picture } from "../contract/decode";
+import { type Figure, MAX_CELL, NUMBERS_FROM } from "./layout";
+import { cellAt, edge, type Span, type Viewport, visible, WHOLE } from "./viewport";
+
+/** Bins in view along an axis: never more than four tiles, so that one step of zooming fits into 256 KiB. */
+export const MOST_BINS = 384;
+
+export interface Axis {
+  /** Positions of the matrix: all, and those of one drawn cell. */
+  readonly total: number;
+  readonly bin: number;
+  readonly count: number;
+  /** CSS pixels: of one position, of one drawn cell, before the first, and of what is in view. */
+  readonly pitch: number;
+  readonly cell: number;
+  readonly offset: number;
+  readonly size: number;
+}
+
+export interface Lattice {
+  readonly rows: Axis;
+  readonly columns: Axis;
+  /** The levels of both axes where tiles are drawn; null where the picture itself has the cells. */
+  readonly levels: { readonly row: number; readonly column: number } | null;
+}
+
+/** How large things are unzoomed, and how far each axis can be magnified. */
+export interface Reach {
+  readonly x: AxisReach;
+  readonly y: AxisReach;
+  /** The zoom at which both axes are at their largest. */
+  readonly most: number;
+}
+
+interface AxisReach {
+  readonly total: number;
+  readonly own: number;
+  readonly cell: number;
+  readonly size: number;
+  readonly most: number;
+}
+
+type Size = Pick<Picture, "queries" | "keys" | "queryBin" | "keyBin">;
+
+export function reachOf(picture: Size, figure: Figure, unit: number): Reach {
+  const { fold, cellWidth, cellHeight, width, height } = figure;
+  const pitch = { x: cellWidth / (picture.keyBin * fold), y: cellHeight / (picture.queryBin * fold) };
+  const axis = (total: number, own: number, cell: number, size: number, mine: number, other: number): AxisReach => {
+    // Lines that are tall enough as they are stay so while what is in them is magnified.
+    const readable = mine > other && mine >= NUMBERS_FROM * unit;
+    return { total, own, cell, size, most: readable ? 1 : Math.max(1, (MAX_CELL * unit) / mine) };
+  };
+  const x = axis(picture.keys, picture.keyBin * fold, cellWidth, width, pitch.x, pitch.y);
+  const y = axis(picture.queries, picture.queryBin * fold, cellHeight, height, pitch.y, pitch.x);
+  return { x, y, most: Math.max(x.most, y.most) };
+}
+
+/** By how much an axis is magnified at zoom `k`: not beyond its own largest cells. */
+const scaleOf = (k: number, { most }: AxisReach) => Math.min(k, most);
+
+/** CSS pixels of one position of the matrix. */
+export const pitchOf = (reach: AxisReach, k: number) => (reach.cell / reach.own) * scaleOf(k, reach);
+
+/** The zoom at which one cell of the matrix is `size` pixels, or as large as it gets. */
+export function zoomFor(reach: Reach, size: number): number {
+  const wanted = ({ cell, own, most }: AxisReach) => Math.min(most, (size * own) / cell);
+  return Math.min(reach.most, Math.max(1, wanted(reach.x), wanted(reach.y)));
+}
+
+/** With `whole` the picture has every cell of the matrix: at any zoom its own cells are drawn, folded or not. */
+export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice {
+  const x = wantedLevel(reach.x, view.k);
+  const y = wantedLevel(reach.y, view.k);
+  // The picture's own cells as long as nothing finer is worth having.
+  const own = view.k <= 1 || (2 ** x >= reach.x.own && 2 ** y >= reach.y.own);
+  const level = (wanted: number, axis: AxisReach) => Math.min(wanted, Math.floor(Math.log2(axis.own)));
+  const levels = own ? null : { row: level(y, reach.y), column: level(x, reach.x) };
+  return {
+    rows: axisOf(reach.y, view.k, view.y, levels ? 2 ** levels.row : reach.y.own),
+    columns: axisOf(reach.x, view.k, view.x, levels ? 2 ** levels.column : reach.x.own),
+    levels: whole ? null : levels,
+  };
+}
+
+/** A picture that has nothing finer: its own bins at any zoom, as many of them together as the screen has fewer pixels. */
+export function ownLattice(reach: Reach, view: Viewport, size: Size): Lattice {
+  const axis = (axis: AxisReach, offset: number, bin: number) =>
+    axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)));
+  return {
+    rows: axis(reach.y, view.y, size.queryBin),
+    columns: axis(reach.x, view.x, size.keyBin),
+    levels: null,
+  };
+}
+
+/** The least level whose bins are few enough in view and at least a pixel each. */
+function wantedLevel(reach: AxisReach, k: number): number {
+  const pitch = pitchOf(reach, k);
+  const inView = Math.min(reach.total, reach.size / pitch);
+  return Math.max(0, Math.ceil(Math.log2(Math.max(inView / MOST_BINS, 1 / pitch)) - 1e-9));
+}
+
+function axisOf(reach: AxisReach, k: number, offset: number, bin: number): Axis {
+  const { total, own, size } = reach;
+  const cell = reach.cell * scaleOf(k, reach) * (bin / own);
+  return { total, bin, count: Math.ceil(total / bin), pitch: cell / bin, cell, offset, size };
+}
+
+/** Where a drawn cell begins: on a whole device pixel. */
+export const startOf = (axis: Axis, index: number, dpr: number) => edge(index, axis.cell, 1, axis.offset, dpr);
+
+/** The drawn cell under a position of the canvas, or null outside. */
+export const cellUnder = (axis: Axis, at: number) => cellAt(at, axis.count, axis.cell, 1, axis.offset);
+
+/** The drawn cells that are at least partly in view. */
+export const cellsInView = (axis: Axis): Span => visible(axis.count, axis.cell, 1, axis.offset, axis.size);
+
+/** The positions of the matrix that are at least partly in view. */
+export const placesInView = (axis: Axis): Span => visible(axis.total, axis.pitch, 1, axis.offset, axis.size);
+
+/** The drawn cell that holds a position, and the positions that it holds. */
+export const cellOf = (axis: Axis, place: number) => Math.floor(place / axis.bin);
+export function placesOf(axis: Axis, index: number): Span {
+  return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
+}
+
+// --- moving -----------------------------------------------------------------------------------------------------------
+
+/** Nothing that lies outside the matrix comes into view. */
+export function within(reach: Reach, { k, x, y }: Viewport): Viewport {
+  const zoom = Math.min(reach.most, Math.max(1, k));
+  const keep = (axis: AxisReach, offset: number) =>
+    Math.min(0, Math.max(offset, axis.size - axis.total * pitchOf(axis, zoom)));
+  return { k: zoom, x: keep(reach.x, x), y: keep(reach.y, y) };
+}
+
+/** Zoom so that what is at a point of the canvas stays there. */
+export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: number; y: number }): Viewport {
+  const zoom = Math.min(reach.most, Math.max(1, k));
+  const moved = (axis: AxisReach, offset: number, at: number) =>
+    at - (at - offset) * (scaleOf(zoom, axis) / scaleOf(view.k, axis));
+  return within(reach, { k: zoom, x: moved(reach.x, view.x, point.x), y: moved(reach.y, view.y, point.y) });
+}
+
+/** A view with the middle of a cell of the matrix in its own middle; an axis without a place keeps its middle. */
+export function centred(
+  reach: Reach,
+  view: Viewport,
+  k: number,
+  place: { query: number | null; key: number | null },
+): Viewport {
+  const offset = (axis: AxisReach, before: number, at: number | null) => {
+    const middle = at === null ? (axis.size / 2 - before) / pitchOf(axis, view.k) : at + 0.5;
+    return axis.size / 2 - middle * pitchOf(axis, k);
+  };
+  return within(reach, { k, x: offset(reach.x, view.x, place.key), y: offset(reach.y, view.y, place.query) });
+}
+
+/** The same place at the same size, in a figure of another size. */
+export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
+  if (view.k <= 1) return WHOLE;
+  const middle = (axis: AxisReach, offset: number) => (axis.size / 2 - offset) / pitchOf(axis, view.k) - 0.5;
+  const place = { query: middle(before.y, view.y), key: middle(before.x, view.x) };
+  const longer = before.x.most > before.y.most ? ("x" as const) : ("y" as const);
+  const k = zoomFor(now, pitchOf(before[longer], view.k));
+  return centred(now, view, k, place);
+}
+
+/** Part of the way from one view to another: what is in the middle at the end moves in a straight line. */
+export function between(reach: Reach, from: Viewport, to: Viewport, share: number): Viewport {
+  const k = from.k * (to.k / from.k) ** share;
+  const offset = (axis: AxisReach, before: number, after: number) => {
+    const middle = (axis.size / 2 - after) / pitchOf(axis, to.k);
+    const start = before + middle * pitchOf(axis, from.k);
+    return start + (axis.size / 2 - start) * share - middle * pitchOf(axis, k);
+  };
+  return within(reach, { k, x: offset(reach.x, from.x, to.x), y: offset(reach.y, from.y, to.y) });
+}

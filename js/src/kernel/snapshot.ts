@@ -1,0 +1,264 @@
+/**
+ * What a saved file knows in the place of a kernel: traits by what is selected, answers by what is asked, and numbers of
+ * every head whose picture is exact. Python has computed all of it; nothing here computes attention.
+ */
+
+import { BLOCKED, decode, decodePicture, type Grid, NAN, type Picture } from "../contract/decode";
+import type { Envelope, LinksMessage, PictureMessage, Side, TraitName, Traits } from "../contract/traits";
+import { rank } from "../data/rank";
+import { lineOf } from "../state/queries";
+import type { HostOptions, HostRequest } from "./host";
+
+/** A trait that follows from others: which ones, and its value for each selection of them that was saved. */
+export interface Known {
+  readonly by: readonly TraitName[];
+  readonly values: Readonly<Record<string, unknown>>;
+}
+
+/** Of each bin of a picture the greatest number, and its place in the bin, row by row. */
+interface Peaks {
+  readonly values: Envelope;
+  readonly places: Envelope;
+}
+
+/** The strongest links of one head: (positions, count). */
+interface HeadLinks {
+  readonly partners: Envelope;
+  readonly weights: Envelope;
+}
+
+export interface Saved {
+  readonly state: Partial<Traits>;
+  readonly derived: Readonly<Partial<Record<TraitName, Known>>>;
+  /** By layer, sample, head and side. */
+  readonly links: Readonly<Record<string, HeadLinks>>;
+  /** By layer, sample, head and stage. */
+  readonly peaks: Readonly<Record<string, Peaks>>;
+  /** By the request itself. */
+  readonly replies: Readonly<Record<string, object>>;
+}
+
+/** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
+const NEEDED: readonly TraitName[] = ["facts", "picture"];
+/** What a reader may set without Python: where to look, and how it is drawn. */
+const FREE: readonly TraitName[] = [
+  "query",
+  "key",
+  "heads",
+  "pins",
+  "view",
+  "color_scale",
+  "color_range",
+  "palette",
+  "theme",
+  "top_k",
+  "threshold",
+  "direction",
+  "bar",
+  "order",
+];
+const MOST_GRIDS = 32;
+
+/** The key under which Python has saved what belongs to these values. */
+export const keyOf = (values: readonly unknown[]) => JSON.stringify(values);
+
+/** A request as it was saved, without its name for itself; its fields in the order of the alphabet. */
+export function nameOf({ id: _, ...body }: HostRequest): string {
+  return JSON.stringify(Object.fromEntries(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1))));
+}
+
+/** Answers and traits from a file. `refuse` is told of what was selected and is not in it. */
+export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<HostOptions, "answer" | "take"> {
+  let traits: Partial<Traits> = { ...saved.state };
+  const grids = new Map<string, Promise<Picture>>();
+
+  const free = new Set<string>([...FREE, ...Object.values(saved.derived).flatMap(({ by }) => by)]);
+  const find = (name: TraitName, of: Partial<Traits>) => {
+    const known = saved.derived[name];
+    return known?.values[keyOf(known.by.map((trait) => of[trait] ?? null))];
+  };
+
+  /** The picture of a head, if it was saved. */
+  async function anyPictureOf({ layer, batch, head, stage }: HostRequest): Promise<Picture> {
+    const of = { layer, batch, head, stage } as Partial<Traits>;
+    const message = find("picture", { ...of, pool: "max" }) ?? find("picture", { ...of, pool: "mean" });
+    if (message === undefined) throw new Error(sentence("This number"));
+    const name = keyOf([layer, batch, head, stage]);
+    if (grids.size > MOST_GRIDS) grids.clear();
+    const decoded = grids.get(name) ?? decodePicture(message as PictureMessage);
+    grids.set(name, decoded);
+    return decoded;
+  }
+
+  /** The same where all its numbers were saved. */
+  async function pictureOf(request: HostRequest): Promise<Picture> {
+    const picture = await anyPictureOf(request);
+    if (!picture.exact) throw new Error(sentence("This number"));
+    return picture;
+  }
+
+  async function answer(request: HostRequest): Promise<object> {
+    const known = saved.replies[nameOf(request)];
+    if (known !== undefined) return known;
+    const { kind } = request;
+    if (kind === "ping" || kind === "pass" || kind === "check" || kind === "retry") return {};
+    if (kind === "row" || kind === "column") {
+      const side: Side = kind === "row" ? "query" : "key";
+      const line = lineOf(await pictureOf(request), { side, index: Number(request[side]) });
+      if (line !== null) return numbers(line.values, line.kinds, [line.values.length]);
+    }
+    if (kind === "ranked") return ranked(await pictureOf(request), request);
+    if (kind === "peak") {
+      const known = saved.peaks[keyOf([request.layer, request.batch, request.head, request.stage])];
+      if (known !== undefined) return peak(await anyPictureOf(request), known, request);
+    }
+    if (kind === "cells") return cells((await pictureOf(request)).grid as Grid, request);
+    throw new Error(sentence("This"));
+  }
+
+  async function take(changes: Partial<Traits>): Promise<Partial<Traits>> {
+    const next = fitted({ ...traits, ...changes }, (of) => find("facts", of) as Traits["facts"] | undefined);
+    const heads = next.heads ?? [];
+    const there = NEEDED.every((name) => find(name, next) !== undefined);
+    const known = Object.keys(changes).every((name) => free.has(name));
+    if (!there || !known || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
+      refuse(sentence("What you chose"));
+      return Object.fromEntries(Object.keys(changes).map((name) => [name, traits[name as TraitName]]));
+    }
+    traits = next;
+    const names = Object.keys(saved.derived) as TraitName[];
+    const followed = Object.fromEntries(names.map((name) => [name, find(name, next) ?? null]));
+    const own = Object.fromEntries(SELECTED.map((name) => [name, next[name]]));
+    return { ...own, ...followed, links: await linksOf(next, saved.links) };
+  }
+
+  return { answer, take };
+}
+
+const SELECTED = ["layer", "batch", "head", "query", "key", "heads", "pins"] as const;
+
+/** A selection as Python makes it: `head` is one of `heads`, (`query`, `key`) the last pin, all of them there. */
+function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits["facts"] | undefined): Partial<Traits> {
+  const facts = factsOf(next);
+  if (facts === undefined) return next;
+  const inside = (place: number | null | undefined, length: number) => (place != null && place < length ? place : null);
+  const head = (next.head ?? 0) < facts.heads ? (next.head ?? 0) : 0;
+  const heads = (next.heads ?? []).filter((one) => one < facts.heads);
+  const [query, key] = [inside(next.query, facts.queries), inside(next.key, facts.keys)];
+  const last = next.pins?.at(-1) ?? [null, null];
+  const together = last[0] === query && last[1] === key;
+  const pins: Traits["pins"] = together ? (next.pins ?? []) : query === null && key === null ? [] : [[query, key]];
+  return { ...next, head, heads: heads.includes(head) ? heads : [head], query, key, pins };
+}
+
+/** The links of the chosen heads, one after the other, as Python sends them. */
+async function linksOf(of: Partial<Traits>, known: Saved["links"]): Promise<LinksMessage | null> {
+  const { layer = 0, batch = 0, heads = [], direction: side = "query" } = of;
+  const found = heads.map((head) => known[keyOf([layer, batch, head, side])]);
+  const first = found[0];
+  if (first === undefined || found.includes(undefined)) return null;
+  const parts = found as HeadLinks[];
+  const shape = [heads.length, ...first.partners.shape];
+  const partners = await joined(parts.map((one) => one.partners));
+  const weights = await joined(parts.map((one) => one.weights));
+  return {
+    ...{ layer, batch, heads: [...heads], side },
+    partners: { data: partners, dtype: "uint32", shape, deflated: false },
+    weights: { data: weights, dtype: "float32", shape, deflated: false },
+  };
+}
+
+async function joined(parts: readonly Envelope[]): Promise<DataView> {
+  const arrays = await Promise.all(parts.map((part) => decode(part)));
+  const whole = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
+  let at = 0;
+  for (const array of arrays) {
+    whole.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
+    at += array.byteLength;
+  }
+  return new DataView(whole.buffer);
+}
+
+/** Exact numbers as a reply carries them. */
+function numbers(values: Float32Array, kinds: Uint8Array, shape: number[]): object {
+  const own = values.slice();
+  const packed = new Uint8Array(Math.ceil(kinds.length / 8));
+  kinds.forEach((kind, at) => {
+    if (kind === BLOCKED) packed[at >> 3]! |= 0x80 >> (at & 7);
+  });
+  const blocked = kinds.includes(BLOCKED) ? { data: viewOf(packed), dtype: "bits", shape, deflated: false } : null;
+  return { values: { data: viewOf(own), dtype: "float32", shape, deflated: false }, blocked };
+}
+
+const viewOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView) => new DataView(buffer, byteOffset, byteLength);
+
+function cells(grid: Grid, request: HostRequest): object {
+  const [[top, bottom], [left, right]] = [request.queries, request.keys] as [[number, number], [number, number]];
+  const shape = [bottom - top, right - left] as const;
+  const values = new Float32Array(shape[0] * shape[1]);
+  const kinds = new Uint8Array(values.length);
+  for (let row = 0; row < shape[0]; row++) {
+    const from = (top + row) * grid.columns + left;
+    values.set(grid.values.subarray(from, from + shape[1]), row * shape[1]);
+    kinds.set(grid.kinds.subarray(from, from + shape[1]), row * shape[1]);
+  }
+  return numbers(values, kinds, [...shape]);
+}
+
+/** The greatest number of some bins, and where it is: of a whole bin of the picture, or several. */
+async function peak(picture: Picture, known: Peaks, request: HostRequest): Promise<object> {
+  const { grid, queryBin, keyBin, queries, keys } = picture;
+  const [[top, bottom], [left, right]] = [request.queries, request.keys] as [[number, number], [number, number]];
+  const whole = (start: number, stop: number, bin: number, total: number) =>
+    start % bin === 0 && (stop % bin === 0 || stop === total);
+  if (grid === null || !whole(top, bottom, queryBin, queries) || !whole(left, right, keyBin, keys)) {
+    throw new Error(sentence("This number"));
+  }
+  const [values, places] = await Promise.all([decode(known.values), decode(known.places)]);
+  let best = -1;
+  for (let row = top / queryBin; row < bottom / queryBin; row++) {
+    for (let column = left / keyBin; column < right / keyBin; column++) {
+      const at = row * grid.columns + column;
+      if (grid.kinds[at] === BLOCKED) continue;
+      if (best < 0 || !(values[at]! <= values[best]!)) best = at; // a NaN is the greatest, as the picture pools
+    }
+  }
+  if (best < 0) return { value: null, query: null, key: null };
+  const [row, column] = [Math.floor(best / grid.columns), best % grid.columns];
+  const [value, place] = [values[best]!, places[best]!];
+  const wide = Math.min(keyBin, keys - column * keyBin);
+  return {
+    value: Number.isFinite(value) ? value : String(value),
+    query: row * queryBin + Math.floor(place / wide),
+    key: column * keyBin + (place % wide),
+  };
+}
+
+/** Several rows, or columns, taken together and ranked, as `_messages/requests.py` does. */
+function ranked(picture: Picture, request: HostRequest): object {
+  const side: Side = request.queries === undefined ? "key" : "query";
+  const places = (request.queries ?? request.keys) as number[];
+  const lines = places.flatMap((index) => lineOf(picture, { side, index }) ?? []);
+  const length = lines[0]?.values.length ?? 0;
+  const values = new Float32Array(length);
+  const kinds = new Uint8Array(length);
+  for (let at = 0; at < length; at++) {
+    const open = lines.filter((line) => line.kinds[at] !== BLOCKED);
+    const sum = open.reduce((total, line) => total + line.values[at]!, 0);
+    values[at] = request.over === "mean" ? sum / lines.length : sum;
+    kinds[at] = open.length === 0 ? BLOCKED : open.some((line) => line.kinds[at] === NAN) ? NAN : 0;
+  }
+  const { top, values: strongest, maxEntropy, ...found } = rank(values, kinds, Number(request.count));
+  const whole = (data: ArrayBufferView, dtype: string) => ({
+    ...{ data: viewOf(data), dtype, shape: [top.length], deflated: false },
+  });
+  return {
+    ...found,
+    max_entropy: maxEntropy,
+    positions: whole(Uint32Array.from(top), "uint32"),
+    values: whole(Float32Array.from(strongest), "float32"),
+  };
+}
+
+/** What a file cannot tell, and who can. */
+const sentence = (what: string) => `${what} was not saved: open the notebook to compute it.`;

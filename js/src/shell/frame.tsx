@@ -1,0 +1,93 @@
+/** The whole widget: title, toolbar, picker, the chosen view, status. */
+
+import { effect } from "@preact/signals-core";
+import { mount, part, px, type View } from "../components/dom";
+import { Message } from "../components/message";
+import type { ViewName } from "../contract/traits";
+import type { Ui } from "../state/ui";
+import { compare } from "../views/compare/index";
+import { graph } from "../views/graph/index";
+import { heads } from "../views/heads/index";
+import { matrix } from "../views/heatmap/index";
+import { stages } from "../views/stages/index";
+import { image } from "../views/text/image";
+import { text } from "../views/text/index";
+import { picker } from "./head-picker";
+import { notice, status } from "./status";
+import { toolbar } from "./toolbar";
+
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, text, image, heads, stages };
+
+export function frame(ui: Ui): View {
+  const { store } = ui;
+  const node = part("aw-frame");
+  const title = mount(part("aw-titles"), () =>
+    store.title.value ? <div class="aw-title">{store.title.value}</div> : null,
+  );
+  const tools = toolbar(ui);
+  const pick = picker(ui);
+  const body = part("aw-body");
+  const stage = part("aw-stage");
+  const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
+  const views = [title, tools, pick, problem, notice(ui), status(ui)];
+  const [, , , , notes, line] = views as [View, View, View, View, View, View];
+  body.append(stage, problem.node);
+  node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
+
+  const ends = [
+    effect(() => {
+      const facts = store.facts.value;
+      const fewer = store.view.value === "heads" || (facts.layers.length < 2 && facts.heads < 2);
+      pick.node.hidden = fewer && facts.batches < 2;
+      ui.root.dataset.mode = ui.mode.value;
+      const failed = store.problem.value !== null;
+      stage.hidden = failed && store.picture.value === null;
+      stage.toggleAttribute("data-failed", failed);
+    }),
+    effect(() => {
+      const extent = ui.extent.value;
+      if (extent === null) node.style.removeProperty("--aw-extent");
+      else node.style.setProperty("--aw-extent", px(extent));
+    }),
+    effect(() => {
+      // Each view lives and ends with its own signal.
+      const own = new AbortController();
+      const view = (VIEWS[store.view.value] ?? matrix)({ ...ui, stop: own.signal });
+      stage.replaceChildren(view.node);
+      return () => {
+        own.abort();
+        view.dispose();
+        ui.hover.value = null;
+        ui.pointedHead.value = null;
+        ui.extent.value = null;
+      };
+    }),
+  ];
+
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      for (const view of views) view.dispose();
+    },
+  };
+}
+
+/** The selected head could not be computed: Python's own sentence, and what to do. */
+function Problem({ ui }: { ui: Ui }) {
+  const text = ui.store.problem.value;
+  if (text === null) return null;
+  return (
+    <div class="aw-notice">
+      <Message
+        sign="error"
+        title="This head could not be computed"
+        text={`${text} The other heads are as before.`}
+        actions={[
+          { name: "Try again", run: () => void ui.kernel.request("retry").catch(() => {}) },
+          { name: "Copy the message", run: () => void navigator.clipboard?.writeText(text) },
+        ]}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,252 @@
+/** Which sample, layer and head: chips, steppers, and a thumbnail for each head, on its own range. */
+
+import { Component, createRef } from "preact";
+import { mount, part, rove, type View } from "../components/dom";
+import type { Grid } from "../contract/decode";
+import { drawRaster } from "../draw/cells";
+import { HEAD_COLORS, isDark } from "../draw/color";
+import type { Brush, Paints } from "../draw/color-mapper";
+import type { Ui } from "../state/ui";
+import { count } from "../text/format";
+import { canCombine } from "../views/heads/menus";
+
+const CHIPS = 12; // more layers than that are stepped through
+
+export function picker(ui: Ui): View {
+  return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
+}
+
+function Picker({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const facts = store.facts.value;
+  const narrow = ui.mode.value === "narrow";
+  const all = store.view.value === "heads"; // they are below
+  return (
+    <>
+      {(facts.saved?.samples.length ?? facts.batches) > 1 && (
+        <div class="aw-group">
+          <span>Sample</span>
+          <Stepper
+            name="sample"
+            value={store.batch.value}
+            count={facts.batches}
+            choose={(batch) => store.select({ batch })}
+          />
+        </div>
+      )}
+      {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
+      {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
+    </>
+  );
+}
+
+/** Whether a saved file holds this one of several; a kernel has them all. */
+const isHere = (saved: readonly number[] | undefined, index: number) => saved?.includes(index) ?? true;
+
+function Layers({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const names = store.facts.value.layers;
+  const choose = (layer: number) => store.select({ layer });
+  if (names.length > CHIPS) return <LayerStepper ui={ui} />;
+  return (
+    <div class="aw-group">
+      <span>Layer</span>
+      <div class="aw-chips" role="radiogroup" aria-label="Layer">
+        {names.map((name, index) => (
+          <button
+            type="button"
+            role="radio"
+            key={index}
+            aria-checked={index === store.layer.value}
+            aria-label={`layer ${index}`}
+            tabIndex={index === store.layer.value ? 0 : -1}
+            title={name}
+            disabled={!isHere(store.facts.value.saved?.layers, index)}
+            onClick={() => choose(index)}
+            onKeyDown={(event) => rove(event, index, names.length, choose)}
+          >
+            {index}
+          </button>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+export function LayerStepper({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const layers = store.facts.value.layers.length;
+  if (layers < 2) return null;
+  return (
+    <div class="aw-group">
+      <span>Layer</span>
+      <Stepper
+        name="layer"
+        value={store.layer.value}
+        count={layers}
+        of={ui.mode.value !== "narrow"}
+        choose={(layer) => store.select({ layer })}
+      />
+    </div>
+  );
+}
+
+export function HeadStepper({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const heads = store.facts.value.heads;
+  if (heads < 2) return null;
+  return (
+    <div class="aw-group">
+      <span>Head</span>
+      <Stepper name="head" value={store.head.value} count={heads} choose={(head) => store.select({ head })} />
+    </div>
+  );
+}
+
+interface StepperProps {
+  readonly name: string;
+  readonly value: number;
+  readonly count: number;
+  readonly of?: boolean;
+  choose(value: number): void;
+}
+
+/** ‹ 17 › of 80: step, or type a number. */
+function Stepper({ name, value, count: total, of, choose }: StepperProps) {
+  const typed = (event: Event) => {
+    const input = event.currentTarget as HTMLInputElement;
+    const wanted = Number(input.value.trim() || Number.NaN);
+    if (Number.isInteger(wanted) && wanted >= 0 && wanted < total && wanted !== value) choose(wanted);
+    else input.value = String(value);
+  };
+  return (
+    <div class="aw-stepper">
+      <button type="button" aria-label={`${name} before`} disabled={value === 0} onClick={() => choose(value - 1)}>
+        ‹
+      </button>
+      <input
+        inputMode="numeric"
+        aria-label={`${name}, 0 to ${total - 1}`}
+        value={value}
+        onChange={typed}
+        onKeyDown={(event) => event.stopPropagation()}
+      />
+      <button
+        type="button"
+        aria-label={`${name} after`}
+        disabled={value === total - 1}
+        onClick={() => choose(value + 1)}
+      >
+        ›
+      </button>
+      {of && <span class="aw-muted">of {count(total)}</span>}
+    </div>
+  );
+}
+
+/** Every head by its own picture; heads that share a key/value head stand over one line. */
+function Heads({ ui, label }: { ui: Ui; label: boolean }) {
+  const { store } = ui;
+  const { heads, groups } = store.facts.value;
+  const thumbnails = store.thumbnails.value;
+  const paints = ui.paints.value?.sequential ?? null;
+  const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
+  const dense = heads * 29 > Math.max(room, CHIPS * 29);
+  const isSeveral = store.view.value === "graph" || (canCombine(ui) && store.combine.value !== "none");
+  const shown = isSeveral ? store.shownHeads.value : [store.head.value];
+  const dark = isDark(ui.theme.value);
+  const isOne = typeof store.pictured.value === "string";
+  const colorOf = (head: number) =>
+    shown.length > 1 && !isOne ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
+  const choose = (head: number) => store.select(isSeveral ? { head, heads: [head] } : { head });
+  const shared = groups < heads ? heads / groups : 0;
+  return (
+    <div class="aw-group">
+      {label && (
+        <span title={isSeveral ? "Shift and click for several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
+      )}
+      <div
+        class="aw-heads"
+        {...(isSeveral ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
+        data-dense={dense || undefined}
+        data-many={heads >= 8 || undefined}
+        ref={(list) => keepInView(list, store.head.value)}
+      >
+        {Array.from({ length: heads }, (_, head) => {
+          const chosen = shown.includes(head);
+          const color = chosen ? colorOf(head) : undefined;
+          const grid = thumbnails?.heads[head];
+          return (
+            <button
+              type="button"
+              {...{ role: isSeveral ? "checkbox" : "radio", "aria-checked": chosen }}
+              key={head}
+              style={color ? { "--aw-head": color } : undefined}
+              aria-label={`head ${head}`}
+              tabIndex={head === store.head.value ? 0 : -1}
+              title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
+              disabled={!isHere(store.facts.value.saved?.heads, head)}
+              onClick={(event) =>
+                isSeveral && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
+              }
+              onKeyDown={(event) => rove(event, head, heads, choose)}
+            >
+              <Thumbnail grid={grid ?? null} paints={paints} />
+              <span>{!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}</span>
+              {shared > 1 && <i class="aw-shared" data-last={head % shared === shared - 1 || undefined} />}
+            </button>
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+/** Scroll the list, and nothing but the list, so that a newly chosen head is in view. */
+function keepInView(list: HTMLElement | null, head: number): void {
+  if (list === null || list.dataset.head === String(head)) return;
+  list.dataset.head = String(head);
+  requestAnimationFrame(() => {
+    const [chosen, frame] = [list.children[head]?.getBoundingClientRect(), list.getBoundingClientRect()];
+    if (chosen === undefined) return;
+    const margin = 24;
+    if (chosen.left < frame.left + margin) list.scrollLeft += chosen.left - frame.left - margin;
+    else if (chosen.right > frame.right - margin) list.scrollLeft += chosen.right - frame.right + margin;
+  });
+}
+
+/** A thumbnail is on its own range: 0 to 1. */
+const OWN: Brush = {
+  signed: false,
+  log: false,
+  domain: { low: 0, high: 1 },
+  index: (value) => Math.round(255 * value),
+  position: (value) => value,
+  clips: () => false,
+  share: (value) => value,
+};
+
+class Thumbnail extends Component<{ grid: Grid | null; paints: Paints | null }> {
+  private canvas = createRef<HTMLCanvasElement>();
+
+  override shouldComponentUpdate(next: { grid: Grid | null; paints: Paints | null }) {
+    return next.grid !== this.props.grid || next.paints !== this.props.paints;
+  }
+
+  override componentDidMount() {
+    this.draw();
+  }
+
+  override componentDidUpdate() {
+    this.draw();
+  }
+
+  private draw() {
+    const { grid, paints } = this.props;
+    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, OWN, paints);
+  }
+
+  override render() {
+    return <canvas ref={this.canvas} width={1} height={1} />;
+  }
+}

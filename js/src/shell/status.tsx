@@ -1,0 +1,320 @@
+/** The exact number under the pointer, or at the pin, and what it was computed from; above it what needs saying. */
+
+import { mount, part, type View } from "../components/dom";
+import { Message } from "../components/message";
+import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "../components/phrases";
+import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
+import { wordOf } from "../contract/stages";
+import type { Pair } from "../data/stage-data";
+import { strongestOf } from "../data/survey";
+import type { Reading } from "../state/queries";
+import type { Ui } from "../state/ui";
+import { count, statusNumber } from "../text/format";
+import type { Labels } from "../text/tokens";
+
+export function status(ui: Ui): View {
+  return mount(part("aw-status", "status"), () => <Status ui={ui} />);
+}
+
+/** A lost kernel, a busy one, and what Python would not take. */
+export function notice(ui: Ui): View {
+  return mount(part("aw-notices"), () => <Notice ui={ui} />);
+}
+
+function Notice({ ui }: { ui: Ui }) {
+  const state = ui.kernel.state.value;
+  const refused = ui.store.refused.value;
+  const message =
+    state === "gone" ? (
+      <Message
+        sign="gone"
+        title="The kernel is gone"
+        text="What you see is the last picture. Run the cell again to compute more."
+      />
+    ) : state === "waiting" ? (
+      <Message
+        sign="waiting"
+        title="Waiting for the kernel"
+        text="It is running another cell. Hover, zoom and pins work meanwhile."
+      />
+    ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
+      <Message sign="empty" title="Not in this file" text={refused} />
+    ) : refused !== null ? (
+      <Message sign="error" title="Python did not take this" text={refused} />
+    ) : null;
+  return message === null ? null : <div class="aw-notice">{message}</div>;
+}
+
+function Status({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const picture = store.picture.value;
+  if (picture === null) return null;
+  const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
+  const pair = store.view.value === "stages" && !hovering ? store.pair.value : null;
+  const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
+  return (
+    <>
+      <span>
+        {store.view.value === "compare" ? (
+          <ChangeLine ui={ui} />
+        ) : store.view.value === "heads" ? (
+          <HeadsLine ui={ui} />
+        ) : store.view.value === "graph" ? (
+          <GraphLine ui={ui} />
+        ) : reading === null ? (
+          <>
+            {hints(ui) ? <Hint ui={ui} /> : <Pinned ui={ui} />}
+            {pair !== null && <PairWeight pair={pair} />}
+          </>
+        ) : (
+          <Exact reading={reading} picture={picture} ui={ui} />
+        )}
+      </span>
+      <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+const hints = ({ store }: Ui) => store.view.value === "text" || store.view.value === "image";
+
+/** What is pinned in a running text or in an image, and what a click does. */
+function Hint({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const pinned = (store.query.value ?? store.key.value) !== null;
+  const what = store.view.value === "text" ? "token" : "patch";
+  return (
+    <>
+      {pinned && <Pinned ui={ui} />}
+      {pinned && <i class="aw-gap" />}
+      click {pinned ? `another ${what}` : `a ${what}`} to pin it
+    </>
+  );
+}
+
+/** The link under the pointer; else how the graph is to be read. */
+function GraphLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const at = ui.hover.value;
+  const heads = store.drawnHeads.value;
+  const several = store.facts.value.heads > 1;
+  const byQuery = ui.target.value?.side !== "key"; // what a key receives sums to anything
+  if (at !== null && "bin" in at && at.link) {
+    return (
+      <>
+        <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
+        <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        <i class="aw-gap" />
+        {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+      </>
+    );
+  }
+  return (
+    <>
+      {(store.query.value ?? store.key.value) !== null && (
+        <>
+          <Pinned ui={ui} />
+          <i class="aw-gap" />
+        </>
+      )}
+      {heads.length > 1 && (
+        <>
+          {heads.length} heads
+          <i class="aw-gap" />
+        </>
+      )}
+      band width = weight{heads.length > 1 && byQuery && ui.mode.value !== "narrow" ? ", each head sums to 1" : ""}
+    </>
+  );
+}
+
+/** The head that is pointed at, else the selected one, and what it does more than the others. */
+function HeadsLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const survey = store.survey.value;
+  const at = ui.pointedHead.value ?? { layer: store.layer.value, head: store.head.value };
+  const place = survey?.heads.findIndex(({ layer, head }) => layer === at.layer && head === at.head) ?? -1;
+  const best = survey === null || place < 0 ? null : strongestOf(survey, place);
+  return (
+    <>
+      <b>
+        layer {at.layer} · head {at.head}
+      </b>
+      {best !== null && (
+        <>
+          <i class="aw-gap" />
+          strongest at <b>{best.metric.word.toLowerCase()}</b>, rank {count(best.rank)} of{" "}
+          {count(survey?.heads.length ?? 0)}
+        </>
+      )}
+    </>
+  );
+}
+
+/** `6 layers × 12 heads`, and their length where they have one. */
+function allHeads(ui: Ui): string {
+  const { facts, survey, sides, batch } = ui.store;
+  const { dtype, device, batches } = facts.value;
+  const layers = survey.value?.layers ?? [];
+  const same = (of: (layer: (typeof layers)[number]) => number) => layers.every((one) => of(one) === of(layers[0]!));
+  const [first] = layers;
+  if (first === undefined) return "";
+  const heads = same((layer) => layer.heads)
+    ? `× ${first.heads} heads`
+    : `, ${count(survey.value!.heads.length)} heads`;
+  const square = same((layer) => layer.queries) && same((layer) => layer.keys);
+  return [
+    (sides.value?.length ?? 0) > 0 ? `A: ${sides.value![0]}` : "",
+    `${layers.length} ${layers.length === 1 ? "layer" : "layers"} ${heads}`.replace(" ,", ","),
+    batches > 1 ? `sample ${batch.value}` : "",
+    square ? `${count(first.queries)} × ${count(first.keys)}` : "",
+    dtype,
+    device,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+/** Both numbers of the pair under the pointer, or at the pin, and the change; of several cells of the largest change. */
+function ChangeLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changed = ui.change.value;
+  if (changed === null) return <Pinned ui={ui} />;
+  const { bin, query, key, value, of } = changed;
+  const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
+  const number = (side: number | null) => <b class="aw-exact">{side === null ? "masked" : statusNumber(side)}</b>;
+  const [there, also] = [of.queries.b(query), of.keys.b(key)];
+  const elsewhere = there !== of.queries.a(query) || also !== of.keys.a(key);
+  return (
+    <>
+      {one ? "" : "largest of "}
+      {one ? "" : `${count((bin.queries.stop - bin.queries.start) * (bin.keys.stop - bin.keys.start))} cells: `}
+      <Place labels={store.queryLabels.value} index={of.queries.a(query)} side="query" /> →{" "}
+      <Place labels={store.keyLabels.value} index={of.keys.a(key)} side="key" />
+      {elsewhere && ` (in B ${count(there)} → ${count(also)})`}
+      {bin.standsFor !== undefined && ` (1 of ${count(bin.standsFor)} rows)`} <i class="aw-gap" />A {number(changed.a)}{" "}
+      <i class="aw-gap" />B {number(changed.b)}{" "}
+      {value !== null && (
+        <>
+          <i class="aw-gap" />
+          change{" "}
+          <b class="aw-exact">
+            {value > 0 ? "+" : ""}
+            {statusNumber(value)}
+          </b>
+        </>
+      )}
+    </>
+  );
+}
+
+/** What is pinned while there is no number to say: a query or a key alone. */
+function Pinned({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const [query, key] = [store.query.value, store.key.value];
+  if (query === null && key === null) return <>&nbsp;</>;
+  return (
+    <>
+      {query !== null && <Place labels={store.queryLabels.value} index={query} side="query" always />}
+      {query !== null && key !== null && " → "}
+      {key !== null && <Place labels={store.keyLabels.value} index={key} side="key" always />}
+    </>
+  );
+}
+
+/** Of the stages view: the number that its steps lead to. */
+function PairWeight({ pair }: { pair: Pair }) {
+  return (
+    <>
+      <i class="aw-gap" />
+      {pair.allowed ? "weight " : ""}
+      <b class="aw-exact">{pair.allowed ? statusNumber(pair.weight ?? Number.NaN) : "masked"}</b>
+    </>
+  );
+}
+
+function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; ui: Ui }) {
+  const { store } = ui;
+  const { bin, value, kind } = reading;
+  const stage = picture.of.stage;
+  const one = bin.queries.stop - bin.queries.start === 1 && bin.keys.stop - bin.keys.start === 1;
+  const number = kind === BLOCKED ? "masked" : kind === NUMBER ? statusNumber(value) : numberOf(value, kind, stage);
+  if (one && bin.standsFor === undefined) {
+    return (
+      <>
+        <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
+        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" /> <i class="aw-gap" />
+        {kind === BLOCKED ? "" : `${wordOf(stage)} `}
+        <b class="aw-exact">{number}</b>
+      </>
+    );
+  }
+  const row = bin.queries.stop - bin.queries.start === 1; // then only the key has to be said
+  return (
+    <>
+      {bin.standsFor !== undefined ? (
+        <>
+          row <b>{count(bin.queries.start)}</b> stands for {count(bin.standsFor)}
+        </>
+      ) : (
+        <>
+          {row ? "query" : "queries"} <b>{rangeOf(bin.queries)}</b>
+        </>
+      )}{" "}
+      → keys <b>{rangeOf(bin.keys)}</b> <i class="aw-gap" />
+      {kind === BLOCKED ? (
+        <b class="aw-exact">all masked</b>
+      ) : (
+        <>
+          maximum <b class="aw-exact">{number}</b> at {row ? "" : `query ${count(reading.query)}, `}key{" "}
+          {count(reading.key)}
+        </>
+      )}
+    </>
+  );
+}
+
+/** A token with its position; where there are no tokens, "query 3". */
+function Place(props: { labels: Labels; index: number; side: "query" | "key"; always?: boolean }) {
+  const { labels, index, side, always } = props;
+  const named = isNamed(labels, index);
+  return (
+    <>
+      {(always || !named) && `${side} `}
+      <b>
+        <bdi>{labels.at(index).text}</bdi>
+      </b>
+      {named && ` ${count(index)}`}
+    </>
+  );
+}
+
+function facts(ui: Ui, picture: Picture): string {
+  const { store } = ui;
+  if (store.view.value === "heads") return allHeads(ui);
+  const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
+  const { layer, head, batch } = picture.of;
+  const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
+  const sides = store.sides.value ?? [];
+  const compares = store.view.value === "compare";
+  return [
+    sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
+    layers.length > 1 ? `layer ${layer}` : "",
+    batches > 1 ? `sample ${batch}` : "",
+    heads > 1 && (store.view.value !== "graph" || store.drawnHeads.value.length === 1) ? headWords(head) : "",
+    store.view.value === "graph" && store.drawnHeads.value.length > 1 ? drawnWords(store.drawnHeads.value) : "",
+    `${count(picture.queries)} × ${count(picture.keys)}`,
+    picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
+    ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+const isPooled = ({ queryBin, keyBin }: Picture) => queryBin * keyBin > 1;
+
+/** Whether the whole picture of a long head is exact; of a part of it the picture says so itself. */
+function sampling({ store, window }: Ui, picture: Picture): string {
+  if (!isPooled(picture) || window.value !== null || store.view.value !== "heatmap") return "";
+  if (picture.sampled === null) return "exact";
+  return `sampled: 1 of ${count(picture.sampled.every)} rows`;
+}

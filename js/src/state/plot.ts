@@ -1,0 +1,321 @@
+/**
+ * The picture's geometry as signals: how large it is, what of it is in view, and which cell is where. It is the one place
+ * that knows which cells are drawn at the zoom in force; all that is pointed at, labelled or ringed goes by its lattice.
+ */
+
+import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
+import { isSigned } from "../contract/stages";
+import { foldGrid } from "../draw/cells";
+import { type Brush, makeBrush } from "../draw/color-mapper";
+import {
+  cellOf,
+  cellsInView,
+  cellUnder,
+  type Lattice,
+  latticeOf,
+  ownLattice,
+  placesInView,
+  placesOf,
+  type Reach,
+  reachOf,
+  startOf,
+} from "../geometry/cell-grid";
+import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_FROM } from "../geometry/layout";
+import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
+import { count } from "../text/format";
+import type { Labels } from "../text/tokens";
+import { type Bin, binOf, steady } from "./queries";
+import { type TilesOf, tilesInView, tilesOf, type Wanted } from "./tile-cache";
+import type { Ui, Window } from "./ui";
+
+export type Measure = (text: string, size: number, weight?: number) => number;
+
+/** How many cells of the matrix one that is drawn stands for, and how large it is drawn. */
+export interface Scale {
+  readonly queries: number;
+  readonly keys: number;
+  /** Too small to be told from its neighbours. */
+  readonly pixel: boolean;
+}
+
+export interface Plot {
+  readonly figure: ReadonlySignal<Figure | null>;
+  readonly viewport: Signal<Viewport>;
+  /** While the view flies somewhere nothing is asked for what it passes. */
+  readonly flying: Signal<boolean>;
+  readonly reach: ReadonlySignal<Reach | null>;
+  readonly lattice: ReadonlySignal<Lattice | null>;
+  readonly scale: ReadonlySignal<Scale | null>;
+  readonly measure: ReadonlySignal<Measure>;
+  /** The cells that are drawn, where the picture has them: its own, folded where the screen has fewer pixels. */
+  readonly grid: ReadonlySignal<Grid | null>;
+  readonly brush: ReadonlySignal<Brush | null>;
+  /** Whether each cell is one of the matrix and wide enough for its number. */
+  readonly numbersFit: ReadonlySignal<boolean>;
+  readonly tilesOf: ReadonlySignal<TilesOf>;
+  readonly wanted: ReadonlySignal<Wanted | null>;
+  /** What is in view, if that is less than everything. */
+  readonly window: ReadonlySignal<Window | null>;
+  /** Queries for each one that was looked at, where tiles in view are not exact yet; else 1. */
+  readonly every: Signal<number>;
+  /** All of the matrix that a drawn cell stands for; of several queries perhaps only the one that is known. */
+  bin(row: number, column: number): Bin | null;
+  /** What is under a position of the canvas, or null outside the cells. */
+  under(x: number, y: number): Bin | null;
+  /** Where the cell that holds a place of the matrix is drawn. */
+  box(query: number, key: number): Box | null;
+}
+
+/** `layout` places the picture; one that is not `tiled` has nothing finer than its own cells. */
+export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
+  const { store } = ui;
+  const viewport = signal<Viewport>(WHOLE);
+  const flying = signal(false);
+  const every = signal(1);
+  const measure = textMeasure(ui);
+  /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
+  const size = steady<Size>(() => {
+    const { queries, keys, queryBin, keyBin, grid } = store.picture.value ?? {};
+    return queries && keys && queryBin && keyBin && grid
+      ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns }
+      : null;
+  });
+  const room = computed(() =>
+    size.value === null ? null : labelRoom(size.value, store.queryLabels.value, store.keyLabels.value, measure.value),
+  );
+  const figure = computed<Figure | null>(() => {
+    if (size.value === null || room.value === null || ui.width.value === 0) return null;
+    return layout({
+      width: ui.width.value,
+      mode: ui.mode.value,
+      rows: size.value.rows,
+      columns: size.value.columns,
+      labels: room.value,
+      dpr: ui.dpr.value,
+      unit: ui.unit.value,
+    });
+  });
+  const reach = computed(() =>
+    size.value === null || figure.value === null ? null : reachOf(size.value, figure.value, ui.unit.value),
+  );
+  const lattice = computed(() => {
+    if (size.value === null || reach.value === null) return null;
+    if (!tiled || store.facts.value.saved) return ownLattice(reach.value, viewport.value, size.value);
+    return latticeOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
+  });
+  const scale = steady<Scale>(() => {
+    if (lattice.value === null) return null;
+    const { rows, columns } = lattice.value;
+    const pixel = Math.max(rows.cell, columns.cell) < 4 * ui.unit.value;
+    return { queries: rows.bin, keys: columns.bin, pixel };
+  });
+  const grid = computed<Grid | null>(() => {
+    const picture = store.picture.value;
+    if (picture?.grid == null || scale.value === null || lattice.peek()?.levels !== null) return null;
+    return foldGrid(picture.grid, scale.value.queries / picture.queryBin, scale.value.keys / picture.keyBin);
+  });
+  const brush = computed<Brush | null>(() => {
+    const picture = store.picture.value;
+    if (picture === null || grid.value === null || grid.value === picture.grid) return ui.brush.value;
+    const { color_scale, color_range } = store;
+    return makeBrush(picture, grid.value, isSigned(picture.of.stage), color_scale.value, color_range.value);
+  });
+  const numbersFit = computed(() => {
+    if (figure.value === null || lattice.value === null || figure.value.mode === "narrow") return false;
+    const { rows, columns } = lattice.value;
+    return rows.bin * columns.bin === 1 && Math.min(rows.cell, columns.cell) >= NUMBERS_FROM * ui.unit.value;
+  });
+  const of = computed(() => {
+    const picture = store.picture.value;
+    return picture === null ? "" : tilesOf(picture.of, store.facts.value.version);
+  });
+  const wanted = computed<Wanted | null>(() => {
+    const picture = store.picture.value;
+    if (lattice.value === null || lattice.value.levels === null || flying.value || picture === null) return null;
+    return { picture, of: of.value, tiles: tilesInView(lattice.value) };
+  });
+  const window = steady<Window>(() => {
+    if (lattice.value === null) return null;
+    const { rows, columns } = lattice.value;
+    const queries = placesInView(rows);
+    const keys = placesInView(columns);
+    const all = (span: Span, total: number) => span.stop - span.start >= total;
+    if (all(queries, rows.total) && all(keys, columns.total)) return null;
+    return { queries, keys, cellWidth: columns.pitch, cellHeight: rows.pitch };
+  });
+
+  function bin(row: number, column: number): Bin | null {
+    const picture = store.picture.value;
+    const cells = lattice.value;
+    if (picture === null || cells === null) return null;
+    const queries = placesOf(cells.rows, row);
+    const keys = placesOf(cells.columns, column);
+    const one = (query: number, standsFor: number): Bin => ({
+      queries: { start: query, stop: query + 1 },
+      keys,
+      standsFor: Math.min(standsFor, cells.rows.total - queries.start),
+    });
+    if (cells.levels !== null) {
+      const place = [Math.floor(row / TILE), Math.floor(column / TILE)] as const;
+      const tile = store.tiles.get(of.value, cells.levels.row, cells.levels.column, ...place);
+      if (tile === undefined || tile.every === 1) return { queries, keys };
+      return one(tile.first + tile.every * (row % TILE), tile.every);
+    }
+    const { sampled } = picture;
+    const isSampled = sampled !== null && queries.start / picture.queryBin >= sampled.exact;
+    const cellCount = (queries.stop - queries.start) * (keys.stop - keys.start);
+    if (!isSampled && cellCount <= MOST_SEARCHED) return { queries, keys };
+    const found = strongest(picture, queries, keys);
+    if (!isSampled) return binOf(picture, found.row, found.column);
+    return one(Math.min(sampled.first + sampled.every * found.row, picture.queries - 1), cells.rows.bin);
+  }
+
+  function under(x: number, y: number): Bin | null {
+    if (lattice.value === null) return null;
+    const row = cellUnder(lattice.value.rows, y);
+    const column = cellUnder(lattice.value.columns, x);
+    return row === null || column === null ? null : bin(row, column);
+  }
+
+  function box(query: number, key: number): Box | null {
+    if (lattice.value === null) return null;
+    const { rows, columns } = lattice.value;
+    return boxAt(lattice.value, cellOf(rows, query), cellOf(columns, key), ui.dpr.value, ui.unit.value);
+  }
+
+  return {
+    figure,
+    viewport,
+    flying,
+    reach,
+    lattice,
+    scale,
+    measure,
+    grid,
+    brush,
+    numbersFit,
+    tilesOf: of,
+    wanted,
+    window,
+    every,
+    bin,
+    under,
+    box,
+  };
+}
+
+/** Cells of the matrix among which the kernel looks for the greatest. */
+const MOST_SEARCHED = 4_194_304;
+
+/** Of the picture's cells that are folded into one that is drawn, the one that it shows. */
+function strongest(picture: Picture, queries: Span, keys: Span): { row: number; column: number } {
+  const { grid, queryBin, keyBin } = picture;
+  const first = { row: queries.start / queryBin, column: keys.start / keyBin };
+  let best = { ...first, value: Number.NEGATIVE_INFINITY };
+  if (grid === null) return best;
+  for (let row = first.row; row < Math.min(grid.rows, queries.stop / queryBin); row++) {
+    for (let column = first.column; column < Math.min(grid.columns, keys.stop / keyBin); column++) {
+      const at = row * grid.columns + column;
+      if (grid.kinds[at] === NUMBER && grid.values[at]! > best.value) best = { row, column, value: grid.values[at]! };
+    }
+  }
+  return best;
+}
+
+export interface Box {
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+/** A drawn cell on the canvas, without the gap that follows it. */
+export function boxAt({ rows, columns }: Lattice, row: number, column: number, dpr: number, unit: number): Box {
+  const gap = Math.min(columns.cell, rows.cell) >= GAPS_FROM * unit ? 1 : 0;
+  const x = startOf(columns, column, dpr);
+  const y = startOf(rows, row, dpr);
+  return {
+    x,
+    y,
+    width: startOf(columns, column + 1, dpr) - x - gap,
+    height: startOf(rows, row + 1, dpr) - y - gap,
+  };
+}
+
+/** The drawn cells in view, as rows and columns. */
+export function inView({ rows, columns }: Lattice): { rows: Span; columns: Span } {
+  return { rows: cellsInView(rows), columns: cellsInView(columns) };
+}
+
+export function isWithin(index: number, span: Span): boolean {
+  return index >= span.start && index < span.stop;
+}
+
+const MOST_MEASURED = 8192;
+
+/** Width of text in the widget's own font, remembered. */
+export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
+  const context = document.createElement("canvas").getContext("2d");
+  return computed(() => {
+    const family = ui.font.value;
+    const unit = ui.unit.value;
+    const known = new Map<string, number>();
+    let set = "";
+    return (text, size, weight = 400) => {
+      const id = `${size} ${weight} ${text}`;
+      let width = known.get(id);
+      if (width === undefined) {
+        const font = `${weight} ${size * unit}px ${family}`;
+        if (context && font !== set) {
+          context.font = font;
+          set = font;
+        }
+        width = context?.measureText(text).width ?? text.length * size * 0.6;
+        if (known.size >= MOST_MEASURED) known.clear();
+        known.set(id, width);
+      }
+      return width;
+    };
+  });
+}
+
+interface Size {
+  readonly queries: number;
+  readonly keys: number;
+  readonly queryBin: number;
+  readonly keyBin: number;
+  readonly rows: number;
+  readonly columns: number;
+}
+
+/** Of a long axis only so many labels are looked at: their room is small anyway, and others may not have been sent. */
+const LOOKED_AT = 1024;
+
+/** How much room the labels of both axes need; of a long one beside its tokens that of their positions. */
+function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure): LabelRoom {
+  const full = (labels: Labels, index: number, long: boolean) => {
+    const label = labels.at(index);
+    const subscript = long ? "" : label.subscript; // a long axis says positions beside the tokens
+    return measure(label.text, 12, 600) + (subscript === "" ? 0 : measure(subscript, 9) + 1);
+  };
+  const longest = (labels: Labels, long: boolean, total: number) => {
+    let most = measure(count(total - 1), 10);
+    for (let i = 0; i < (long ? Math.min(total, LOOKED_AT) : total); i++) {
+      most = Math.max(most, full(labels, i, long));
+      if (long && most >= CROWDED) break;
+    }
+    return most;
+  };
+  const long = { query: size.queryBin > 1, key: size.keyBin > 1 };
+  const named = (labels: Labels) => labels.at(0).text !== count(0);
+  return {
+    queryTicks: long.query,
+    keyTicks: long.key,
+    query: longest(queries, long.query, size.queries),
+    key: longest(keys, long.key, size.keys),
+    keys: (index: number) => (long.key ? 0 : full(keys, index, false)),
+    positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
+    below: long.key && named(keys),
+  };
+}

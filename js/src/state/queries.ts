@@ -1,0 +1,526 @@
+/** Exact numbers on demand: from the picture where it is exact, else from the kernel; the newest question wins. */
+
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import {
+  BLOCKED,
+  decode,
+  decodeGrid,
+  type Grid,
+  MINUS_INF,
+  NAN,
+  NUMBER,
+  type Picture,
+  PLUS_INF,
+} from "../contract/decode";
+import type { HeadName, Side, Stage } from "../contract/traits";
+import { type Ranking, rank } from "../data/rank";
+import type { Span } from "../geometry/viewport";
+import { type Kernel, KernelError, type Reply } from "../kernel/kernel";
+import { isOf, type Store } from "./store";
+
+/** One query over all keys, or one key over all queries. */
+export interface Target {
+  readonly side: Side;
+  readonly index: number;
+}
+
+/** All numbers of a row or column. */
+export interface Line {
+  readonly of: Target;
+  readonly stage: Stage;
+  readonly values: Float32Array;
+  readonly kinds: Uint8Array;
+}
+
+/** What is asked of a row or column: its strongest, and sums over all. */
+export interface Ranked {
+  readonly of: Target;
+  readonly stage: Stage;
+  readonly ranking: Ranking;
+}
+
+/** A row or column that cannot be ranked, at least not yet: Python's sentence. */
+export interface Unranked {
+  readonly of: Target;
+  readonly problem: string;
+}
+
+/** What is known of a row or column. */
+export type Known = Line | Ranked | Unranked;
+
+/** How several rows or columns are taken together. */
+export type Over = "mean" | "sum";
+
+/** The strongest that are asked for, and the most that is shown. */
+export const RANKS = 12;
+/** Of more numbers than this only a ranking is sent. */
+export const WHOLE = 4096;
+
+/** A rectangle of the matrix: one cell, or all that one cell of a pooled picture stands for. */
+export interface Bin {
+  readonly queries: Span;
+  readonly keys: Span;
+  /** Where the picture knows only one query of several: how many that one stands for. */
+  readonly standsFor?: number;
+}
+
+/** The number at a cell, or the greatest in a bin and where it is. */
+export interface Reading {
+  readonly bin: Bin;
+  readonly value: number;
+  readonly kind: number;
+  readonly query: number;
+  readonly key: number;
+}
+
+export interface Patch extends Bin {
+  readonly grid: Grid;
+}
+
+/** What a picture is of, as a request's first fields. */
+const address = ({ of }: Picture) => ({
+  layer: of.layer,
+  batch: of.batch,
+  head: of.head,
+  stage: of.stage,
+});
+
+/** The bin that a cell of the picture stands for. */
+export function binOf(picture: Picture, row: number, column: number): Bin {
+  const span = (index: number, bin: number, count: number) => ({
+    start: index * bin,
+    stop: Math.min((index + 1) * bin, count),
+  });
+  return {
+    queries: span(row, picture.queryBin, picture.queries),
+    keys: span(column, picture.keyBin, picture.keys),
+  };
+}
+
+/** A picture and what is to be known of it. While the picture only grows by rows, the question stays the same. */
+function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
+  let last: { picture: Picture; about: T } | null = null;
+  return computed(() => {
+    const picture = store.picture.value;
+    const about = subject.value;
+    if (picture === null || about === null) last = null;
+    else if (last?.picture.of !== picture.of || last.about !== about) last = { picture, about };
+    return last;
+  });
+}
+
+/**
+ * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
+ * answer stays until the next one comes: a single number only on the picture that it is of.
+ */
+export function asked<Q extends { picture: Picture }, A>(
+  question: ReadonlySignal<Q | null>,
+  known: (question: Q) => A | null,
+  ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
+  stop: AbortSignal,
+  { outlives = false } = {},
+): ReadonlySignal<A | null> {
+  const answer = signal<A | null>(null);
+  let last: Picture["of"] | null = null;
+  const end = effect(() => {
+    const now = question.value;
+    if (now?.picture.of !== last && !outlives) answer.value = null;
+    last = now?.picture.of ?? null;
+    const ready = now === null ? null : known(now);
+    if (now === null || ready !== null) {
+      answer.value = ready;
+      return;
+    }
+    const current = new AbortController();
+    ask(now, current.signal).then(
+      (late) => {
+        if (!current.signal.aborted) answer.value = late;
+      },
+      () => {
+        if (!current.signal.aborted) answer.value = null;
+      },
+    );
+    return () => current.abort();
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return answer;
+}
+
+const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
+
+/** A computed that keeps its old value while the new one says the same. */
+export function steady<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
+  let last: T | null = null;
+  return computed(() => {
+    const next = compute();
+    if (next !== null && last !== null && same(next, last)) return last;
+    last = next;
+    return next;
+  });
+}
+
+/** The row or column in question, ranked: here where its numbers are, else by the kernel. */
+export function rankedSource(
+  store: Store,
+  kernel: Kernel,
+  target: ReadonlySignal<Target | null>,
+  stop: AbortSignal,
+): ReadonlySignal<Ranked | Unranked | null> {
+  return asked<{ picture: Picture; about: Target }, Ranked | Unranked>(
+    questionOf(store, target),
+    ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
+    async ({ picture, about }, signal) => {
+      const of = address(picture);
+      if (others(picture, about.side) > WHOLE || store.facts.peek().saved)
+        return askRanked(kernel, of, [about], signal);
+      return rankedOf(await askLine(kernel, of, about, signal));
+    },
+    stop,
+    { outlives: true }, // a list that vanished between two heads would move what stands under it
+  );
+}
+
+/** How many numbers a row, or a column, of the matrix has. */
+const others = (of: { queries: number; keys: number }, side: Side) => (side === "query" ? of.keys : of.queries);
+
+export const rankedOf = (line: Line | null): Ranked | null =>
+  line && { of: line.of, stage: line.stage, ranking: rank(line.values, line.kinds, RANKS) };
+
+/** The first fields of a request. */
+interface Address {
+  readonly layer: number;
+  readonly batch: number;
+  readonly head: HeadName;
+  readonly stage: Stage;
+}
+
+async function askLine(kernel: Kernel, address: Address, of: Target, signal: AbortSignal): Promise<Line> {
+  const [kind, place] =
+    of.side === "query" ? (["row", { query: of.index }] as const) : (["column", { key: of.index }] as const);
+  const reply = await kernel.request(kind, { ...address, ...place }, { signal });
+  const { values, kinds } = await decodeGrid(reply.values, reply.blocked, reply.buffers);
+  return { of, stage: address.stage, values, kinds };
+}
+
+/** One row or column, or several taken together, ranked by the kernel. */
+async function askRanked(
+  kernel: Kernel,
+  address: Address,
+  targets: readonly Target[],
+  signal: AbortSignal,
+  { over, count = RANKS }: { over?: Over | undefined; count?: number } = {},
+): Promise<Ranked | Unranked> {
+  const of = targets[targets.length - 1] as Target;
+  const body = {
+    ...address,
+    [of.side === "query" ? "queries" : "keys"]: targets.map(({ index }) => index),
+    ...(over ? { over } : {}),
+    count,
+  };
+  try {
+    const reply = await kernel.request("ranked", body, { signal });
+    return { of, stage: address.stage, ranking: await decodeRanking(reply) };
+  } catch (error) {
+    if (error instanceof KernelError) return { of, problem: error.message };
+    throw error;
+  }
+}
+
+async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
+  const { buffers, allowed, blocked, nan, rest, ninety } = reply;
+  const [positions, values] = await Promise.all([decode(reply.positions, buffers), decode(reply.values, buffers)]);
+  if (positions.length !== values.length) {
+    throw new Error(`${positions.length} positions need as many values, got ${values.length}`);
+  }
+  return {
+    top: [...positions],
+    values: [...values],
+    allowed,
+    blocked,
+    nan,
+    sum: numberIn(reply.sum),
+    rest: { count: rest.count, sum: numberIn(rest.sum) },
+    entropy: numberIn(reply.entropy),
+    maxEntropy: numberIn(reply.max_entropy),
+    ninety,
+  };
+}
+
+/** A number as JSON carries it: NaN and infinities by name, or null. */
+export const numberIn = (value: number | string | null) =>
+  value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
+
+/** A row or column of one head. */
+export interface HeadTarget extends Target {
+  readonly head: HeadName;
+}
+
+const REMEMBERED = 512; // rows and columns that are kept
+
+/** Several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they come. */
+export function linesSource(
+  store: Store,
+  kernel: Kernel,
+  wanted: ReadonlySignal<readonly HeadTarget[]>,
+  count: ReadonlySignal<number>,
+  stop: AbortSignal,
+): ReadonlySignal<readonly (Known | null)[]> {
+  const known = new Map<string, Known>();
+  const arrivals = signal(0);
+  const stage = "weights";
+  const whole = computed(() => (store.picture.value?.exact ? store.picture.value : null));
+  const settled = computed(() => store.picture.value?.sampled === null); // before, a key's queries may not be known
+  const isWhole = ({ side }: Target) => others(store.facts.value, side) <= WHOLE;
+  const nameOf = (target: HeadTarget) => {
+    const { head, side, index } = target;
+    const of = [store.facts.value.version, store.layer.value, store.batch.value, head, side, index];
+    return (isWhole(target) ? of : [...of, count.value, settled.value]).join(" ");
+  };
+  const find = (target: HeadTarget) => {
+    const picture = whole.value;
+    const { layer, batch, head } = picture?.of ?? {};
+    const here = layer === store.layer.value && batch === store.batch.value && head === target.head;
+    if (picture !== null && here && picture.of.stage === stage) return lineOf(picture, target);
+    return known.get(nameOf(target)) ?? null;
+  };
+  const end = effect(() => {
+    const current = new AbortController();
+    const { layer, batch } = store;
+    for (const target of wanted.value) {
+      if (find(target) !== null) continue;
+      const name = nameOf(target);
+      const of: Address = { layer: layer.value, batch: batch.value, head: target.head, stage };
+      const answer = isWhole(target)
+        ? askLine(kernel, of, target, current.signal)
+        : askRanked(kernel, of, [target], current.signal, { count: count.value });
+      answer
+        .then((line) => {
+          known.set(name, line);
+          if (known.size > REMEMBERED) known.delete(known.keys().next().value as string);
+          arrivals.value++;
+        })
+        .catch(() => {}); // the kernel's state says why
+    }
+    return () => current.abort();
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return computed(() => {
+    void arrivals.value;
+    return wanted.value.map(find);
+  });
+}
+
+/** Several rows or columns of the selected head taken together, ranked. */
+export interface Together {
+  readonly side: Side;
+  readonly indices: readonly number[];
+  readonly over: Over;
+}
+
+export function togetherSource(
+  store: Store,
+  kernel: Kernel,
+  wanted: ReadonlySignal<Together | null>,
+  stop: AbortSignal,
+): ReadonlySignal<Ranked | Unranked | null> {
+  return asked<{ picture: Picture; about: Together }, Ranked | Unranked>(
+    questionOf(store, wanted),
+    ({ picture, about }) => {
+      if (!picture.exact) return null;
+      const lines = about.indices.map((index) => lineOf(picture, { side: about.side, index }));
+      return rankedOf(
+        combine(
+          lines.filter((line) => line !== null),
+          about.over,
+        ),
+      );
+    },
+    async ({ picture, about }, signal) => {
+      const { side, indices, over } = about;
+      const targets = indices.map((index) => ({ side, index }));
+      const of = address(picture);
+      if (others(picture, side) > WHOLE) return askRanked(kernel, of, targets, signal, { over });
+      const lines = await Promise.all(targets.map((target) => askLine(kernel, of, target, signal)));
+      return rankedOf(combine(lines, over));
+    },
+    stop,
+    { outlives: true },
+  );
+}
+
+/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
+export function combine(lines: readonly Line[], over: Over): Line | null {
+  const last = lines.at(-1);
+  if (last === undefined) return null;
+  const values = new Float32Array(last.values.length);
+  const kinds = new Uint8Array(last.values.length);
+  for (let i = 0; i < values.length; i++) {
+    let sum = 0;
+    let open = 0;
+    let nan = false;
+    for (const line of lines) {
+      if (line.kinds[i] === BLOCKED) continue;
+      open++;
+      sum += line.values[i] as number;
+      nan ||= line.kinds[i] === NAN;
+    }
+    values[i] = over === "mean" ? sum / lines.length : sum;
+    kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
+  }
+  return { of: last.of, stage: last.stage, values, kinds };
+}
+
+/** A link of the matrix, with its weight. */
+export interface Pair {
+  readonly query: number;
+  readonly key: number;
+  readonly weight: number;
+}
+
+/** Strongest first; or Python's sentence, or null while nobody knows. */
+export type Strongest = readonly Pair[] | { readonly problem: string } | null;
+
+const PAIRS = 8;
+
+/** The strongest links of a long head once its picture is exact, those to the first token left aside. */
+export function strongestSource(
+  store: Store,
+  kernel: Kernel,
+  isWanted: () => boolean,
+  stop: AbortSignal,
+): ReadonlySignal<Strongest> {
+  const wanted = computed(() => {
+    const picture = store.picture.value;
+    return picture !== null && hasPairs(picture) && picture.sampled === null && isWanted() ? true : null;
+  });
+  return asked<{ picture: Picture; about: true }, NonNullable<Strongest>>(
+    questionOf(store, wanted),
+    () => null,
+    async ({ picture }, signal) => {
+      try {
+        const body = { ...address(picture), count: PAIRS, skip_first: true };
+        const { pairs } = await kernel.request("strongest", body, { signal });
+        return pairs.map(([query, key, weight]) => ({ query, key, weight }));
+      } catch (error) {
+        if (error instanceof KernelError) return { problem: error.message };
+        throw error;
+      }
+    },
+    stop,
+  );
+}
+
+/** Whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest are known. */
+export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
+  return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
+}
+
+/** A row or column of a picture that is exact. */
+export function lineOf(picture: Picture, target: Target): Line | null {
+  const grid = picture.grid;
+  if (grid === null) return null;
+  const { rows, columns } = grid;
+  const of = target;
+  const stage = picture.of.stage;
+  if (target.side === "query") {
+    if (target.index >= rows) return null;
+    const from = target.index * columns;
+    return {
+      of,
+      stage,
+      values: grid.values.subarray(from, from + columns),
+      kinds: grid.kinds.subarray(from, from + columns),
+    };
+  }
+  if (target.index >= columns) return null;
+  const values = new Float32Array(rows);
+  const kinds = new Uint8Array(rows);
+  for (let row = 0; row < rows; row++) {
+    values[row] = grid.values[row * columns + target.index]!;
+    kinds[row] = grid.kinds[row * columns + target.index]!;
+  }
+  return { of, stage, values, kinds };
+}
+
+export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
+  return asked<{ picture: Picture; about: Bin }, Reading>(
+    questionOf(store, bin),
+    ({ picture, about: bin }) => {
+      if (!picture.exact || picture.grid === null || bin.keys.start >= picture.keys) return null;
+      const at = bin.queries.start * picture.grid.columns + bin.keys.start;
+      if (picture.grid.values[at] === undefined) return null;
+      return {
+        bin,
+        query: bin.queries.start,
+        key: bin.keys.start,
+        value: picture.grid.values[at],
+        kind: picture.grid.kinds[at]!,
+      };
+    },
+    async ({ picture, about: bin }, signal) => peak(kernel, picture, bin, signal),
+    stop,
+  );
+}
+
+/** The greatest number in a bin, from the kernel. */
+export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: AbortSignal): Promise<Reading> {
+  const body = {
+    ...address(picture),
+    queries: [bin.queries.start, bin.queries.stop],
+    keys: [bin.keys.start, bin.keys.stop],
+  };
+  const reply = await kernel.request("peak", body, { signal });
+  const value = numberIn(reply.value);
+  const kind = reply.value === null ? BLOCKED : kindOf(value);
+  return {
+    bin,
+    value,
+    kind,
+    query: Number(reply.query ?? bin.queries.start),
+    key: Number(reply.key ?? bin.keys.start),
+  };
+}
+
+function kindOf(value: number): number {
+  if (Number.isNaN(value)) return NAN;
+  if (value === Number.POSITIVE_INFINITY) return PLUS_INF;
+  return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
+}
+
+/** Exact numbers for a window of cells that a person could read, where the picture only has colours. */
+export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
+  const question = computed(() => {
+    const picture = store.picture.value;
+    return picture === null || picture.exact || window.value === null ? null : { picture, window: window.value };
+  });
+  return asked<{ picture: Picture; window: Bin }, Patch>(
+    question,
+    () => null,
+    async ({ picture, window }, signal) => {
+      const { queries, keys } = window;
+      const body = {
+        ...address(picture),
+        queries: [queries.start, queries.stop],
+        keys: [keys.start, keys.stop],
+      };
+      const reply = await kernel.request("cells", body, { signal });
+      return { ...window, grid: await decodeGrid(reply.values, reply.blocked, reply.buffers) };
+    },
+    stop,
+  );
+}
+
+/** Whether what a picture shows is what is selected. */
+export function isCurrent(store: Store): boolean {
+  const picture = store.picture.value;
+  return (
+    picture !== null &&
+    isOf(picture, {
+      layer: store.layer.value,
+      batch: store.batch.value,
+      head: store.pictured.value,
+      stage: store.stage.value,
+      pool: store.pool.value,
+    })
+  );
+}

@@ -1,0 +1,221 @@
+/** What one view of the widget adds to the store: its width, theme and colours, and what the pointer is over. */
+
+import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { isSigned } from "../contract/stages";
+import type { HeadName, ViewName } from "../contract/traits";
+import type { Changed } from "../data/comparison";
+import type { HeadOf } from "../data/survey";
+import { contrast, cssOf } from "../draw/color";
+import { type Brush, makeBrush, type Paints, readPaints } from "../draw/color-mapper";
+import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "../draw/theme";
+import { type Mode, modeOf } from "../geometry/layout";
+import type { Kernel } from "../kernel/kernel";
+import {
+  type Bin,
+  type Ranked,
+  type Reading,
+  rankedSource,
+  readingSource,
+  steady,
+  type Target,
+  type Unranked,
+} from "./queries";
+import type { Store } from "./store";
+
+/** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
+export type Hover =
+  | {
+      readonly bin: Bin /** A link of the graph. */;
+      readonly link?: { readonly head: HeadName; readonly weight: number };
+    }
+  | { readonly target: Target };
+
+/** What of the matrix a heatmap shows, and how large one of its cells is drawn, in pixels. */
+export interface Window extends Bin {
+  readonly cellWidth: number;
+  readonly cellHeight: number;
+}
+
+/** A place to bring into view: at the zoom in force, or close enough to read its cells. */
+export interface Travel {
+  readonly query: number | null;
+  readonly key: number | null;
+  readonly close: boolean;
+}
+
+export interface Ui {
+  readonly store: Store;
+  readonly kernel: Kernel;
+  readonly root: HTMLElement;
+  readonly stop: AbortSignal;
+  /** 0 while the widget is hidden or not yet in the page. */
+  readonly width: Signal<number>;
+  /** With the padding: what decides between narrow and wide. */
+  readonly outer: Signal<number>;
+  readonly unit: Signal<number>;
+  readonly dpr: Signal<number>;
+  readonly font: Signal<string>;
+  readonly theme: Signal<Theme>;
+  readonly mode: ReadonlySignal<Mode>;
+  readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
+  /** From number to colour for the picture in hand. */
+  readonly brush: ReadonlySignal<Brush | null>;
+  /** Where the view's own parts end on the right: toolbar and status end there too. */
+  readonly extent: Signal<number | null>;
+  readonly hover: Signal<Hover | null>;
+  /** The head under the pointer, or the keyboard's, among all heads. */
+  readonly pointedHead: Signal<HeadOf | null>;
+  /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
+  readonly window: Signal<Window | null>;
+  /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
+  readonly change: Signal<Changed | null>;
+  /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
+  readonly travel: Signal<Travel | null>;
+  /** The row or column that the panel ranks: the pinned one, else the hovered one. */
+  readonly target: ReadonlySignal<Target | null>;
+  readonly ranked: ReadonlySignal<Ranked | Unranked | null>;
+  /** The exact number under the pointer, and at the pin. */
+  readonly hovered: ReadonlySignal<Reading | null>;
+  readonly pinned: ReadonlySignal<Reading | null>;
+}
+
+/** The views whose panel ranks a row or column. */
+const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
+
+export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
+  const width = signal(0);
+  const outer = signal(0);
+  const unit = signal(1);
+  const dpr = signal(1);
+  const font = signal("sans-serif");
+  const theme = signal<Theme>("light");
+  const paints = signal<{ sequential: Paints; diverging: Paints } | null>(null);
+  const hover = signal<Hover | null>(null);
+  const extent = signal<number | null>(null);
+
+  const hoverBin = steady(() => {
+    const at = hover.value;
+    return at !== null && "bin" in at ? at.bin : null;
+  });
+  const pinBin = steady<Bin>(() => {
+    const query = store.query.value;
+    const key = store.key.value;
+    return query === null || key === null
+      ? null
+      : { queries: { start: query, stop: query + 1 }, keys: { start: key, stop: key + 1 } };
+  });
+  const hovered = readingSource(store, kernel, hoverBin, stop);
+  const pinned = readingSource(store, kernel, pinBin, stop);
+
+  const target = steady<Target>(() => {
+    const [query, key] = [store.query.value, store.key.value];
+    if (key !== null && (query === null || store.direction.value === "key")) return { side: "key", index: key };
+    if (query !== null) return { side: "query", index: query };
+    const at = hover.value;
+    if (at === null) return null;
+    if ("target" in at) return at.target;
+    const { start, stop: end } = at.bin.queries;
+    if (end - start === 1) return { side: "query", index: start };
+    const peak = hovered.value; // a bin of several queries: the one that its greatest number belongs to
+    return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
+  });
+
+  const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask for their own
+
+  const brush = computed(() => {
+    const picture = store.picture.value;
+    const both = paints.value;
+    if (picture === null || both === null || picture.grid === null) return null;
+    const { color_scale, color_range } = store;
+    return makeBrush(picture, picture.grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
+  });
+
+  const ui: Ui = {
+    store,
+    kernel,
+    root,
+    stop,
+    width,
+    outer,
+    unit,
+    dpr,
+    font,
+    theme,
+    mode: computed(() => modeOf(outer.value, unit.value)),
+    paints,
+    brush,
+    extent,
+    hover,
+    pointedHead: signal<HeadOf | null>(null),
+    window: signal<Window | null>(null),
+    change: signal<Changed | null>(null),
+    travel: signal<Travel | null>(null),
+    target,
+    ranked: rankedSource(store, kernel, listed, stop),
+    hovered,
+    pinned,
+  };
+  const look = watchLook(ui);
+  watchSize(ui, look);
+  return ui;
+}
+
+/** Width comes from ResizeObserver only: a view often begins detached, at width 0. */
+function watchSize({ root, width, outer, dpr, stop }: Ui, attached: () => void): void {
+  const observer = new ResizeObserver((entries) => {
+    const entry = entries[entries.length - 1];
+    const box = entry?.contentRect;
+    if (box === undefined || box.width === 0) return; // hidden: nothing is drawn and the last picture stays
+    if (width.value === 0) attached();
+    dpr.value = window.devicePixelRatio || 1;
+    width.value = box.width;
+    outer.value = entry?.borderBoxSize?.[0]?.inlineSize ?? box.width;
+  });
+  observer.observe(root);
+  stop.addEventListener("abort", () => observer.disconnect(), { once: true });
+}
+
+/** Theme, font and colours follow the host, live. Returns what reads them again. */
+function watchLook(ui: Ui): () => void {
+  const { root, store, stop, paints, unit, font, theme } = ui;
+  let last = "";
+  const read = () => {
+    const preference = store.theme.value;
+    const found = detectTheme(root, preference);
+    root.dataset.host = detectHost(root);
+    root.dataset.theme = found;
+    root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
+    // On a page of its own colour the widget sits on that page, where the host has no name for it.
+    const page = root.dataset.host === "other" && preference === "auto" ? pageColor(root) : undefined;
+    if (page === undefined) root.style.removeProperty("--aw-bg");
+    else root.style.setProperty("--aw-bg", cssOf(page));
+    root.removeAttribute("data-dim-greys");
+    const style = getComputedStyle(root);
+    const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
+    const next = size > 0 && root.dataset.host === "jupyter" ? size / 13 : 1;
+    root.style.setProperty("--aw-u", `${next}px`);
+    const seen = readPaints(style, found, store.palette.value);
+    root.toggleAttribute("data-dim-greys", contrast(seen.ink3, seen.page) < 4.5);
+    root.style.setProperty("--aw-plate", seen.plate);
+    const now = [found, store.palette.value, style.backgroundColor, style.color].join();
+    batch(() => {
+      unit.value = next;
+      theme.value = found;
+      font.value = style.fontFamily || "sans-serif";
+      if (now !== last) paints.value = seen;
+    });
+    last = now;
+  };
+  let later: ReturnType<typeof setTimeout> | undefined;
+  const readSoon = () => {
+    read();
+    clearTimeout(later);
+    later = setTimeout(read, 300); // a host names its new theme before its style sheet is in force
+  };
+  watchTheme(root, readSoon, stop);
+  const ends = [effect(() => read()), () => clearTimeout(later)];
+  stop.addEventListener("abort", () => {
+    for (const end of ends) end();
+  });
+  return read;
+}

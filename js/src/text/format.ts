@@ -1,0 +1,166 @@
+/** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
+
+import { isSigned } from "../contract/stages";
+import type { ColorScaleName, Stage } from "../contract/traits";
+
+const MINUS = "−";
+/** Below this a number is written with an exponent. */
+const TINY = 1e-4;
+/** From here on too. */
+const HUGE = 1e5;
+
+/** In a cell: about four characters. Weights below .005 are left to the colour. */
+export function cellNumber(value: number, stage: Stage): string {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "" : infinite(value);
+  if (stage === "weights") return Math.abs(value) < 0.005 ? "" : withoutZero(fixed(value, 2));
+  if (value === 0) return "0";
+  for (const decimals of [2, 1, 0]) {
+    const text = fixed(value, decimals);
+    if (text.length <= 4) return text;
+  }
+  return exponential(value, 0);
+}
+
+/** In a list: four decimals for weights, three for scores. */
+export function listNumber(value: number, stage: Stage): string {
+  if (!Number.isFinite(value)) return infinite(value);
+  if (value === 0) return "0";
+  const decimals = stage === "weights" ? 4 : 3;
+  const size = Math.abs(value);
+  if (size < TINY || size >= HUGE || Number(size.toFixed(decimals)) === 0) return exponential(value, 1);
+  const text = fixed(value, decimals);
+  return stage === "weights" ? withoutZero(text) : text;
+}
+
+/** In the status line: six decimals. */
+export function statusNumber(value: number): string {
+  if (!Number.isFinite(value)) return infinite(value);
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size < TINY || size >= HUGE) return exponential(value, 3);
+  const looksLikeOne = size !== 1 && size.toFixed(6) === "1.000000";
+  return fixed(value, looksLikeOne ? 8 : 6);
+}
+
+/** `16,384` */
+export function count(value: number): string {
+  return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** `90 %` of a share of .9 */
+export function percent(share: number, decimals = 0): string {
+  return Number.isFinite(share) ? `${fixed(100 * share, decimals)} %` : infinite(share);
+}
+
+/** A change, with its sign: `+.0489` */
+export function signed(value: number, stage: Stage = "weights"): string {
+  const text = listNumber(value, stage);
+  return value > 0 && Number.isFinite(value) ? `+${text}` : text;
+}
+
+export interface LegendTick {
+  value: number;
+  text: string;
+}
+
+/**
+ * Where a legend is labelled: at both exact ends and at round values between, at most four in all and none closer to its
+ * neighbour than `minGap` of the legend. Weights run from `low` to `high`, and on a log scale show the powers of ten
+ * above a thousandth of `high`; all other stages are symmetric: −m, 0, m.
+ */
+export function legendTicks(
+  low: number,
+  high: number,
+  scale: ColorScaleName,
+  stage: Stage,
+  minGap = 0.14,
+): LegendTick[] {
+  if (isSigned(stage)) {
+    const most = Math.max(Math.abs(low), Math.abs(high));
+    return (most > 0 ? [-most, 0, most] : [0]).map((value) => ({ value, text: endText(value, stage) }));
+  }
+  if (!(high > low)) return [{ value: high, text: endText(high, stage) }];
+  const isLog = scale === "log" && high > 0;
+  const start = isLog ? Math.max(low, high / 1000) : low;
+  const place = isLog
+    ? (value: number) => Math.log(value / start) / Math.log(high / start)
+    : (value: number) => (value - start) / (high - start);
+  const inner = isLog ? powersOfTen(start, high) : roundValues(start, high, place, minGap);
+  const kept = inner.filter((value) => place(value) <= 1 - minGap);
+  const first = kept[0];
+  const needsStart = first === undefined || place(first) >= minGap;
+  return [
+    ...(needsStart ? [{ value: start, text: endText(start, stage) }] : []),
+    ...kept.map((value) => ({ value, text: roundText(value) })),
+    { value: high, text: endText(high, stage) },
+  ];
+}
+
+/** Round values strictly between: by the step that ends exactly at `high`, else by the smallest that leaves room. */
+function roundValues(low: number, high: number, place: (value: number) => number, minGap: number): number[] {
+  const unit = 10 ** Math.floor(Math.log10(high - low));
+  const candidates = [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5].map((step) => step * unit);
+  let smallest: number[] | null = null;
+  for (const step of candidates) {
+    if (step < minGap * (high - low)) continue;
+    const values = multiples(step, low, high).filter((value) => place(value) >= minGap && place(value) <= 1 - minGap);
+    if (values.length > 2) continue;
+    const endsAt = high / step;
+    if (values.length > 0 && low === 0 && Math.abs(endsAt - Math.round(endsAt)) < 1e-6) return values;
+    smallest ??= values;
+  }
+  return smallest ?? [];
+}
+
+function multiples(step: number, low: number, high: number): number[] {
+  const values: number[] = [];
+  for (let index = Math.floor(low / step) + 1; index * step < high; index++) {
+    values.push(Number((index * step).toPrecision(12)));
+  }
+  return values;
+}
+
+function powersOfTen(low: number, high: number): number[] {
+  const values: number[] = [];
+  for (let power = Math.ceil(Math.log10(low) - 1e-9); ; power++) {
+    const value = Number(`1e${power}`);
+    if (value >= high) return values;
+    values.push(value);
+  }
+}
+
+/** All the digits of a round number. */
+function roundText(value: number): string {
+  if (value !== 0 && Math.abs(value) < TINY) return exponential(value, 0);
+  return withoutZero(String(Number(value.toPrecision(3)))).replace("-", MINUS);
+}
+
+/** Two digits of a weight, one decimal of a score. */
+function endText(value: number, stage: Stage): string {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size < TINY || size >= HUGE) return exponential(value, 1);
+  if (stage === "weights") return roundText(Number(value.toPrecision(2)));
+  if (size < 1) return fixed(value, Math.min(4, 1 - Math.floor(Math.log10(size))));
+  return size < 100 ? fixed(value, 1) : count(value);
+}
+
+function infinite(value: number): string {
+  return Number.isNaN(value) ? "NaN" : value > 0 ? "+∞" : `${MINUS}∞`;
+}
+
+/** Never `−0.00`. */
+function fixed(value: number, decimals: number): string {
+  const text = value.toFixed(decimals);
+  if (!text.startsWith("-")) return text;
+  return Number(text) === 0 ? text.slice(1) : text.replace("-", MINUS);
+}
+
+/** `3.1e−7` */
+function exponential(value: number, decimals: number): string {
+  return value.toExponential(decimals).replace("e+", "e").replaceAll("-", MINUS);
+}
+
+function withoutZero(text: string): string {
+  return text.replace(/^([−-]?)0\./, "$1.");
+}

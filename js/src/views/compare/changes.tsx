@@ -1,0 +1,223 @@
+/** What changes for a query over its keys, or for a key over its queries: A hollow, B solid, and the numbers. */
+
+import { px, Token } from "../../components/dom";
+import { isNamed } from "../../components/phrases";
+import { axisTicks, type ChangeRow, type Changes, changesIn, type Shown } from "../../data/comparison";
+import { count, listNumber, signed } from "../../text/format";
+import type { Lens } from "./place-space";
+
+const ROWS = 12;
+const NARROW_ROWS = 9;
+const ROW = 22;
+const LETTERS = { a: "A", b: "B" } as const;
+const SIDES = ["a", "b"] as const;
+
+export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | null }) {
+  const { store } = ui;
+  if (comparison === null) return <div style={{ minHeight: px((ROW * (ROWS + 1) + 60) * ui.unit.value) }} />;
+  const most = ui.mode.value === "narrow" ? NARROW_ROWS : ROWS;
+  const [query, key] = [store.query.value, store.key.value];
+  const target = ui.target.value;
+  const pinned = query !== null || key !== null || ui.lost.value;
+  const found = pinned
+    ? ofPin(ui, comparison)
+    : target === null
+      ? null
+      : changesIn(comparison, target.side, target.index);
+  const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
+  return (
+    <div
+      style={{
+        minHeight: px((ROW * rows + 56) * ui.unit.value),
+        maxWidth: ui.extent.value === null ? "" : px(ui.extent.value),
+      }}
+    >
+      {found === null ? (
+        <p class="aw-prompt">{whyNothing(ui, pinned)}</p>
+      ) : (
+        <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />
+      )}
+    </div>
+  );
+}
+
+/** What Python says of the pin; until it does, what the pictures say. */
+function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
+  const [query, key, said] = [store.query.value, store.key.value, store.changes.value];
+  if (lost.value || said === null) return said;
+  const { layer, batch, head } = comparison.of;
+  const pin = [query === null ? null : comparison.queries.a(query), key === null ? null : comparison.keys.a(key)];
+  const of = [layer, batch, head, comparison.against, ...pin];
+  const same = [said.of.layer, said.of.batch, said.of.head, said.of.against, said.query, said.key];
+  if (of.every((part, at) => part === same[at])) return said;
+  return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
+}
+
+function whyNothing({ store, lost }: Lens, pinned: boolean): string {
+  if (!pinned) return "Point at a row to see what changes for it. Click to keep it.";
+  if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
+  if (store.query.value === null) return "Of a key of a long head the changes are not listed: pin a query.";
+  return "";
+}
+
+interface ListProps {
+  readonly ui: Lens;
+  readonly found: Changes;
+  readonly comparison: Shown;
+  readonly pinned: boolean;
+  readonly most: number;
+}
+
+/** What a query attends to, or which queries attend to a key: A hollow, B solid, and the numbers. */
+function List({ ui, found, comparison, pinned, most }: ListProps) {
+  const { store } = ui;
+  const byQuery = found.side === "query";
+  const [ownLabels, otherLabels] = byQuery
+    ? [store.queryLabels.value, store.keyLabels.value]
+    : [store.keyLabels.value, store.queryLabels.value];
+  const own = byQuery ? comparison.queries.of(found.query ?? -1) : comparison.keys.of(found.key ?? -1);
+  const chosen = byQuery ? store.key.value : store.query.value;
+  const first = found.rows.slice(0, most);
+  const kept = found.rows.find(({ place }, at) => place === chosen && at >= most);
+  const rows = kept === undefined ? first : [...first.slice(0, -1), kept];
+  const left = found.rows.filter((row) => !rows.includes(row));
+  const sums = {
+    a: found.rest.a + sum(left, "a"),
+    b: found.rest.b + sum(left, "b"),
+    count: found.rest.count + left.length,
+  };
+  const finite = rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite);
+  const ticks = axisTicks(Math.max(...finite, 0));
+  const end = ticks.at(-1)!;
+  const names = { a: store.sides.value?.[0] ?? "A", b: found.of.against };
+  const select = (place: number) =>
+    own === null ? undefined : store.select(byQuery ? { query: own, key: place } : { query: place, key: own });
+  const what = byQuery ? "keys" : "queries";
+  return (
+    <>
+      <div class="aw-changes-head">
+        {own !== null && (
+          <span class={pinned ? "aw-pill" : "aw-name"}>
+            {isNamed(ownLabels, own) ? "" : `${found.side} `}
+            <Token labels={ownLabels} index={own} subscript />
+          </span>
+        )}
+        <span>{byQuery ? "attends to" : "is attended to by"}</span>
+        <span class="aw-changes-sides">
+          {SIDES.map((side) => (
+            <span key={side}>
+              <i class="aw-dot" data-side={side} />
+              <bdi title={names[side]}>
+                {names[side] === LETTERS[side] ? LETTERS[side] : `${LETTERS[side]} ${names[side]}`}
+              </bdi>
+            </span>
+          ))}
+        </span>
+      </div>
+      <div class="aw-change aw-change-top">
+        <span />
+        <span class="aw-change-plot">
+          {ticks.map((tick) => (
+            <span class="aw-value" key={tick} style={{ left: `${(100 * tick) / end}%` }}>
+              {tickText(tick)}
+            </span>
+          ))}
+        </span>
+        <span>A</span>
+        <span>B</span>
+        <span>B − A</span>
+      </div>
+      <ol class="aw-change-list" aria-label={byQuery ? "attends to" : "is attended to by"}>
+        {rows.map((row) => (
+          <li key={row.place}>
+            <button
+              type="button"
+              class="aw-change"
+              aria-current={row.place === chosen || undefined}
+              onClick={() => select(row.place)}
+            >
+              <span
+                class={row.place === chosen ? "aw-token aw-pill" : "aw-token"}
+                data-special={otherLabels.at(row.place).special || undefined}
+                title={otherLabels.at(row.place).text}
+              >
+                <Token labels={otherLabels} index={row.place} subscript />
+              </span>
+              <Dumbbell row={row} ticks={ticks} />
+              <span>{weightOf(row.a)}</span>
+              <span>{weightOf(row.b)}</span>
+              <span class="aw-number">{row.value === null ? "" : signed(row.value)}</span>
+            </button>
+          </li>
+        ))}
+        {sums.count > 0 && (
+          <li class="aw-change aw-rest">
+            <span class="aw-token">
+              {count(sums.count)} more {what}
+            </span>
+            <span />
+            <span>{listNumber(sums.a, "weights")}</span>
+            <span>{listNumber(sums.b, "weights")}</span>
+            <span class="aw-number">{signed(sums.b - sums.a)}</span>
+          </li>
+        )}
+        {found.only?.map(
+          (only, index) =>
+            only.count > 0 && (
+              <li class="aw-change aw-rest" key={LETTERS[SIDES[index]!]}>
+                <span class="aw-token">
+                  {count(only.count)} only in {LETTERS[SIDES[index]!]}
+                </span>
+                <span />
+                <span>{index === 0 ? listNumber(only.sum, "weights") : ""}</span>
+                <span>{index === 1 ? listNumber(only.sum, "weights") : ""}</span>
+                <span />
+              </li>
+            ),
+        )}
+        {found.masked > 0 && (
+          <li class="aw-change aw-rest">
+            <span class="aw-token">{count(found.masked)} masked in both</span>
+          </li>
+        )}
+      </ol>
+    </>
+  );
+}
+
+const sum = (rows: readonly ChangeRow[], side: "a" | "b") => rows.reduce((total, row) => total + (row[side] ?? 0), 0);
+const weightOf = (value: number | null) =>
+  value === null ? <i class="aw-masked">masked</i> : listNumber(value, "weights");
+const tickText = (value: number) => String(value).replace(/^0\./, ".");
+
+/** A hollow, B solid, the change as a line between them; a slash at 0 where a side is masked. */
+function Dumbbell({ row, ticks }: { row: ChangeRow; ticks: readonly number[] }) {
+  const end = ticks.at(-1)!;
+  const at = (value: number | null) => 100 * Math.min(1, Math.max(0, (value ?? 0) / end));
+  const [a, b] = [at(row.a), at(row.b)];
+  const drawn = [row.a, row.b].every((value) => value === null || Number.isFinite(value));
+  return (
+    <span class="aw-change-plot">
+      {ticks.map((tick) => (
+        <i class="aw-change-tick" key={tick} style={{ left: `${(100 * tick) / end}%` }} />
+      ))}
+      {drawn && row.value !== null && (
+        <>
+          <i
+            class="aw-change-line"
+            data-down={row.value < 0 || undefined}
+            style={{ left: `${Math.min(a, b)}%`, width: `${Math.abs(b - a)}%` }}
+          />
+          {SIDES.map((side) => (
+            <i
+              class={row[side] === null ? "aw-slash" : "aw-dot"}
+              data-side={side}
+              key={side}
+              style={{ left: `${side === "a" ? a : b}%` }}
+            />
+          ))}
+        </>
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,129 @@
+/** A comparison as the parts of a heatmap see it: places that both sides have in the place of positions, changes for numbers. */
+
+import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
+import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
+import type { Pin } from "../../contract/traits";
+import { type Changed, changedAt, labelsOf, type Places, type Shown } from "../../data/comparison";
+import { asked, type Bin, numberIn, type Reading, steady } from "../../state/queries";
+import type { Store } from "../../state/store";
+import type { Hover, Ui } from "../../state/ui";
+
+/** What the parts of a heatmap know of the widget, with the places that both sides have for positions. */
+export interface Lens extends Ui {
+  readonly changed: ReadonlySignal<Changed | null>;
+  /** Whether something is pinned that the other side has not. */
+  readonly lost: ReadonlySignal<boolean>;
+}
+
+export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Lens {
+  const { store, stop } = outer;
+  const placeOf = (places: Places | undefined, position: number | null) =>
+    position === null || places === undefined ? null : places.of(position);
+  const query = computed(() => placeOf(comparison.value?.queries, store.query.value));
+  const key = computed(() => placeOf(comparison.value?.keys, store.key.value));
+  const back = (places: Places | undefined, place: number | null) =>
+    place === null || places === undefined ? place : places.a(place);
+  const positions = <T extends { query?: number | null; key?: number | null }>(change: T): T => ({
+    ...change,
+    ...(change.query === undefined ? {} : { query: back(comparison.value?.queries, change.query) }),
+    ...(change.key === undefined ? {} : { key: back(comparison.value?.keys, change.key) }),
+  });
+  const lens: Store = {
+    ...store,
+    query,
+    key,
+    picture: computed(() => comparison.value?.pictures.a ?? null),
+    queryLabels: computed(() => {
+      const places = comparison.value?.queries;
+      return places === undefined ? store.queryLabels.value : labelsOf(store.queryLabels.value, places);
+    }),
+    keyLabels: computed(() => {
+      const places = comparison.value?.keys;
+      return places === undefined ? store.keyLabels.value : labelsOf(store.keyLabels.value, places);
+    }),
+    shownPins: computed(() =>
+      store.shownPins.value.map(
+        ([q, k]): Pin => [placeOf(comparison.value?.queries, q), placeOf(comparison.value?.keys, k)],
+      ),
+    ),
+    select: (change) => store.select(positions(change)),
+    addPin(q, k) {
+      const at = positions({ query: q, key: k });
+      store.addPin(at.query, at.key);
+    },
+  };
+  const pinBin = steady<Bin>(() =>
+    query.value === null || key.value === null
+      ? null
+      : {
+          queries: { start: query.value, stop: query.value + 1 },
+          keys: { start: key.value, stop: key.value + 1 },
+        },
+  );
+  const hover = signal<Hover | null>(null);
+  const hoverBin = steady<Bin>(() => {
+    const at = hover.value;
+    return at !== null && "bin" in at ? at.bin : null;
+  });
+  const hoveredChange = changeSource(outer, comparison, hoverBin, stop);
+  const pinnedChange = changeSource(outer, comparison, pinBin, stop);
+  return {
+    ...outer,
+    store: lens,
+    hover,
+    target: computed(() => {
+      const at = hover.value;
+      if (at === null) return null;
+      return "target" in at ? at.target : { side: "query" as const, index: at.bin.queries.start };
+    }),
+    lost: computed(() => {
+      const [q, k] = [store.query.value, store.key.value];
+      return (q !== null && query.value === null) || (k !== null && key.value === null);
+    }),
+    hovered: computed(() => readingOf(hoveredChange.value)),
+    pinned: computed(() => readingOf(pinnedChange.value)),
+    changed: computed(() => (hoverBin.value === null ? pinnedChange.value : hoveredChange.value)),
+  };
+}
+
+/** The exact numbers of some places: from the pictures, or from the kernel. */
+function changeSource(
+  { kernel, store }: Ui,
+  comparison: ReadonlySignal<Shown | null>,
+  bin: ReadonlySignal<Bin | null>,
+  stop: AbortSignal,
+): ReadonlySignal<Changed | null> {
+  const question = computed(() => {
+    const of = comparison.value;
+    return of === null || bin.value === null ? null : { picture: of.pictures.a, of, bin: bin.value };
+  });
+  return asked<{ picture: Picture; of: Shown; bin: Bin }, Changed>(
+    question,
+    ({ of, bin }) => changedAt(of, bin),
+    ({ of, bin }, signal) => askChange({ kernel, store }, of, bin, signal),
+    stop,
+  );
+}
+
+export async function askChange(
+  { kernel }: Pick<Ui, "kernel" | "store">,
+  of: Shown,
+  bin: Bin,
+  signal: AbortSignal,
+): Promise<Changed> {
+  const { layer, batch: sample, head, stage } = of.of;
+  const body = {
+    ...{ layer, batch: sample, head, stage, against: of.against },
+    queries: [bin.queries.start, bin.queries.stop],
+    keys: [bin.keys.start, bin.keys.stop],
+  };
+  const { value, a, b, query, key } = await kernel.request("change", body, { signal });
+  const number = (one: number | string | null) => (one === null ? null : numberIn(one));
+  return { bin, query, key, a: number(a), b: number(b), value: number(value), of };
+}
+
+function readingOf(changed: Changed | null): Reading | null {
+  if (changed === null) return null;
+  const { bin, query, key, value } = changed;
+  return { bin, query, key, value: value ?? Number.NaN, kind: value === null ? BLOCKED : NUMBER };
+}

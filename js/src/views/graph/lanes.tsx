@@ -1,0 +1,375 @@
+/** The graph's columns: tokens, gaps where tokens are folded away, bars by head with their mean, the heads' legend. */
+
+import { pinLine } from "../../components/axis-labels";
+import { px } from "../../components/dom";
+import { headWords, isNamed, sentence } from "../../components/phrases";
+import { BLOCKED, NAN } from "../../contract/decode";
+import type { Side } from "../../contract/traits";
+import { labelFont } from "../../geometry/layout";
+import type { Known } from "../../state/queries";
+import type { Ui } from "../../state/ui";
+import { count, listNumber } from "../../text/format";
+import { type Labels, shorten } from "../../text/tokens";
+import type { Lane } from "./geometry";
+import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW } from "./model";
+
+export const HEADER = 34;
+const BARS_FROM = 0.01;
+/** Partners that a head gives so much are bold. */
+const BOLD_FROM = 0.1;
+
+/** Both columns of tokens, the bars by head and their mean. */
+export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
+  const { store } = ui;
+  const frame = model.frame.value;
+  if (frame === null) return null;
+  const unit = ui.unit.value;
+  const { queries, keys } = model.lanes.value;
+  const top = HEADER * unit;
+  const focus = model.focus.value;
+  const partners = partnersOf(ui, model);
+  const heads = store.drawnHeads.value;
+  const byHead = heads.length > 1;
+  const valueSide = focus?.side === "key" ? "query" : "key";
+  const prompted = focus === null ? prompt(ui, model) : problemOf(model);
+  return (
+    <>
+      <span class="aw-graph-head" style={{ right: px(frame.width - frame.queryRight) }}>
+        Query
+      </span>
+      <span class="aw-graph-head" style={{ left: px(frame.keyLeft) }}>
+        Key
+      </span>
+      {focus !== null && frame.barWidth > 0 && (
+        <span class="aw-graph-head" style={{ left: px(frame.barLeft) }}>
+          {byHead ? "Weight by head" : "Weight"}
+          {valueSide === "query" ? ", of each query" : ""}
+        </span>
+      )}
+      {focus !== null && byHead && (
+        <span class="aw-graph-head" style={{ right: px(frame.width - frame.meanRight) }}>
+          Mean
+        </span>
+      )}
+      <TokenColumn
+        side="query"
+        lane={queries}
+        labels={store.queryLabels.value}
+        {...{ ui, model, frame, top, partners }}
+      />
+      <TokenColumn side="key" lane={keys} labels={store.keyLabels.value} {...{ ui, model, frame, top, partners }} />
+      {focus !== null && <Bars {...{ ui, model, frame, top }} />}
+      {prompted !== null && frame.barWidth > 0 && (
+        <p
+          class="aw-prompt"
+          style={{ position: "absolute", left: px(frame.barLeft), top: px(top), width: px(frame.barWidth) }}
+        >
+          {prompted}
+        </p>
+      )}
+    </>
+  );
+}
+
+/** Tokens whose label is bold: strong partners of the one in focus; both ends of a band that is pointed at. */
+function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>> {
+  const query = new Set<number>();
+  const key = new Set<number>();
+  const side = model.focus.value?.side;
+  for (const band of model.bands.value.bands) {
+    if (band.weight >= BOLD_FROM) (side === "query" ? key : query).add(side === "query" ? band.key : band.query);
+  }
+  const at = ui.hover.value;
+  if (at !== null && "bin" in at) {
+    query.add(at.bin.queries.start);
+    key.add(at.bin.keys.start);
+  }
+  return { query, key };
+}
+
+/** Python's sentence, where the links of the token in focus are not known. */
+function problemOf(model: GraphModel): string | null {
+  const line = model.lines.value.find((each) => each !== null && "problem" in each);
+  return line && "problem" in line ? sentence(line.problem) : null;
+}
+
+/** What is drawn while nothing is in focus, and what to do. */
+function prompt({ store }: Ui, model: GraphModel): string {
+  if (model.isLong.value) {
+    const strongest = model.strongest.value;
+    if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
+    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, first token aside.`;
+    return `${pairs} Point at a token to see its links. Click to keep it.`;
+  }
+  if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
+  const most = Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW);
+  const byQuery = store.direction.value === "query";
+  const what = most === 1 ? (byQuery ? "key" : "query") : byQuery ? "keys" : "queries";
+  const each = `strongest ${what} of each ${byQuery ? "query" : "key"}`;
+  const [drawn, total] = [model.curves.value.length, model.total.value];
+  const cut = drawn < total ? `: the ${count(drawn)} strongest of ${count(total)} links` : "";
+  return `The ${most === 1 ? "" : `${most} `}${each}${cut}. Point at a token to see its links. Click to keep it.`;
+}
+
+interface LaneProps {
+  readonly side: Side;
+  readonly lane: Lane;
+  readonly labels: Labels;
+  readonly ui: Ui;
+  readonly model: GraphModel;
+  readonly frame: Frame;
+  readonly top: number;
+  readonly partners: Record<Side, ReadonlySet<number>>;
+}
+
+function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: LaneProps) {
+  const unit = ui.unit.value;
+  const focus = model.focus.value;
+  const isOwn = (index: number) => focus?.side === side && focus.index === index;
+  const isPartner = (index: number) => partners[side].has(index);
+  const rows =
+    lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
+  const x = side === "query" ? { right: px(frame.width - frame.queryRight) } : { left: px(frame.keyLeft) };
+  return (
+    <>
+      {rows.map((row, at) => {
+        const y = row.kind === "token" ? (lane.y(row.index) as number) : (at + 0.5) * lane.pitch;
+        const place = { ...x, top: px(top + y), transform: "translateY(-50%)" };
+        if (row.kind === "gap") {
+          return (
+            <span class="aw-label aw-graph-gap" key={`gap${at}`} style={place}>
+              ⋯ {count(row.count)} {row.count === 1 ? "token" : "tokens"}
+            </span>
+          );
+        }
+        return (
+          <GraphLabel
+            key={row.index}
+            index={row.index}
+            pitch={lane.pitch * lane.step}
+            own={isOwn(row.index)}
+            partner={isPartner(row.index)}
+            room={side === "query" ? frame.queryRoom : frame.keyRoom}
+            {...{ side, labels, ui, model, place, unit }}
+          />
+        );
+      })}
+    </>
+  );
+}
+
+/** All tokens, or every k-th where they crowd, beside those that must be named. */
+function plainRows(lane: Lane, total: number, must: (index: number) => boolean) {
+  const rows: { kind: "token"; index: number }[] = [];
+  const named: number[] = [];
+  for (let i = 0; i < total; i++) if (must(i)) named.push(i);
+  const near = lane.step > 1 ? 14 / lane.pitch : 0;
+  for (let i = 0; i < total; i++) {
+    if (named.includes(i) || (i % lane.step === 0 && named.every((n) => Math.abs(n - i) >= near))) {
+      rows.push({ kind: "token", index: i });
+    }
+  }
+  return rows;
+}
+
+function isPinned({ store }: Ui, side: Side, index: number): boolean {
+  return store.shownPins.value.some((pin) => pin[side === "query" ? 0 : 1] === index);
+}
+
+interface GraphLabelProps {
+  readonly index: number;
+  readonly side: Side;
+  readonly labels: Labels;
+  readonly ui: Ui;
+  readonly model: GraphModel;
+  readonly place: Record<string, string>;
+  readonly unit: number;
+  readonly pitch: number;
+  readonly room: number;
+  readonly own: boolean;
+  readonly partner: boolean;
+}
+
+function GraphLabel(props: GraphLabelProps) {
+  const { index, side, labels, ui, model, place, unit, pitch, room, own, partner } = props;
+  const { store } = ui;
+  const label = labels.at(index);
+  const active = (side === "query" ? store.query : store.key).value === index;
+  const pinned = isPinned(ui, side, index);
+  const font = labelFont(pitch, unit);
+  const weight = pinned || own || partner ? 600 : 400;
+  const measure = model.measure.value;
+  const rest = label.subscript === "" ? 0 : measure(label.subscript, Math.max(9, font * 0.75), weight) + 2;
+  const text = shorten(label.text, room - rest, (piece) => measure(piece, font, weight));
+  const pill = active ? "aw-label aw-pill" : pinned ? "aw-label aw-pill-outline" : "aw-label";
+  const shift = pinned ? { margin: `0 ${-6 * unit}px` } : {};
+  return (
+    <button
+      type="button"
+      tabIndex={-1}
+      class={pill}
+      data-special={label.special || undefined}
+      data-hovered={(!pinned && (own || partner)) || undefined}
+      title={label.text}
+      style={{ ...place, ...shift, fontSize: px(font * unit), lineHeight: px(Math.min(16, font + 4) * unit) }}
+      onPointerEnter={(event: PointerEvent) => {
+        if (event.pointerType !== "touch") ui.hover.value = { target: { side, index } };
+      }}
+      onPointerLeave={() => {
+        ui.hover.value = null;
+      }}
+      onPointerDown={(event: PointerEvent) => event.preventDefault()}
+      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+    >
+      <bdi>{text}</bdi>
+      {label.subscript !== "" && <sub>{label.subscript}</sub>}
+    </button>
+  );
+}
+
+/** For the token in focus: each partner's weight by head as bars, and their mean as a number. */
+function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Frame; top: number }) {
+  const { store } = ui;
+  const unit = ui.unit.value;
+  const focus = model.focus.value;
+  const lines = model.lines.value;
+  if (focus === null || lines.length === 0 || lines.every((line) => line === null)) return null;
+  const side = focus.side === "query" ? "key" : "query";
+  const other = model.lanes.value[side === "key" ? "keys" : "queries"];
+  const colors = model.colors.value;
+  const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
+  const total = side === "key" ? store.facts.value.keys : store.facts.value.queries;
+  const shown =
+    other.rows.length > 0
+      ? other.rows.flatMap((row) => (row.kind === "token" ? row.index : []))
+      : Array.from({ length: total }, (_, index) => index);
+  const rows = [];
+  let last = Number.NEGATIVE_INFINITY;
+  for (const index of shown) {
+    const y = other.y(index);
+    if (y === null || y - last < 11 * unit) continue;
+    const known = lines.map((line) => weightAt(line, index));
+    if (known.every((weight) => weight === undefined)) continue; // not among the strongest
+    last = y;
+    const weights = known.map((weight) => weight || 0);
+    const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
+    rows.push({ index, y, weights, mean, word: wordAt(lines, index) });
+  }
+  return (
+    <>
+      {rows.map(({ index, y, weights, mean, word }) => (
+        <span
+          key={index}
+          class="aw-graph-row"
+          data-faint={(word === null && mean < BARS_FROM) || word === "masked" || undefined}
+          data-bad={word === "NaN" || undefined}
+        >
+          {frame.barWidth > 0 &&
+            weights.map((weight, head) =>
+              weight < BARS_FROM ? null : (
+                <i
+                  key={head}
+                  data-faint={weight < store.threshold.value || undefined}
+                  style={{
+                    left: px(frame.barLeft),
+                    top: px(top + y + (head - (weights.length - 1) / 2) * apart - tall / 2),
+                    width: px(Math.max(2, weight * frame.barWidth)),
+                    height: px(tall),
+                    background: colors[head],
+                  }}
+                />
+              ),
+            )}
+          <span style={{ right: px(frame.width - frame.meanRight), top: px(top + y) }}>
+            {word ?? (weights.length > 1 ? short(mean, 3) : listNumber(mean, "weights"))}
+          </span>
+        </span>
+      ))}
+    </>
+  );
+}
+
+/** How tall the bars of one row are and how far apart, in whole device pixels: all bars are equally tall then. */
+export function barsOf(pitch: number, heads: number, unit: number, dpr: number): { tall: number; apart: number } {
+  if (heads === 1) return { tall: Math.min(8 * unit, pitch - 2), apart: 0 };
+  const whole = (length: number) => Math.max(1, Math.floor(length * dpr + 1e-6)) / dpr;
+  const room = pitch - 4 * unit;
+  const apart = whole(Math.min(4 * unit, room / heads));
+  if (apart * heads > room) return { tall: 1 / dpr, apart: room / heads }; // more heads than pixels: they overlap
+  return { tall: whole(Math.min(3 * unit, apart * 0.75)), apart };
+}
+
+/** A weight that is known. */
+function weightAt(line: Known | null, index: number): number | undefined {
+  if (line === null || "problem" in line) return undefined;
+  if ("values" in line) return line.values[index];
+  return line.ranking.values[line.ranking.top.indexOf(index)];
+}
+
+/** What stands in place of a number: masked in every head, or NaN in one. */
+function wordAt(lines: readonly (Known | null)[], index: number): string | null {
+  const kinds = lines.map((line) => (line !== null && "kinds" in line ? line.kinds[index] : undefined));
+  if (kinds.includes(NAN)) return "NaN";
+  return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
+}
+
+/** The colour of each head, and what it attends to most. */
+export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
+  const { store } = ui;
+  const heads = store.drawnHeads.value;
+  const focus = model.focus.value;
+  const colors = model.colors.value;
+  const others = (focus?.side === "key" ? store.queryLabels : store.keyLabels).value;
+  if (heads.length === 1 && focus === null) return null;
+  let aside = false;
+  return (
+    <>
+      {heads.map((head, place) => {
+        const line = model.lines.value[place];
+        const { best, skipped } = line ? strongestOf(line, others) : { best: null, skipped: false };
+        aside ||= skipped;
+        return (
+          <span class="aw-graph-key" key={head}>
+            <i style={{ background: colors[place] }} />
+            <b>{headWords(head)}</b>
+            {line && isBlocked(line) && <span>nothing allowed</span>}
+            {best !== null && (
+              <span>
+                {focus?.side === "key" ? "most from " : "most to "}
+                {isNamed(others, best.other) ? "" : focus?.side === "key" ? "query " : "key "}
+                <bdi>{others.at(best.other).text}</bdi>
+                {others.at(best.other).subscript && <sub>{others.at(best.other).subscript}</sub>}{" "}
+                {short(best.weight, 2)}
+              </span>
+            )}
+          </span>
+        );
+      })}
+      {aside && <span class="aw-graph-aside">special tokens aside</span>}
+    </>
+  );
+}
+
+/** A weight to a few decimals, without its leading zero. */
+function short(weight: number, decimals: number): string {
+  return weight.toFixed(decimals).replace(/^0\./, ".");
+}
+
+function isBlocked(line: Known): boolean {
+  if ("ranking" in line) return line.ranking.blocked > 0 && line.ranking.allowed + line.ranking.nan === 0;
+  return "kinds" in line && line.kinds.every((kind) => kind === BLOCKED);
+}
+
+type Partner = ReturnType<typeof knownOf>[number];
+
+/** The strongest partner that is not a special token, if there is one. */
+function strongestOf(line: Known, labels: Labels): { best: Partner | null; skipped: boolean } {
+  let best: Partner | null = null;
+  let any: Partner | null = null;
+  for (const one of knownOf(line)) {
+    if (!(one.weight > 0)) continue;
+    if (one.weight > (any?.weight ?? 0)) any = one;
+    if (one.weight > (best?.weight ?? 0) && !labels.at(one.other).special) best = one;
+  }
+  return best === null ? { best: any, skipped: false } : { best, skipped: best !== any };
+}

@@ -1,0 +1,256 @@
+/** What the graph draws, as signals: columns of tokens, the token in focus, its bands, everybody's strongest links. */
+
+import { computed, type ReadonlySignal } from "@preact/signals-core";
+import { BLOCKED } from "../../contract/decode";
+import type { Side } from "../../contract/traits";
+import { HEAD_COLORS, isDark } from "../../draw/color";
+import { type Measure, textMeasure } from "../../state/plot";
+import {
+  type HeadTarget,
+  type Known,
+  linesSource,
+  type Pair,
+  RANKS,
+  type Strongest,
+  steady,
+  strongestSource,
+  type Target,
+  WHOLE,
+} from "../../state/queries";
+import type { Ui } from "../../state/ui";
+import type { Labels } from "../../text/tokens";
+import {
+  type Band,
+  bandsOf,
+  curvesOf,
+  keepLinks,
+  type Lane,
+  type Link,
+  lane,
+  type Stem,
+  strongestLast,
+} from "./geometry";
+
+/** Links of each token, where nothing is pinned. */
+export const OVERVIEW = 3;
+const LABEL_MOST = 160;
+const LABEL_LEAST = 82;
+const BESIDE = 10; // between a label and the curves
+const ACROSS = 384;
+const MOST_CURVES = 1500;
+/** Of a long head: other pins whose strongest links are drawn, and partners of a token that can be asked for. */
+const MOST_OTHERS = 8;
+const MOST_PARTNERS = 64;
+/** Where the bands of the token in focus begin, from the curves' end: its bar stands there. */
+export const STEM = 11;
+
+/** Where the columns stand, from left to right. */
+export interface Frame {
+  readonly queryRight: number;
+  /** For the words of a query, of a key. */
+  readonly queryRoom: number;
+  readonly keyRoom: number;
+  readonly x0: number;
+  readonly x1: number;
+  readonly keyLeft: number;
+  readonly barLeft: number;
+  readonly barWidth: number;
+  readonly meanRight: number;
+  readonly width: number;
+}
+
+export interface GraphModel {
+  readonly frame: ReadonlySignal<Frame | null>;
+  readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
+  /** The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing. */
+  readonly focus: ReadonlySignal<Target | null>;
+  readonly lines: ReadonlySignal<readonly (Known | null)[]>;
+  /** Too long for all its links: only tokens that are pinned or stand out are drawn. */
+  readonly isLong: ReadonlySignal<boolean>;
+  /** What a long head shows while nothing is pinned. */
+  readonly strongest: ReadonlySignal<Strongest>;
+  readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
+  readonly curves: ReadonlySignal<readonly Band[]>;
+  /** How many links there would be to draw as curves. */
+  readonly total: ReadonlySignal<number>;
+  readonly colors: ReadonlySignal<readonly string[]>;
+  readonly measure: ReadonlySignal<Measure>;
+}
+
+export function graphModel(ui: Ui): GraphModel {
+  const { store, kernel, stop } = ui;
+  const measure = textMeasure(ui);
+  const focus = steady<Target>(() => {
+    const at = ui.target.value;
+    const pinned = store.query.value !== null || store.key.value !== null;
+    const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
+    return at === null || !labelled ? null : { side: at.side, index: at.index };
+  });
+  const isLong = computed(() => Math.max(store.facts.value.queries, store.facts.value.keys) > WHOLE);
+  const isPinned = computed(() => store.query.value !== null || store.key.value !== null);
+  const heads = computed(() => store.drawnHeads.value.length);
+  const wanted = computed<readonly HeadTarget[]>(() => {
+    const at = focus.value;
+    if (at === null) return [];
+    const { side } = at;
+    const pins = isLong.value ? store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]) : [];
+    const others = [...new Set(pins)].filter((index) => index !== null && index !== at.index).slice(-MOST_OTHERS);
+    return [at.index, ...(others as number[])].flatMap((index) =>
+      store.drawnHeads.value.map((head) => ({ side, index, head })),
+    );
+  });
+  const partners = computed(() => Math.min(MOST_PARTNERS, store.top_k.value ?? RANKS));
+  const all = linesSource(store, kernel, wanted, partners, stop);
+  const lines = computed(() => all.value.slice(0, heads.value));
+  const strongest = strongestSource(store, kernel, () => isLong.value && !isPinned.value, stop);
+  const pairs = computed<readonly Link[]>(() => {
+    const head = store.drawnHeads.value.indexOf(store.picture.value?.of.head ?? -1);
+    return isPairs(strongest.value) && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
+  });
+
+  /** Links of the token in focus: whole rows where the kernel has sent them, else the strongest that are known. */
+  const focused = computed<readonly Link[]>(() => {
+    const at = focus.value;
+    if (at === null) return [];
+    const links: Link[] = [];
+    lines.value.forEach((line, head) => {
+      if (line !== null) links.push(...linksOf(line, head));
+      else if (!isLong.value) links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
+    });
+    return keepLinks(links, store.top_k.value, store.threshold.value);
+  });
+  const lanes = computed(() => {
+    const { queries, keys } = store.facts.value;
+    const unit = ui.unit.value;
+    const keep = (side: Side) => {
+      if (!isPinned.value || focus.value === null) return isLong.value ? pairs.value.map((link) => link[side]) : null;
+      const strong = [...focused.value].sort((a, b) => b.weight - a.weight);
+      const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
+      return [...new Set([...own, ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1)])];
+    };
+    return { queries: lane(queries, keep("query"), unit), keys: lane(keys, keep("key"), unit) };
+  });
+  const isDrawn = computed(() => store.picture.value !== null);
+  const frame = computed<Frame | null>(() => {
+    if (ui.width.value === 0 || !isDrawn.value) return null;
+    return frameOf(ui, measure.value);
+  });
+  const bands = computed(() => {
+    const at = focus.value;
+    const { queries, keys } = lanes.value;
+    if (at === null) return { bands: [], stems: [] };
+    return bandsOf(focused.value, at.side, queries, keys, ui.unit.value);
+  });
+  const others = computed(() => {
+    const side = store.direction.value;
+    const at = focus.value;
+    const perToken = at === null ? Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW) : 1;
+    const threshold = at === null ? store.threshold.value : 0;
+    if (isLong.value) {
+      const rest = all.value.slice(heads.value).map((line, i) => linksOf(line, i % heads.value));
+      const links = isPinned.value ? rest.flatMap((each) => keepLinks(each, 1, 0)) : pairs.value;
+      return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+    }
+    const links = store.drawnHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
+    return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+  });
+  const total = computed(() => others.value.length);
+  const curves = computed(() => {
+    const { queries, keys } = lanes.value;
+    return curvesOf(strongestLast(others.value, MOST_CURVES), queries, keys, ui.unit.value);
+  });
+  const colors = computed(() => {
+    const dark = isDark(ui.theme.value);
+    const palette = HEAD_COLORS[dark ? "dark" : "light"];
+    const heads = store.drawnHeads.value;
+    if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
+    return heads.map((_, place) => palette[place % palette.length] as string);
+  });
+  return { frame, lanes, focus, lines, isLong, strongest, bands, curves, total, colors, measure };
+}
+
+/** The strongest links of every token for one of the shown heads, as Python sent them. */
+function overview({ store }: Ui, side: Side, place: number, most = Number.POSITIVE_INFINITY): Link[] {
+  const known = store.links.value;
+  const head = store.drawnHeads.value[place];
+  if (known === null || head === undefined || known.side !== side) return [];
+  if (known.layer !== store.layer.value || known.batch !== store.batch.value) return [];
+  const at = known.heads.indexOf(head);
+  if (at < 0) return [];
+  const links: Link[] = [];
+  for (let position = 0; position < known.positions; position++) {
+    for (let rank = 0; rank < Math.min(known.count, most); rank++) {
+      const from = (at * known.positions + position) * known.count + rank;
+      const weight = known.weights[from] as number;
+      const partner = known.partners[from] as number;
+      if (!(weight > 0)) break;
+      links.push(
+        side === "query"
+          ? { query: position, key: partner, head: place, weight }
+          : { query: partner, key: position, head: place, weight },
+      );
+    }
+  }
+  return links;
+}
+
+/** Whether the strongest pairs are known. */
+export const isPairs = (strongest: Strongest): strongest is readonly Pair[] => Array.isArray(strongest);
+
+/** The positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked one. */
+export function knownOf(line: Known | null): { other: number; weight: number }[] {
+  if (line === null || "problem" in line) return [];
+  if ("ranking" in line) {
+    const { top, values } = line.ranking;
+    return top.map((other, at) => ({ other, weight: values[at] as number }));
+  }
+  return Array.from(line.values, (weight, other) => ({ other, weight })).filter(
+    ({ other }) => line.kinds[other] !== BLOCKED,
+  );
+}
+
+function linksOf(line: Known | null, head: number): Link[] {
+  if (line === null) return [];
+  const { side, index } = line.of;
+  return knownOf(line).flatMap(({ other, weight }) => {
+    if (!(weight > 0)) return [];
+    return side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight };
+  });
+}
+
+function frameOf(ui: Ui, measure: Measure): Frame {
+  const { store } = ui;
+  const unit = ui.unit.value;
+  const width = Math.min(ui.width.value, 1280 * unit);
+  const longest = (labels: Labels) => {
+    let most = LABEL_LEAST * unit;
+    for (let i = 0; i < Math.min(labels.length, 2048); i++) {
+      const label = labels.at(i);
+      most = Math.max(most, measure(label.text, 12, 600) + (label.subscript ? measure(label.subscript, 9) + 2 : 0));
+    }
+    return Math.min(LABEL_MOST * unit, most + 6 * unit);
+  };
+  const narrow = ui.mode.value === "narrow";
+  const queryRight = narrow ? Math.min(longest(store.queryLabels.value), 80 * unit) : longest(store.queryLabels.value);
+  const keyRoom = narrow ? Math.min(longest(store.keyLabels.value), 80 * unit) : longest(store.keyLabels.value);
+  const meanRoom = 52 * unit;
+  const x0 = queryRight + BESIDE * unit;
+  const left = width - x0 - 10 * unit - keyRoom - meanRoom;
+  const across = Math.max(0, narrow ? left : Math.min(ACROSS * unit, Math.max(160 * unit, left * 0.62)));
+  const x1 = x0 + across;
+  const keyLeft = x1 + 10 * unit;
+  const barLeft = keyLeft + keyRoom + 10 * unit;
+  const meanRight = Math.min(width, narrow ? width : barLeft + 340 * unit + meanRoom);
+  return {
+    queryRight,
+    queryRoom: queryRight - 6 * unit,
+    keyRoom: keyRoom - 6 * unit,
+    x0,
+    x1,
+    keyLeft,
+    barLeft,
+    barWidth: narrow ? 0 : Math.max(0, meanRight - meanRoom - barLeft),
+    meanRight,
+    width,
+  };
+}

@@ -1,0 +1,274 @@
+/** All heads on one canvas: pictures from an atlas, a bar or a tint for each; larger pictures as they come in view. */
+
+import { effect, type ReadonlySignal } from "@preact/signals-core";
+import type { Grid } from "../../contract/decode";
+import { cornerOf, type Measured, nameOf, picturesOf, type Sheet, type Survey } from "../../data/survey";
+import { drawRaster } from "../../draw/cells";
+import type { Brush, Paints } from "../../draw/color-mapper";
+import type { Ui } from "../../state/ui";
+
+/** A small picture is on its own range: 0 to 1. */
+export const OWN_RANGE: Brush = {
+  signed: false,
+  log: false,
+  domain: { low: 0, high: 1 },
+  index: (value) => Math.round(255 * value),
+  position: (value) => value,
+  clips: () => false,
+  share: (value) => value,
+};
+
+/** Small pictures as they are painted, kept while they and the colours are the same. */
+export class Atlas {
+  private painted = new Map<Grid, HTMLCanvasElement>();
+  private paints: Paints | null = null;
+  /** Larger pictures, by survey and place. */
+  private finer = new Map<number, Grid>();
+  private of: Survey | null = null;
+
+  take(survey: Survey, place: number, grid: Grid): void {
+    this.keep(survey);
+    this.finer.set(place, grid);
+  }
+
+  has(survey: Survey, place: number): boolean {
+    return this.of === survey && this.finer.has(place);
+  }
+
+  image(survey: Survey, place: number, paints: Paints): HTMLCanvasElement | null {
+    this.keep(survey);
+    const grid = this.finer.get(place) ?? survey.pictures[place];
+    if (!grid) return null;
+    if (paints !== this.paints) this.painted.clear();
+    this.paints = paints;
+    let found = this.painted.get(grid);
+    if (found === undefined) {
+      found = document.createElement("canvas");
+      drawRaster(found, grid, OWN_RANGE, paints);
+      this.painted.set(grid, found);
+    }
+    return found;
+  }
+
+  /** Of another survey nothing is kept, but of the same one with more layers. */
+  private keep(survey: Survey): void {
+    if (this.of === survey) return;
+    const grows = this.of !== null && !this.of.complete && this.of.batch === survey.batch;
+    if (!grows) this.finer.clear();
+    this.painted.clear();
+    this.of = survey;
+  }
+}
+
+export interface Style {
+  readonly dpr: number;
+  readonly unit: number;
+  readonly font: string;
+  readonly page: string;
+  readonly ink2: string;
+  readonly ink3: string;
+  readonly track: string;
+  readonly plate: string;
+  readonly data: string;
+}
+
+interface Scene {
+  readonly sheet: Sheet;
+  readonly survey: Survey;
+  readonly metric: Measured | null;
+  readonly paints: Paints;
+  readonly style: Style;
+  readonly atlas: Atlas;
+}
+
+export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
+  const { sheet, survey, metric, style } = scene;
+  canvas.width = Math.round(sheet.width * style.dpr);
+  canvas.height = Math.round(sheet.height * style.dpr);
+  const context = canvas.getContext("2d");
+  if (!context) return;
+  context.setTransform(style.dpr, 0, 0, style.dpr, 0, 0);
+  for (let place = 0; place < survey.heads.length; place++) {
+    const { x, y } = cornerOf(sheet, place);
+    if (!sheet.bars) tint(context, scene, x, y, shareOf(metric, place));
+    picture(context, scene, place, x, y);
+    if (sheet.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
+    if (sheet.named) name(context, scene, place, x, y);
+  }
+}
+
+function shareOf(metric: Measured | null, place: number): number {
+  const value = metric?.values[place] ?? Number.NaN;
+  return Number.isFinite(value) ? Math.max(0, Math.min(1, value / metric!.high)) : 0;
+}
+
+/** The picture in whole device pixels, corners a little round; a plate while there is none. */
+function picture(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
+  const { sheet, survey, paints, style, atlas } = scene;
+  const image = atlas.image(survey, place, paints);
+  const [left, top, size] = [whole(x, style.dpr), whole(y, style.dpr), whole(sheet.size, style.dpr)];
+  context.save();
+  context.beginPath();
+  context.roundRect(left, top, size, size, (sheet.bars ? 3 : 2) * style.unit);
+  context.clip();
+  if (!sheet.bars) {
+    context.fillStyle = style.page; // what is masked is the page, not the tint
+    context.fillRect(left, top, size, size);
+  }
+  if (image === null) {
+    context.fillStyle = style.plate;
+    context.fillRect(left, top, size, size);
+  } else {
+    const shrinks = image.width > size * style.dpr || image.height > size * style.dpr;
+    context.imageSmoothingEnabled = shrinks;
+    if (shrinks) context.imageSmoothingQuality = "high";
+    context.drawImage(image, left, top, size, size);
+  }
+  context.restore();
+}
+
+const whole = (length: number, dpr: number) => Math.round(length * dpr) / dpr;
+
+function bar(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: number, y: number, share: number): void {
+  const [left, top, tall] = [whole(x, style.dpr), whole(y + sheet.size + 5 * style.unit, style.dpr), 2 * style.unit];
+  for (const [color, width] of [
+    [style.track, sheet.size],
+    [style.ink2, sheet.size * share],
+  ] as const) {
+    if (width === 0) continue;
+    context.fillStyle = color;
+    context.beginPath();
+    context.roundRect(left, top, width, tall, tall / 2);
+    context.fill();
+  }
+}
+
+/** The metric behind the picture: what shows of it is a margin. */
+function tint(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: number, y: number, share: number): void {
+  const margin = (sheet.across - sheet.size) / 2;
+  context.globalAlpha = 0.6 * share;
+  context.fillStyle = style.data;
+  context.fillRect(x - margin, y - margin, sheet.across, sheet.down);
+  context.globalAlpha = 1;
+}
+
+function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
+  const { sheet, survey, style } = scene;
+  context.font = `400 ${10 * style.unit}px ${style.font}`;
+  context.fillStyle = style.ink3;
+  context.textAlign = "center";
+  context.textBaseline = "alphabetic";
+  context.fillText(nameOf(survey, place), x + sheet.size / 2, y + sheet.size + 20 * style.unit);
+}
+
+// --- more detail --------------------------------------------------------------------------------------------------------
+
+const MOST = 200; // heads of the requests of one message
+const FINE = 32; // rows and columns of a larger picture
+const PAUSE = 150; // milliseconds that the page stands still, before
+
+interface Detail {
+  readonly canvas: HTMLCanvasElement;
+  readonly sheet: ReadonlySignal<Sheet | null>;
+  readonly atlas: Atlas;
+  arrived(): void;
+}
+
+/** Ask for larger pictures of the heads in view, where there is room for them; ends with what it returns. */
+export function moreDetail(ui: Ui, { canvas, sheet, atlas, arrived }: Detail): () => void {
+  const { store, kernel } = ui;
+  let due: ReturnType<typeof setTimeout> | undefined;
+  let asking: AbortController | null = null;
+  const look = () => {
+    clearTimeout(due);
+    due = setTimeout(() => void ask(), PAUSE);
+  };
+
+  async function ask(): Promise<void> {
+    asking?.abort();
+    const [at, survey] = [sheet.peek(), store.survey.peek()];
+    if (at === null || survey === null || !survey.complete || kernel.state.peek() === "gone") return;
+    asking = new AbortController();
+    const { signal } = asking;
+    const wanted = spansIn(
+      survey,
+      inView(canvas, at, survey),
+      (place) => isCoarse(survey, place, at.size * ui.dpr.peek()) && !atlas.has(survey, place),
+    );
+    try {
+      while (wanted.length > 0 && !signal.aborted) {
+        let heads = 0;
+        const now = [];
+        while (wanted[0] !== undefined && heads + wanted[0].stop - wanted[0].start <= MOST) {
+          heads += wanted[0].stop - wanted[0].start;
+          now.push(wanted.shift()!);
+        }
+        await Promise.all(now.map((span) => fetchSpan(survey, span, signal)));
+        arrived();
+      }
+    } catch {
+      // The kernel's state says why; the smaller ones stay.
+    }
+  }
+
+  async function fetchSpan(survey: Survey, { layer, start, stop }: Span, signal: AbortSignal): Promise<void> {
+    const body = { layer, batch: survey.batch, heads: [start, stop] };
+    const reply = await kernel.request("thumbnails", body, { signal });
+    const grids = await picturesOf(reply.values, layer, survey.batch, reply.buffers);
+    const first = survey.heads.findIndex((one) => one.layer === layer && one.head === start);
+    if (store.survey.peek() === survey) grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
+  }
+
+  const end = effect(() => {
+    void sheet.value;
+    void store.survey.value;
+    look();
+  });
+  const listen = new AbortController();
+  document.addEventListener("scroll", look, { capture: true, passive: true, signal: listen.signal });
+  return () => {
+    end();
+    clearTimeout(due);
+    asking?.abort();
+    listen.abort();
+  };
+}
+
+interface Span {
+  readonly layer: number;
+  readonly start: number;
+  readonly stop: number;
+}
+
+/** Whether a picture has fewer cells than it has pixels, and more of them can be had. */
+function isCoarse({ pictures, heads, layers }: Survey, place: number, pixels: number): boolean {
+  const grid = pictures[place];
+  const layer = layers[heads[place]!.layer]!;
+  if (!grid) return false;
+  const most = Math.min(FINE, pixels);
+  return grid.columns < Math.min(most, layer.keys) * 0.75 || grid.rows < Math.min(most, layer.queries) * 0.75;
+}
+
+/** Places of which anything is in the window. */
+function inView(canvas: HTMLCanvasElement, sheet: Sheet, survey: Survey): number[] {
+  const { top, left } = canvas.getBoundingClientRect();
+  const [wide, tall] = [window.innerWidth, window.innerHeight];
+  return survey.heads.flatMap((_, place) => {
+    const { x, y } = cornerOf(sheet, place);
+    const inside = left + x < wide && left + x + sheet.size > 0 && top + y < tall && top + y + sheet.size > 0;
+    return inside ? [place] : [];
+  });
+}
+
+/** Places that are wanted, as runs of heads of a layer; each at most so long as a request may be. */
+function spansIn({ heads }: Survey, places: readonly number[], isWanted: (place: number) => boolean): Span[] {
+  const spans: { layer: number; start: number; stop: number }[] = [];
+  for (const place of [...places].sort((a, b) => a - b)) {
+    const at = heads[place]!;
+    if (!isWanted(place)) continue;
+    const last = spans.at(-1);
+    if (last?.layer === at.layer && last.stop === at.head && last.stop - last.start < MOST) last.stop++;
+    else spans.push({ layer: at.layer, start: at.head, stop: at.head + 1 });
+  }
+  return spans;
+}

@@ -1,0 +1,94 @@
+/** The head that is pointed at: every metric with its place among all heads. */
+
+import { px } from "../../components/dom";
+import { cornerOf, metricText, type Sheet, type Survey, strongestOf } from "../../data/survey";
+import type { Ui } from "../../state/ui";
+import { count } from "../../text/format";
+
+const WIDE = 290;
+const ROW = 20;
+const REST = 72; // of its height
+const SLACK = 40; // beyond the pictures, over words
+
+interface Props {
+  readonly ui: Ui;
+  readonly sheet: Sheet | null;
+  readonly place: number;
+  /** How far the sheet is scrolled. */
+  readonly scrolled: number;
+}
+
+export function HeadCard({ ui, sheet, place, scrolled }: Props) {
+  const survey = ui.store.survey.value;
+  const at = survey?.heads[place];
+  if (sheet === null || survey === null || at === undefined) return null;
+  const layer = survey.layers[at.layer]!;
+  const best = strongestOf(survey, place)?.metric;
+  const shared = layer.groups < layer.heads ? Math.floor(at.head / (layer.heads / layer.groups)) : null;
+  const shown = survey.metrics.filter(
+    ({ name, high, values }) => name !== "masked_share" || (high > 0 && values[place]! > 0),
+  );
+  const unit = ui.unit.value;
+  const known = survey.pictures[place] !== null;
+  const isNarrow = ui.mode.value === "narrow";
+  return (
+    <div
+      class="aw-head-card"
+      style={isNarrow ? {} : placeOf(ui, sheet, place, scrolled, ROW * shown.length + REST, unit)}
+    >
+      <div class="aw-head-title">
+        <b>
+          Layer {at.layer} · head {at.head}
+        </b>
+        <span>{isNarrow ? "tap to open" : "click to open"}</span>
+      </div>
+      {shared !== null && <div class="aw-head-shared">key/value head {shared}</div>}
+      {known ? (
+        <div class="aw-head-metrics">
+          {shown.map(({ name, word, kind, values, high, median }) => (
+            <div class="aw-head-metric" key={name} data-best={name === best?.name || undefined}>
+              <span>{word}</span>
+              <i>
+                <i style={{ width: percent(values[place]! / high) }} />
+                {survey.heads.length > 1 && <u style={{ left: percent(median / high) }} />}
+              </i>
+              <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
+            </div>
+          ))}
+        </div>
+      ) : (
+        <div class="aw-head-shared">not computed yet</div>
+      )}
+      {known && survey.heads.length > 1 && (
+        <div class="aw-head-median">
+          <u /> median of all {count(survey.heads.length)} heads
+        </div>
+      )}
+    </div>
+  );
+}
+
+const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0))}%`;
+
+/** How tall it may get. */
+export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST;
+
+/** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */
+function placeOf(ui: Ui, sheet: Sheet, place: number, scrolled: number, tall: number, unit: number) {
+  const corner = cornerOf(sheet, place);
+  const room = ui.width.value;
+  const wide = Math.min(WIDE * unit, room);
+  const x = sheet.left - sheet.margin + corner.x - scrolled;
+  const gap = 12 * unit;
+  const y = sheet.top + corner.y;
+  const below = y + sheet.size + gap;
+  const above = y - gap - tall * unit;
+  const inside = (at: number) =>
+    Math.max(0, Math.min(at, Math.max(sheet.left + sheet.width, wide) - wide, room - wide));
+  const bottom = sheet.top + sheet.height;
+  if (below + tall * unit <= bottom + SLACK * unit) return { left: px(inside(x)), width: px(wide), top: px(below) };
+  if (above >= -SLACK * unit) return { left: px(inside(x)), width: px(wide), bottom: `calc(100% - ${px(y - gap)})` };
+  const right = x + sheet.size + gap;
+  const top = Math.max(0, Math.min(y, bottom - tall * unit));
+  return { left: px(right + wide <= room ? right : Math.max(0, x - gap - wide)), width: px(wide), top: px(top) };
+}

@@ -1,0 +1,81 @@
+/** Menus about heads: what is drawn under each, in which order they stand, and whether several are shown as one. */
+
+import { Menu, type Section } from "../../components/menu";
+import type { Metric, Traits } from "../../contract/traits";
+import { METRICS } from "../../data/survey";
+import type { Ui } from "../../state/ui";
+
+export function HeadsMenus({ ui }: { ui: Ui }) {
+  return (
+    <>
+      <Menu name="Bar" label="Bar" value={briefOf(ui.store.bar.value)} sections={[barSection(ui)]} />
+      <Menu name="Order" label="Order" value={`by ${briefOf(ui.store.order.value)}`} sections={[orderSection(ui)]} />
+    </>
+  );
+}
+
+export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
+
+const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
+
+/** The metrics that there are: without tokens some are not. */
+function choices({ store }: Ui) {
+  const there = store.survey.value?.metrics.map(({ name }) => name);
+  return METRICS.filter(({ name }) => there === undefined || there.includes(name)).map(({ name, word }) => ({
+    value: name as string,
+    name: word,
+  }));
+}
+
+export function barSection(ui: Ui, title?: string): Section {
+  return {
+    ...(title ? { title } : {}),
+    value: ui.store.bar.value,
+    choices: choices(ui),
+    choose: (bar) => ui.store.show({ bar: bar as Metric }),
+  };
+}
+
+export function orderSection(ui: Ui, title?: string): Section {
+  return {
+    ...(title ? { title } : {}),
+    value: ui.store.order.value,
+    choices: [{ value: "layer", name: "Layer" }, ...choices(ui)],
+    choose: (order) => ui.store.show(order === "layer" ? { order } : { order: order as Metric, bar: order as Metric }),
+  };
+}
+
+/** Whether several heads can be shown as one here. */
+export function canCombine({ store }: Ui): boolean {
+  const { view, stage, facts, sides } = store;
+  if ((sides.value?.length ?? 0) > 0 || facts.value.heads < 2 || stage.value !== "weights") return false;
+  return view.value !== "stages" && view.value !== "heads";
+}
+
+const HOW = { none: "one", mean: "mean", max: "maximum" } as const;
+
+export function togetherName({ store }: Ui): string {
+  const how = store.combine.value ?? "none";
+  const heads = store.shownHeads.value.length;
+  if (how === "none") return store.view.value === "graph" && heads > 1 ? "each" : HOW.none;
+  return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
+}
+
+export function togetherSection({ store }: Ui, title?: string): Section {
+  return {
+    ...(title ? { title } : {}),
+    value: store.combine.value ?? "none",
+    choices: [
+      { value: "none", name: store.view.value === "graph" ? "each by itself" : "one" },
+      { value: "mean", name: "mean of several" },
+      { value: "max", name: "maximum of several" },
+    ],
+    choose(value) {
+      const combine = value as Traits["combine"];
+      const all = Array.from({ length: store.facts.value.heads }, (_, head) => head);
+      // Several as one needs several: all of them, until others are chosen.
+      if (combine !== "none" && store.shownHeads.value.length < 2) store.select({ heads: all });
+      store.show({ combine });
+    },
+  };
+}

@@ -1,0 +1,404 @@
+/** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
+
+import { type Signal, signal } from "@preact/signals-core";
+import { mount, part, px, Token, type View } from "../../components/dom";
+import { deviationOf, Findings, lookAtFindings } from "../../components/findings";
+import { stepHead, stepLayer } from "../../components/keyboard";
+import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
+import { Unfold } from "../../components/unfold";
+import { whatIfName } from "../../components/what-if";
+import { legendOf } from "../../contract/stages";
+import type { Stage } from "../../contract/traits";
+import type { Pair, Small, Stages } from "../../data/stage-data";
+import type { Paints } from "../../draw/color-mapper";
+import type { Bin } from "../../state/queries";
+import type { Ui } from "../../state/ui";
+import { count, listNumber } from "../../text/format";
+import { Gradients } from "./gradients";
+import { isNothing, Ladder, scaleWords } from "./pair-steps";
+import { Cost, Scaling } from "./spread";
+
+const SIDE = 112; // pixels of a small picture's longer side, at most
+const LEAST_SIDE = 76; // at least, to stand in one row
+const ARROW = 58; // between two pictures
+const STACKED_BELOW = 104; // then name and number do not stand on one line
+
+/** What a reader has chosen in this view. */
+interface Chosen {
+  readonly largestFirst: Signal<boolean>;
+  /** The sections that are open. */
+  readonly open: Signal<ReadonlySet<string>>;
+  /** Whether one's own q and k are swept. */
+  readonly own: Signal<boolean>;
+}
+
+export function stages(ui: Ui): View {
+  const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
+  return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
+}
+
+function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
+  const { store } = ui;
+  const found = store.stages.value;
+  const paints = ui.paints.value;
+  if (found === null || paints === null) return <div class="aw-steps-waiting" />;
+  const known = store.pair.value;
+  const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;
+  const pictures = found.pictures.length + (found.output === null ? 0 : 1);
+  const room = (ui.width.value / ui.unit.value - ARROW * (pictures - 1)) / pictures;
+  const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
+  return (
+    <>
+      <Headline ui={ui} pair={pair} />
+      <Changed ui={ui} />
+      <div class="aw-steps-row" data-aw="picture" role="group" aria-label="Stages of the computation">
+        {found.pictures.map((small, index) => (
+          <>
+            {index > 0 && <Operation {...operation(small.stage, ui, pair)} side={side} />}
+            <SmallPicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
+          </>
+        ))}
+        {found.output !== null && (
+          <>
+            <Operation
+              text="· V"
+              about="Each row of the output is the mean of all values v, by the weights of the row"
+              side={side}
+            />
+            <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} />
+          </>
+        )}
+      </div>
+      {(found.pictures[0]?.every ?? 1) > 1 && (
+        <p class="aw-prompt">
+          Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
+        </p>
+      )}
+      {pair === null ? (
+        <p class="aw-prompt">{prompt(ui)}</p>
+      ) : (
+        <Ladder ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
+      )}
+      <div class="aw-sections">
+        <Findings ui={ui} />
+        {found.pictures.length > 1 && (
+          <Unfold name="Scaling" note="what dividing by √d does to scores and weights" open={chosen.open}>
+            {() => <Scaling ui={ui} own={chosen.own} />}
+          </Unfold>
+        )}
+        {found.output !== null && (
+          <Unfold name="Gradients" note="how the output answers to v, weights, scores, q and k" open={chosen.open}>
+            {() => <Gradients ui={ui} />}
+          </Unfold>
+        )}
+        {!store.facts.value.saved && (
+          <Unfold name="Cost" note="time and memory as the text grows, measured" open={chosen.open}>
+            {() => <Cost ui={ui} />}
+          </Unfold>
+        )}
+      </div>
+    </>
+  );
+}
+
+/** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
+function prompt({ store }: Ui): string {
+  const { saved } = store.facts.value;
+  const pinned = store.query.value !== null && store.key.value !== null;
+  if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
+  return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
+}
+
+/** "bank → lent  why the weight is .2283", and whether torch computes the same. */
+function Headline({ ui, pair }: { ui: Ui; pair: Pair | null }) {
+  const { store } = ui;
+  return (
+    <div class="aw-steps-head">
+      {pair !== null && (
+        <span class="aw-steps-pair">
+          <span class="aw-pill">
+            <Token labels={store.queryLabels.value} index={pair.query} subscript />
+          </span>
+          <span>→</span>
+          <span class="aw-pill">
+            <Token labels={store.keyLabels.value} index={pair.key} subscript />
+          </span>
+          <span class="aw-steps-why">{why(pair)}</span>
+        </span>
+      )}
+      <Parity ui={ui} />
+    </div>
+  );
+}
+
+function why(pair: Pair): string {
+  if (isNothing(pair)) return "nothing allowed: weights and output are 0";
+  return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
+}
+
+/** Whether torch's own attention comes to the same output; or why there is nothing to compare with. */
+function Parity({ ui }: { ui: Ui }) {
+  const torch = deviationOf(ui)?.torch;
+  if (torch === undefined) return null;
+  if (torch.difference === null) {
+    return (
+      <span class="aw-parity" data-none>
+        <span>{torch.why}</span>
+      </span>
+    );
+  }
+  const over = `Of ${count(torch.queries)} ${torch.queries === 1 ? "query" : "queries"}, the largest difference of a number of the output`;
+  return (
+    <span class="aw-parity" data-equal={torch.equal || undefined} title={over}>
+      {torch.equal ? "✓" : "!"}{" "}
+      <span>
+        {torch.equal ? (
+          `equals torch SDPA, largest difference ${small(torch.difference)}`
+        ) : (
+          <>
+            differs from torch SDPA by {small(torch.difference)}:{" "}
+            <button type="button" class="aw-link" onClick={() => lookAtFindings(ui)}>
+              see why
+            </button>
+          </>
+        )}
+      </span>
+    </span>
+  );
+}
+
+/** Other rules are in force: what they change, and the way back. */
+function Changed({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const changes = store.what_if.value;
+  const name = whatIfName(changes);
+  if (name === "none") return null;
+  const original = deviationOf(ui)?.original;
+  const of = original && original.queries < store.facts.value.queries ? `, in ${count(original.queries)} queries` : "";
+  return (
+    <div class="aw-changed">
+      <span>
+        What if: <b>{name}</b>
+        {original && original.weights !== null && (
+          <span class="aw-muted">
+            {" "}
+            · largest change of a weight {listNumber(original.weights, "weights")}
+            {original.output === null ? "" : `, of a number of the output ${listNumber(original.output, "scores")}`}
+            {of}
+          </span>
+        )}
+      </span>
+      {!store.facts.value.saved && (
+        <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
+          As it was
+        </button>
+      )}
+    </div>
+  );
+}
+
+const small = (value: number) => (value === 0 ? "0" : value.toExponential(1).replace("-", "−"));
+
+/** What leads from one stage to the next, and what that is for. */
+function operation(to: Stage, ui: Ui, pair: Pair | null): { text: string; about: string } {
+  if (to === "scaled") {
+    const { sign } = scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size);
+    return { text: sign, about: "The same factor for all scores, so that they do not grow with the head size" };
+  }
+  if (to === "capped") return { text: "softcap", about: "cap · tanh(scaled ÷ cap): no score beyond ± the cap" };
+  if (to === "masked") return { text: "+ mask", about: "What a rule blocks becomes −∞; a bias is added to the others" };
+  return {
+    text: "softmax",
+    about: "Over each row: exp of a score ÷ the sum of exp of all scores in its row, so that each row sums to 1",
+  };
+}
+
+function Operation({ text, about, side }: { text: string; about: string; side: number }) {
+  return (
+    <div class="aw-operation" style={{ height: px(side) }} title={about}>
+      <span>{text}</span>
+      <svg viewBox="0 0 30 8" aria-hidden="true">
+        <path d="M0 4h28M24 1l4 3-4 3" />
+      </svg>
+    </div>
+  );
+}
+
+interface SmallProps {
+  readonly ui: Ui;
+  readonly small: Small;
+  readonly of: Stages["of"];
+  readonly paints: { sequential: Paints; diverging: Paints };
+  readonly pair: Pair | null;
+  /** Pixels of the longer side. */
+  readonly side: number;
+}
+
+const NUMBER_AT: Partial<Record<Stage, keyof Pair>> = {
+  scores: "score",
+  scaled: "scaled",
+  capped: "capped",
+  masked: "masked",
+  weights: "weight",
+};
+
+function SmallPicture({ ui, small, of, paints, pair, side }: SmallProps) {
+  const { store } = ui;
+  const name = legendOf(small.stage);
+  const number = pair === null ? null : (pair[NUMBER_AT[small.stage] as keyof Pair] as number | null);
+  const blocked = pair !== null && !pair.allowed && (small.stage === "masked" || small.stage === "weights");
+  const { width, height } = sizeOf(small, side);
+  const box = { width: width / small.grid.columns, height: height / small.grid.rows };
+  const at = (query: number, key: number) => ({
+    x: Math.floor(key / small.keyBin) * box.width,
+    y: Math.floor(query / small.queryBin) * box.height,
+    ...box,
+  });
+  const hover = ui.hover.value;
+  const hovered = hover !== null && "bin" in hover ? at(hover.bin.queries.start, hover.bin.keys.start) : null;
+  const [query, key] = [store.query.value, store.key.value];
+  const pinned = query !== null && key !== null ? at(query, key) : null;
+  const under = (event: MouseEvent): Bin => {
+    const frame = (event.currentTarget as HTMLElement).getBoundingClientRect();
+    const row = clamp(Math.floor((event.clientY - frame.top) / box.height), small.grid.rows);
+    const column = clamp(Math.floor((event.clientX - frame.left) / box.width), small.grid.columns);
+    const { queries, keys } = store.facts.value;
+    return {
+      queries: span(row, small.queryBin, queries),
+      keys: span(column, small.keyBin, keys),
+    };
+  };
+  return (
+    <div class="aw-small" style={{ width: px(side) }}>
+      <div class="aw-small-head" data-stacked={side < STACKED_BELOW || undefined}>
+        <b>{name === "Weight" ? "Weights" : name === "Score" ? "Scores" : name}</b>
+        <span>{blocked ? "masked" : number === null ? "" : listNumber(number, small.stage)}</span>
+      </div>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: the canvas inside has the role and the focus */}
+      <div
+        class="aw-small-picture"
+        style={{ width: px(width), height: px(height) }}
+        onPointerMove={(event) => {
+          ui.hover.value = { bin: under(event) };
+        }}
+        onPointerLeave={() => {
+          ui.hover.value = null;
+        }}
+        onClick={(event) => {
+          const { queries, keys } = under(event);
+          const again = query === queries.start && key === keys.start;
+          store.select(again ? { query: null, key: null } : { query: queries.start, key: keys.start });
+        }}
+        onKeyDown={(event) => press(ui, event)}
+      >
+        <Raster
+          small={small}
+          of={of}
+          paints={paints}
+          label={`${name}, ${count(store.facts.value.queries)} queries by ${count(store.facts.value.keys)} keys`}
+        />
+        {query !== null && pinned !== null && (
+          <>
+            <i class="aw-small-rule" style={{ left: 0, right: 0, top: px(pinned.y), height: px(pinned.height) }} />
+            <i class="aw-small-rule" style={{ top: 0, bottom: 0, left: px(pinned.x), width: px(pinned.width) }} />
+          </>
+        )}
+        {hovered !== null && <Ring box={hovered} />}
+        {pinned !== null && <Ring box={pinned} pinned />}
+      </div>
+      <SmallRamp small={small} of={of} paints={paints} width={width} />
+    </div>
+  );
+}
+
+const LEAST_RING = 7;
+
+function Ring({ box, pinned }: { box: { x: number; y: number; width: number; height: number }; pinned?: boolean }) {
+  const width = Math.max(LEAST_RING, box.width);
+  const height = Math.max(LEAST_RING, box.height);
+  const x = box.x + (box.width - width) / 2;
+  const y = box.y + (box.height - height) / 2;
+  return (
+    <i
+      class="aw-ring"
+      data-pinned={pinned || undefined}
+      style={{ width: px(width), height: px(height), transform: `translate(${x}px, ${y}px)` }}
+    />
+  );
+}
+
+function Output({
+  ui,
+  output,
+  of,
+  paints,
+  side,
+}: Omit<SmallProps, "small" | "pair"> & { output: NonNullable<Stages["output"]> }) {
+  const { width, height } = sizeOf(output, side);
+  const query = ui.store.query.value;
+  const row = height / output.grid.rows;
+  return (
+    <div class="aw-small" style={{ width: px(side) }}>
+      <div class="aw-small-head" data-stacked={side < STACKED_BELOW || undefined}>
+        <b>Output</b>
+        <span class="aw-muted">
+          {count(output.rows)} × {count(output.columns)}
+        </span>
+      </div>
+      <div
+        class="aw-small-picture"
+        style={{ width: px(width), height: px(height) }}
+        role="img"
+        aria-label={`Output, ${count(output.rows)} queries by ${count(output.columns)} numbers`}
+      >
+        <Raster small={output} of={of} paints={paints} />
+        {query !== null && (
+          <i
+            class="aw-small-rule"
+            style={{ left: 0, right: 0, top: px(Math.floor(query / output.queryBin) * row), height: px(row) }}
+          />
+        )}
+      </div>
+      <SmallRamp small={output} of={of} paints={paints} width={width} />
+    </div>
+  );
+}
+
+/** The same keys as on the heatmap, as far as they mean something here. */
+function press(ui: Ui, event: KeyboardEvent): void {
+  const { store } = ui;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const { queries, keys } = store.facts.value;
+  const step = event.shiftKey ? 10 : 1;
+  const move = (down: number, right: number) => () =>
+    store.select({
+      query: clamp((store.query.value ?? -down) + down, queries),
+      key: clamp((store.key.value ?? -right) + right, keys),
+    });
+  const actions: Record<string, () => void> = {
+    ArrowUp: move(-step, 0),
+    ArrowDown: move(step, 0),
+    ArrowLeft: move(0, -step),
+    ArrowRight: move(0, step),
+    Home: move(0, -keys),
+    End: move(0, keys),
+    "[": () => stepHead(ui, -1),
+    "]": () => stepHead(ui, 1),
+    "{": () => stepLayer(ui, -1),
+    "}": () => stepLayer(ui, 1),
+  };
+  if (store.query.value !== null || store.key.value !== null) {
+    actions.Escape = () => store.select({ query: null, key: null });
+  }
+  const action = actions[event.key];
+  if (action === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  action();
+}
+
+const clamp = (value: number, total: number) => Math.max(0, Math.min(total - 1, value));
+const span = (index: number, bin: number, total: number) => ({
+  start: index * bin,
+  stop: Math.min((index + 1) * bin, total),
+});

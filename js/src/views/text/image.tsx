@@ -1,0 +1,135 @@
+/** The pinned token's weights over the image whose patches are its keys, or its queries. */
+
+import { Component, createRef } from "preact";
+import { px, type View } from "../../components/dom";
+import type { ImageMessage } from "../../contract/traits";
+import type { Ui } from "../../state/ui";
+import { type Patches, sizeOf } from "./patches";
+import { reader } from "./reader";
+
+/** How strong the colours lie over an image: it still reads through them. */
+const OVER = 0.55;
+const GAP_FROM = 12; // pixels of a patch
+const SLASH_FROM = 10;
+const PIXELS_FROM = 4; // device pixels to one of the image
+
+export function image(ui: Ui): View {
+  return reader(ui, true);
+}
+
+/** What is masked is a missing tile with a mark. */
+function slash(context: CanvasRenderingContext2D, x: number, y: number, half: number, ink: string, dpr: number): void {
+  context.globalAlpha = 0.2;
+  context.strokeStyle = ink;
+  context.lineWidth = 0.75 * dpr;
+  context.beginPath();
+  context.moveTo(x - half, y + half);
+  context.lineTo(x + half, y - half);
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+/** A ring around a patch. */
+export interface Ring {
+  readonly patch: number;
+  readonly kind: "pinned" | "further" | "hovered";
+}
+
+interface Props {
+  readonly patches: Patches;
+  readonly message: ImageMessage | null;
+  readonly bitmap: ImageBitmap | null;
+  /** Colour of each patch; "" of one that is masked. */
+  readonly colours: readonly string[];
+  /** Whether the colours lie over the image. */
+  readonly coloured: boolean;
+  readonly ink: string;
+  readonly rings: readonly Ring[];
+  readonly room: number;
+  readonly unit: number;
+  readonly dpr: number;
+}
+
+export class PatchPicture extends Component<Props> {
+  private picture = createRef<HTMLCanvasElement>();
+  private over = createRef<HTMLCanvasElement>();
+  private drawn: readonly unknown[] = [];
+
+  override componentDidMount() {
+    this.draw();
+  }
+
+  override componentDidUpdate() {
+    this.draw();
+  }
+
+  private size() {
+    const { patches, message, room, unit } = this.props;
+    return sizeOf(patches, message, room, unit);
+  }
+
+  private draw() {
+    const { bitmap, colours, dpr, patches } = this.props;
+    const { width, height } = this.size();
+    const now = [bitmap, colours, dpr, width, height, patches];
+    if (now.every((value, at) => value === this.drawn[at])) return;
+    this.drawn = now;
+    const [w, h] = [Math.round(width * dpr), Math.round(height * dpr)];
+    for (const canvas of [this.picture.current, this.over.current]) {
+      if (canvas !== null) Object.assign(canvas, { width: w, height: h });
+    }
+    const below = this.picture.current?.getContext("2d");
+    if (below && bitmap !== null) {
+      below.imageSmoothingEnabled = w < PIXELS_FROM * bitmap.width; // of a small image the pixels are to be seen
+      below.imageSmoothingQuality = "high";
+      below.drawImage(bitmap, 0, 0, w, h);
+    }
+    const context = this.over.current?.getContext("2d");
+    if (!context) return;
+    const { rows, columns } = patches;
+    const gap = bitmap === null && Math.min(w / columns, h / rows) >= GAP_FROM * dpr ? Math.round(dpr) : 0;
+    for (let row = 0; row < rows; row++) {
+      const [top, bottom] = [Math.round((row * h) / rows), Math.round(((row + 1) * h) / rows)];
+      for (let column = 0; column < columns; column++) {
+        const colour = colours[row * columns + column];
+        const [left, right] = [Math.round((column * w) / columns), Math.round(((column + 1) * w) / columns)];
+        if (colour) {
+          context.fillStyle = colour;
+          context.fillRect(left, top, right - left - gap, bottom - top - gap);
+        } else if (bitmap === null && right - left >= SLASH_FROM * dpr) {
+          slash(context, (left + right) / 2, (top + bottom) / 2, 2.5 * dpr, this.props.ink, dpr);
+        }
+      }
+    }
+  }
+
+  override render({ patches, bitmap, coloured, rings }: Props) {
+    const { width, height } = this.size();
+    const { rows, columns } = patches;
+    const covered = coloured || bitmap === null; // without weights the image is as it is
+    return (
+      <div class="aw-patches" data-plain={!covered || undefined} style={{ width: px(width), height: px(height) }}>
+        <canvas ref={this.picture} />
+        <canvas ref={this.over} style={{ opacity: covered ? (bitmap === null ? 1 : OVER) : 0 }} />
+        <svg viewBox={`0 0 ${width} ${height}`} aria-hidden="true">
+          {rings.map(({ patch, kind }) => {
+            const [row, column] = [Math.floor(patch / columns), patch % columns];
+            const box = {
+              x: (column * width) / columns,
+              y: (row * height) / rows,
+              width: width / columns,
+              height: height / rows,
+              rx: 2.5,
+            };
+            return (
+              <g key={`${kind} ${patch}`} class={`aw-patch-${kind}`}>
+                <rect {...box} />
+                <rect {...box} />
+              </g>
+            );
+          })}
+        </svg>
+      </div>
+    );
+  }
+}

@@ -1,0 +1,291 @@
+/** What a running text, or an image, shows, as signals: its passages, their lines, and the weights of what is pinned. */
+
+import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
+import { isSigned } from "../../contract/stages";
+import type { Side, Stage } from "../../contract/traits";
+import { type Brush, makeBrush } from "../../draw/color-mapper";
+import type { Span } from "../../geometry/viewport";
+import { textMeasure } from "../../state/plot";
+import { asked, lineOf, steady, type Target } from "../../state/queries";
+import { PAGE } from "../../state/token-pages";
+import type { Ui } from "../../state/ui";
+import { type Labels, shorten } from "../../text/tokens";
+import { breakLines, type Line, type Placed, placed } from "./lines";
+import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
+
+/** Weights below this share of the greatest are not coloured. */
+export const LEAST_SHARE = 0.05;
+/** Of more tokens a page is shown at a time. */
+const MOST_WHOLE = 16_384;
+export const FONT = 15;
+/** Where a pin makes a word wider, its line has so much room left. */
+export const SLACK = 24;
+
+/** One text with its image: of queries, of keys, or, where they are the same, of both. */
+export interface Passage {
+  readonly sides: readonly Side[];
+  readonly labels: Labels;
+  readonly length: number;
+  readonly patches: Patches | null;
+}
+
+/** A passage in lines. */
+export interface Flow {
+  readonly passage: Passage;
+  /** Pages of tokens; 1 where all are shown. */
+  readonly pages: number;
+  readonly page: Signal<number>;
+  readonly tokens: ReadonlySignal<readonly Placed[]>;
+  readonly lines: ReadonlySignal<readonly Line[]>;
+  /** Where each position is among the tokens. */
+  readonly places: ReadonlySignal<ReadonlyMap<number, number>>;
+  readonly scroll: Signal<number>;
+  /** Tokens that are left out because they are special, and those that are patches. */
+  readonly left: ReadonlySignal<number>;
+}
+
+/** Numbers of some positions, from `start` on. */
+export interface Weights {
+  readonly of: Target;
+  readonly stage: Stage;
+  readonly start: number;
+  readonly values: Float32Array;
+  readonly kinds: Uint8Array;
+}
+
+export interface TextModel {
+  readonly flows: ReadonlySignal<readonly Flow[]>;
+  /** null while they are not known, or nothing is pinned or pointed at. */
+  readonly weights: ReadonlySignal<Weights | null>;
+  readonly brush: ReadonlySignal<Brush | null>;
+  readonly room: ReadonlySignal<number>;
+  readonly image: ReadonlySignal<ImageBitmap | null>;
+  widthOf(token: Placed): number;
+}
+
+export function textModel(ui: Ui, withImage: boolean): TextModel {
+  const { store, stop } = ui;
+  const measure = textMeasure(ui);
+  const room = computed(() => roomOf(ui));
+  const passages = computed(() => passagesOf(ui));
+  const widthOf = (token: Placed) => measure.value(token.text, FONT);
+
+  function flowOf(passage: Passage): Flow {
+    const positions = computed(() => {
+      const { patches, length } = passage;
+      const outside: number[] = [];
+      for (let at = 0; at < length; at++) {
+        if (patches === null || at < patches.start || at >= patches.start + patches.rows * patches.columns)
+          outside.push(at);
+      }
+      return outside;
+    });
+    const many = positions.peek().length;
+    const pages = many > MOST_WHOLE ? Math.ceil(many / PAGE) : 1;
+    const page = signal(0);
+    const shown = computed(() =>
+      pages === 1 ? positions.value : positions.value.slice(page.value * PAGE, (page.value + 1) * PAGE),
+    );
+    const tokens = computed(() => {
+      const most = room.value;
+      const all = placed(passage.labels, shown.value, withImage);
+      const some = all.length > 0 ? all : placed(passage.labels, shown.value, true); // a text of special tokens alone
+      return some.map((token) =>
+        token.text.length < 24
+          ? token
+          : { ...token, text: shorten(token.text, most, (text) => measure.value(text, FONT)) },
+      );
+    });
+    const lines = computed(() => breakLines(tokens.value, room.value, widthOf, measure.value(" ", FONT)));
+    return {
+      passage,
+      pages,
+      page,
+      tokens,
+      lines,
+      places: computed(() => new Map(tokens.value.map(({ position }, at) => [position, at]))),
+      scroll: signal(0),
+      left: computed(() => shown.value.length - tokens.value.length),
+    };
+  }
+
+  const flows = computed(() => passages.value.map(flowOf));
+  const ends = [
+    // A page follows what is pinned, on either side.
+    effect(() => {
+      const [query, key] = [store.query.value, store.key.value];
+      for (const flow of flows.value) {
+        if (flow.pages === 1) continue;
+        const own = ui.target.peek()?.side === "query" ? [key, query] : [query, key];
+        const pinned = own.find((index, at) => index !== null && flow.passage.sides.includes(sideAt(ui, at)));
+        if (pinned != null) flow.page.value = Math.floor(pinned / PAGE);
+      }
+    }),
+    keepAcross(ui, passages),
+  ];
+  stop.addEventListener("abort", () => {
+    for (const end of ends) end();
+  });
+
+  const span = steady<Span>(() => {
+    const target = ui.target.value;
+    const flow =
+      target === null ? undefined : flows.value.find(({ passage }) => passage.sides.includes(otherSide(target.side)));
+    if (flow === undefined) return null;
+    if (flow.pages === 1) return { start: 0, stop: flow.passage.length };
+    return { start: flow.page.value * PAGE, stop: Math.min(flow.passage.length, (flow.page.value + 1) * PAGE) };
+  });
+  const weights = weightsSource(ui, span);
+  const brush = computed(() => {
+    const known = weights.value;
+    const picture = store.picture.value;
+    if (known === null || picture === null || picture.grid === null) return null;
+    const flow = flows.value.find(({ passage }) => passage.sides.includes(otherSide(known.of.side)));
+    const signed = isSigned(known.stage);
+    const high = flow === undefined ? 0 : greatest(ui, flow, known);
+    const range = store.color_range.value;
+    const own = { ...picture, low: signed ? -high : 0, high };
+    return makeBrush(own, picture.grid, signed, store.color_scale.value, range === "row" ? "head" : range);
+  });
+  return { flows, weights, brush, room, image: decodeImage(store.image, stop), widthOf };
+}
+
+export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
+
+/** The side that is named first, or second, after what is pinned: the other one first. */
+const sideAt = (ui: Ui, at: number): Side => {
+  const own = ui.target.peek()?.side ?? "query";
+  return at === 0 ? otherSide(own) : own;
+};
+
+/** How wide the text is. */
+function roomOf({ width, mode, unit }: Ui): number {
+  const whole = width.value;
+  const besides = mode.value === "wide" ? 340 + 36 : mode.value === "beside" ? 260 + 36 : 0;
+  return Math.max(80, Math.min(whole - besides * unit.value, 720 * unit.value) - SLACK * unit.value);
+}
+
+/** Queries and keys; once where they are the same tokens. */
+function passagesOf({ store }: Ui): Passage[] {
+  const { queries, keys } = store.facts.value;
+  const [own, others] = [store.queryLabels.value, store.keyLabels.value];
+  const grid = store.grid.value ?? null;
+  const [query, key] = (["query", "key"] as const).map((side) =>
+    patchesOf(grid, side, side === "query" ? queries : keys),
+  );
+  const passage = (sides: readonly Side[], labels: Labels, length: number, patches: Patches | null) => ({
+    sides,
+    labels,
+    length,
+    patches,
+  });
+  if (queries === keys && query?.start === key?.start && sameText(own, others)) {
+    return [passage(["query", "key"], own, queries, query ?? null)];
+  }
+  return [passage(["query"], own, queries, query ?? null), passage(["key"], others, keys, key ?? null)];
+}
+
+/** Whether two sides have the same tokens, as far as the first of them tell. */
+function sameText(own: Labels, others: Labels): boolean {
+  for (let at = 0; at < Math.min(own.length, PAGE); at++) if (own.raw(at) !== others.raw(at)) return false;
+  return true;
+}
+
+/** Another direction of reading takes the pin with it, where both sides are one text. */
+function keepAcross({ store }: Ui, passages: ReadonlySignal<readonly Passage[]>): () => void {
+  let last = store.direction.peek();
+  return effect(() => {
+    const now = store.direction.value;
+    if (now === last) return;
+    last = now;
+    const [query, key] = [store.query.peek(), store.key.peek()];
+    if (passages.peek().length > 1 || (query === null) === (key === null)) return;
+    const moved = now === "query" ? { query: key ?? query, key: null } : { query: null, key: query ?? key };
+    queueMicrotask(() => batch(() => store.select(moved)));
+  });
+}
+
+interface Question {
+  readonly picture: Picture;
+  readonly target: Target;
+  readonly span: Span;
+}
+
+/** The numbers of one row or column, or of a page of it. */
+function weightsSource(ui: Ui, span: ReadonlySignal<Span | null>): ReadonlySignal<Weights | null> {
+  const { store, kernel, stop } = ui;
+  let last: Question | null = null;
+  const question = computed(() => {
+    const [picture, target, part] = [store.picture.value, ui.target.value, span.value];
+    if (picture === null || target === null || part === null) last = null;
+    else if (last?.picture.of !== picture.of || last.target !== target || last.span !== part) {
+      last = { picture, target, span: part };
+    }
+    return last;
+  });
+  const answer = asked<Question, Weights>(
+    question,
+    ({ picture, target }) => (picture.exact ? fromPicture(picture, target) : null),
+    async ({ picture, target, span: { start, stop: end } }, signal) => {
+      const { layer, batch, head, stage } = picture.of;
+      const address = { layer, batch, head, stage };
+      const byQuery = target.side === "query";
+      const one = [target.index, target.index + 1];
+      const total = byQuery ? picture.keys : picture.queries;
+      const reply =
+        end - start < total
+          ? await kernel.request(
+              "cells",
+              {
+                ...address,
+                ...(byQuery ? { queries: one, keys: [start, end] } : { queries: [start, end], keys: one }),
+              },
+              { signal },
+            )
+          : byQuery
+            ? await kernel.request("row", { ...address, query: target.index }, { signal })
+            : await kernel.request("column", { ...address, key: target.index }, { signal });
+      const { values, kinds } = await decodeGrid(reply.values, reply.blocked, reply.buffers);
+      return { of: target, stage, start, values, kinds };
+    },
+    stop,
+    { outlives: true },
+  );
+  return computed(() => {
+    const now = question.value;
+    const known = answer.value;
+    if (now === null) return null;
+    if (known !== null && known.of === now.target) return known;
+    return fromPicture(now.picture, now.target) ?? known;
+  });
+}
+
+/** What the picture itself tells, where each of its cells is one of the matrix: exact, or as it is coloured. */
+function fromPicture(picture: Picture, target: Target): Weights | null {
+  if (picture.queryBin * picture.keyBin > 1 || picture.sampled !== null) return null;
+  const line = lineOf(picture, target);
+  return line && { ...line, start: 0 };
+}
+
+/** The greatest finite number of what is shown, special tokens aside. */
+function greatest(ui: Ui, flow: Flow, { start, values, kinds, of }: Weights): number {
+  let most = 0;
+  const see = (position: number) => {
+    const at = position - start;
+    if (kinds[at] === NUMBER) most = Math.max(most, Math.abs(values[at] as number));
+  };
+  for (const token of flow.tokens.value) if (!token.special) see(token.position);
+  const { patches, labels } = flow.passage;
+  if (patches !== null)
+    for (let at = 0; at < Math.min(MAX_PATCHED, patches.rows * patches.columns); at++) see(patches.start + at);
+  const ranked = flow.pages > 1 ? ui.ranked.value : null;
+  if (ranked !== null && "ranking" in ranked && ranked.of.side === of.side && ranked.of.index === of.index) {
+    const { top, values: strongest } = ranked.ranking;
+    const first = top.findIndex((position) => !labels.at(position).special);
+    if (first >= 0) most = Math.max(most, Math.abs(strongest[first] as number));
+  }
+  if (most > 0) return most;
+  for (const token of flow.tokens.value) see(token.position); // special tokens alone
+  return most;
+}

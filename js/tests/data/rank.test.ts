@@ -1,0 +1,138 @@
+import { describe, expect, test } from "vitest";
+import { BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../../src/contract/decode";
+import { rank, shortened } from "../../src/data/rank";
+import { random } from "../helpers/states.ts";
+
+const numbers = (...values: number[]) => Float32Array.from(values);
+const kindsOf = (values: Float32Array) =>
+  Uint8Array.from(values, (value) =>
+    Number.isNaN(value) ? NAN : value === Infinity ? PLUS_INF : value === -Infinity ? MINUS_INF : NUMBER,
+  );
+
+test("the strongest come first, and of equals the one that stands first", () => {
+  const values = numbers(0.125, 0.25, 0.125, 0.25, 0.25);
+  expect(rank(values, kindsOf(values), 4).top).toEqual([1, 3, 4, 0]);
+});
+
+test("what is not listed is counted and summed", () => {
+  const values = numbers(0.5, 0.25, 0.125, 0.125);
+  const ranking = rank(values, kindsOf(values), 2);
+  expect(ranking.rest).toEqual({ count: 2, sum: 0.25 });
+  expect(ranking.sum).toBe(1);
+});
+
+test("a ranking with fewer of the strongest is that of the same row", () => {
+  const next = random(11);
+  for (let trial = 0; trial < 50; trial++) {
+    const values = Float32Array.from({ length: 1 + Math.floor(30 * next()) }, () => next());
+    const kinds = kindsOf(values);
+    const most = 1 + Math.floor(12 * next());
+    const { rest, ...short } = shortened(rank(values, kinds, 12), most);
+    const { rest: wanted, ...whole } = rank(values, kinds, most);
+    expect(short).toEqual(whole);
+    expect(rest.count).toBe(wanted.count);
+    expect(rest.sum).toBeCloseTo(wanted.sum, 6);
+  }
+});
+
+test("the numbers of the strongest stand beside them", () => {
+  const values = numbers(0.125, 0.5, 0.25);
+  expect(rank(values, kindsOf(values), 2)).toMatchObject({ top: [1, 2], values: [0.5, 0.25] });
+});
+
+test("blocked and NaN cells are counted apart and never listed", () => {
+  const values = numbers(Number.NaN, 0.25, 0, 0.75);
+  const kinds = kindsOf(values);
+  kinds[2] = BLOCKED;
+  expect(rank(values, kinds, 12)).toMatchObject({ top: [3, 1], allowed: 2, blocked: 1, nan: 1, sum: 1 });
+});
+
+test("a query that may see nothing has no keys, no entropy and no sum", () => {
+  const values = numbers(Number.NaN, Number.NaN);
+  expect(rank(values, Uint8Array.of(BLOCKED, BLOCKED), 12)).toEqual({
+    top: [],
+    values: [],
+    allowed: 0,
+    blocked: 2,
+    nan: 0,
+    sum: 0,
+    rest: { count: 0, sum: 0 },
+    entropy: 0,
+    maxEntropy: 0,
+    ninety: 0,
+  });
+});
+
+test("an empty row is no error", () => {
+  expect(rank(numbers(), new Uint8Array(), 12).top).toEqual([]);
+});
+
+describe("entropy in bits", () => {
+  test.each([
+    ["uniform over four: 2", [0.25, 0.25, 0.25, 0.25], 2, 2],
+    ["all on one of four: 0", [0, 1, 0, 0], 0, 2],
+    ["a half and two quarters: 1.5", [0.5, 0.25, 0.25], 1.5, Math.log2(3)],
+    ["one key only: 0 of 0", [1], 0, 0],
+  ])("%s", (_, weights, entropy, most) => {
+    const values = numbers(...weights);
+    const ranking = rank(values, kindsOf(values), 12);
+    expect(ranking.entropy).toBeCloseTo(entropy, 12);
+    expect(ranking.maxEntropy).toBeCloseTo(most, 12);
+  });
+
+  test("a masked key does not count towards the most it could be", () => {
+    const values = numbers(0.5, 0.5, 0, 0);
+    expect(rank(values, Uint8Array.of(NUMBER, NUMBER, BLOCKED, BLOCKED), 12).maxEntropy).toBe(1);
+  });
+});
+
+describe("the fewest keys that hold 90 %", () => {
+  test.each([
+    ["nine of ten equal ones", Array(10).fill(0.1), 9],
+    ["one that has it all", [0, 1, 0], 1],
+    ["exactly nine tenths", [0.9, 0.1], 1],
+    ["a little less than nine tenths", [0.89, 0.06, 0.05], 2],
+  ])("%s", (_, weights, expected) => {
+    const values = numbers(...weights);
+    expect(rank(values, kindsOf(values), 3).ninety).toBe(expected);
+  });
+});
+
+test("infinite scores stand at the ends and make no NaN of the order", () => {
+  const values = numbers(1, -Infinity, Infinity, 2, Infinity);
+  expect(rank(values, kindsOf(values), 5).top).toEqual([2, 4, 3, 0, 1]);
+});
+
+test("the values themselves are left as they are", () => {
+  const values = numbers(0.1, 0.7, 0.2);
+  rank(values, kindsOf(values), 1);
+  expect([...values]).toEqual([...numbers(0.1, 0.7, 0.2)]);
+});
+
+test("random rows: equal to sorting and summing by hand", () => {
+  const next = random(7);
+  for (let trial = 0; trial < 200; trial++) {
+    const length = 1 + Math.floor(40 * next());
+    const raw = Array.from({ length }, () => Math.floor(9 * next()));
+    const total = raw.reduce((a, b) => a + b, 0) || 1;
+    const values = Float32Array.from(raw, (value) => value / total);
+    const kinds = Uint8Array.from(values, () => (next() < 0.2 ? BLOCKED : NUMBER));
+    const most = 1 + Math.floor(12 * next());
+    const pairs = [...values].map((value, at) => ({ value, at })).filter(({ at }) => kinds[at] === NUMBER);
+    pairs.sort((a, b) => (a.value === b.value ? a.at - b.at : b.value - a.value));
+    const sum = pairs.reduce((a, { value }) => a + value, 0);
+    const entropy = pairs.reduce((a, { value }) => (value === 0 ? a : a + (value / sum) * Math.log2(sum / value)), 0);
+    const ranking = rank(values, kinds, most);
+    expect(ranking.top).toEqual(pairs.slice(0, most).map(({ at }) => at));
+    expect(ranking.sum).toBeCloseTo(sum, 9);
+    expect(ranking.entropy).toBeCloseTo(entropy, 9);
+    expect(ranking.rest.count).toBe(Math.max(0, pairs.length - most));
+    expect(ranking.rest.sum).toBeCloseTo(
+      pairs.slice(most).reduce((a, { value }) => a + value, 0),
+      9,
+    );
+    const held = (count: number) => pairs.slice(0, count).reduce((a, { value }) => a + value, 0);
+    expect(held(ranking.ninety)).toBeGreaterThanOrEqual(0.9 * sum - 1e-6);
+    if (ranking.ninety > 0) expect(held(ranking.ninety - 1)).toBeLessThan(0.9 * sum);
+  }
+});

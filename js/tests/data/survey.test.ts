@@ -1,0 +1,172 @@
+/** All heads: what is read of what was sent, their ranks and order, and where they stand. */
+
+import { describe, expect, test } from "vitest";
+import {
+  cornerOf,
+  decodeSurvey,
+  layoutHeads,
+  METRICS,
+  metricText,
+  nameOf,
+  orderOf,
+  placeAt,
+  rankOf,
+  stepFrom,
+  strongestOf,
+} from "../../src/data/survey";
+import { surveyOf } from "../helpers/survey.ts";
+
+const NAN = Number.NaN;
+
+describe("what was sent", () => {
+  test("heads are numbered layer by layer, and those that are not ready have no picture", async () => {
+    const survey = await decodeSurvey(surveyOf([2, 3], { entropy: [1, 2] }, { ready: 1 }));
+    expect(survey.heads).toEqual([
+      { layer: 0, head: 0 },
+      { layer: 0, head: 1 },
+      { layer: 1, head: 0 },
+      { layer: 1, head: 1 },
+      { layer: 1, head: 2 },
+    ]);
+    expect(survey.pictures.map((picture) => picture !== null)).toEqual([true, true, false, false, false]);
+    expect(survey.complete).toBe(false);
+    expect([...survey.metrics[0]!.values]).toEqual([1, 2, NAN, NAN, NAN]);
+  });
+
+  test("bars of bits are full where all keys are alike, those of weights at 1", async () => {
+    const survey = await decodeSurvey(
+      surveyOf([3], { entropy: [1, 3, 2], itself: [0.1, 0.2, NAN], mean_distance: [2, 8, 4] }),
+    );
+    const full = Object.fromEntries(survey.metrics.map(({ name, high, median }) => [name, [high, median]]));
+    expect(full.entropy).toEqual([Math.log2(16), 2]);
+    expect(full.itself![0]).toBe(1);
+    expect(full.itself![1]).toBeCloseTo(0.15);
+    expect(full.mean_distance).toEqual([8, 4]);
+    expect(survey.metrics.map(({ name }) => name)).toEqual(["entropy", "itself", "mean_distance"]);
+  });
+
+  test("more pictures than heads are an error", async () => {
+    const message = surveyOf([2], { entropy: [1, 2] });
+    message.layers[0]!.heads = 1;
+    await expect(decodeSurvey(message)).rejects.toThrow("there are 1 heads, got pictures of 2");
+  });
+});
+
+describe("ranks and order", () => {
+  const message = surveyOf([2, 2], {
+    entropy: [3, 1, 2, 2],
+    itself: [0.5, 0.5, 0.5, 0.5],
+    first_token: [0.1, NAN, 0.9, 0.2],
+  });
+
+  test("the metric in which a head ranks best, where heads differ", async () => {
+    const survey = await decodeSurvey(message);
+    const [entropy, first, itself] = survey.metrics;
+    expect([0, 1, 2, 3].map((place) => rankOf(entropy!, place))).toEqual([1, 4, 2, 2]);
+    expect([0, 1, 2, 3].map((place) => rankOf(first!, place))).toEqual([3, 0, 1, 2]);
+    expect(itself?.name).toBe("itself");
+    expect(strongestOf(survey, 0)).toEqual({ metric: entropy, rank: 1 });
+    expect(strongestOf(survey, 2)).toEqual({ metric: first, rank: 1 });
+    expect(strongestOf(survey, 1)).toBeNull(); // the least of one, none of another, and in the third all are alike
+  });
+
+  test("the largest first, those without a number last", async () => {
+    const survey = await decodeSurvey(message);
+    expect(orderOf(survey, "layer")).toEqual([0, 1, 2, 3]);
+    expect(orderOf(survey, "entropy")).toEqual([0, 2, 3, 1]);
+    expect(orderOf(survey, "first_token")).toEqual([2, 3, 0, 1]);
+    expect(orderOf(survey, "induction")).toEqual([0, 1, 2, 3]); // which nobody knows
+  });
+
+  test("numbers as they are written", () => {
+    expect(metricText(1.3914, "bits")).toBe("1.39 bits");
+    expect(metricText(0.5674, "weight")).toBe(".567");
+    expect(metricText(1, "weight")).toBe("1.00");
+    expect(metricText(8.66, "tokens")).toBe("8.7");
+    expect(metricText(1234.5, "tokens")).toBe("1,235");
+    expect(metricText(0.466, "share")).toBe("47 %");
+    expect(metricText(NAN, "weight")).toBe("NaN");
+    expect(METRICS.map(({ word }) => word)).toContain("Same token elsewhere");
+  });
+});
+
+describe("where they stand", () => {
+  const survey = async (...layers: number[]) => {
+    const total = layers.reduce((a, b) => a + b);
+    return decodeSurvey(surveyOf(layers, { entropy: Array.from({ length: total }, (_, at) => at) }));
+  };
+
+  test("12 × 6 as drawn: 58 pixels, pitch 74 × 76", async () => {
+    const sheet = layoutHeads(await survey(...new Array<number>(6).fill(12)), "layer", 952);
+    expect([sheet.size, sheet.across, sheet.down, sheet.bars]).toEqual([58, 74, 76, true]);
+    expect(sheet.left + sheet.width - 2 * sheet.margin).toBeLessThanOrEqual(952);
+  });
+
+  test.each([1272, 952, 592, 352])(
+    "it fits %i pixels with pictures of 14 at least, or scrolls with pictures of 20",
+    async (width) => {
+      for (const [layers, heads] of [
+        [6, 12],
+        [32, 32],
+        [12, 16],
+        [1, 4],
+        [2, 100],
+      ] as const) {
+        const of = await survey(...new Array<number>(layers).fill(heads));
+        for (const order of ["layer", "entropy"]) {
+          const sheet = layoutHeads(of, order, width);
+          const wide = sheet.left + sheet.width - 2 * sheet.margin;
+          expect(wide <= width || (sheet.size === 20 && order === "layer"), `${layers} × ${heads} ${order}`).toBe(true);
+          expect(sheet.size).toBeGreaterThanOrEqual(14);
+          expect(sheet.where.length).toBe(layers * heads);
+        }
+      }
+    },
+  );
+
+  test("a single layer is wrapped where its heads do not fit", async () => {
+    const wrapped = layoutHeads(await survey(64), "layer", 592);
+    expect([wrapped.named, wrapped.left, wrapped.top]).toEqual([true, 0, 0]);
+    expect(wrapped.width).toBeLessThanOrEqual(592 + 2 * wrapped.margin);
+    expect(nameOf(await survey(64), 7)).toBe("7");
+    expect(nameOf(await survey(2, 3), 3)).toBe("1·1");
+    expect(layoutHeads(await survey(12), "layer", 952).rows).toBe(1);
+  });
+
+  test("32 × 32: 20 pixels, no bars", async () => {
+    const sheet = layoutHeads(await survey(...new Array<number>(32).fill(32)), "layer", 952);
+    expect([sheet.size, sheet.bars]).toEqual([20, false]);
+    expect(sheet.height).toBeLessThan(920);
+  });
+
+  test("what a point is over is the head whose picture or bar is there", async () => {
+    const of = await survey(3, 2);
+    const sheet = layoutHeads(of, "layer", 952);
+    for (let place = 0; place < 5; place++) {
+      const { x, y } = cornerOf(sheet, place);
+      expect(placeAt(sheet, x + 1, y + 1)).toBe(place);
+      expect(placeAt(sheet, x + sheet.size - 1, y + sheet.size + 6)).toBe(place);
+    }
+    const { x, y } = cornerOf(sheet, 2);
+    expect(placeAt(sheet, x + 10, y + sheet.down + 10)).toBe(-1); // the second layer has but two
+    expect(placeAt(sheet, -40, 10)).toBe(-1);
+  });
+
+  test("arrows walk, and in a shorter layer to its last head", async () => {
+    const sheet = layoutHeads(await survey(3, 1, 3), "layer", 952);
+    expect(stepFrom(sheet, 0, 1, 0)).toBe(1);
+    expect(stepFrom(sheet, 2, 1, 0)).toBe(2);
+    expect(stepFrom(sheet, 0, -1, 0)).toBe(0);
+    expect(stepFrom(sheet, 2, 0, 1)).toBe(3);
+    expect(stepFrom(sheet, 3, 0, 1)).toBe(4);
+    expect(stepFrom(sheet, 1, 0, -1)).toBe(1);
+  });
+
+  test("by a metric the largest stands first", async () => {
+    const sheet = layoutHeads(await survey(3, 3), "entropy", 952);
+    expect(sheet.named).toBe(true);
+    expect(sheet.where[5]).toEqual([0, 0]);
+    expect(sheet.at(5, 0)).toBe(0);
+    expect([sheet.left, sheet.top]).toEqual([0, 0]);
+  });
+});

@@ -1,0 +1,221 @@
+/** The heads view in a page: what is under the pointer, what clicks and keys do, larger pictures, several heads as one. */
+
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { Traits } from "../../src/contract/traits";
+import type { HostOptions, HostRequest } from "../../src/kernel/host";
+import { settle, show } from "../helpers/page.ts";
+import { asked, type Cells, factsOf, stateOf } from "../helpers/states.ts";
+import { surveyOf } from "../helpers/survey.ts";
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+const CELLS: Cells = Array.from({ length: 16 }, (_, query) =>
+  Array.from({ length: 16 }, (__, key) => ((query * 7 + key * 3) % 11) / 11),
+);
+const METRICS = {
+  entropy: [3, 1, 2, 2.5, 0.5, 4],
+  first_token: [0.1, 0.2, 0.9, 0.3, 0.1, 0.4],
+  mean_distance: [2, 3, 4, 5, 6, 7],
+};
+
+function state(changes: Partial<Traits> = {}): Traits {
+  const facts = { ...factsOf(CELLS), layers: ["a", "b"], heads: 3, groups: 3, ...changes.facts };
+  return { ...stateOf(CELLS, { ...changes, facts }), view: "heads", survey: surveyOf([3, 3], METRICS), ...changes };
+}
+
+async function draw(changes: Partial<Traits> = {}, options: HostOptions = {}, width = 960) {
+  const shown = await show(state(changes), options, { width });
+  await settle(400);
+  return shown;
+}
+
+const PITCH = { x: 74, y: 76, margin: 4 };
+const at = (head: number, layer: number) => ({
+  x: PITCH.margin + head * PITCH.x + 29,
+  y: PITCH.margin + layer * PITCH.y + 29,
+});
+
+describe("pointing", () => {
+  test("the card has every metric, the best in bold, with the median of all", async () => {
+    const { view } = await draw();
+    view.point(at(2, 0));
+    await settle();
+    const card = view.text(".aw-head-card");
+    expect(card).toContain("Layer 0 · head 2");
+    expect(card).toContain("First token .900");
+    expect(card).toContain("median of all 6 heads");
+    expect(view.text("[data-best]")).toContain("First token");
+    expect(view.status).toContain("layer 0 · head 2 strongest at first token , rank 1 of 6");
+    expect(view.status).toContain("2 layers × 3 heads · 16 × 16");
+    view.leave();
+    await settle();
+    expect(view.all(".aw-head-card")).toHaveLength(0);
+  });
+
+  test("the caption says what the bar is, and of how many rows", async () => {
+    const { view, host } = await draw();
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Rows are layers, columns are heads.");
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("the bar is entropy, 0 to 4.00 bits.");
+    host.fromPython({ survey: surveyOf([3, 3], METRICS, { rows: 4, ready: 1 }) });
+    await settle();
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain(
+      "From 4 of 16 queries of each, exact. 3 of 6 heads so far.",
+    );
+  });
+
+  test("heads that share a key head are named so", async () => {
+    const { view } = await draw({ survey: surveyOf([4, 4], { entropy: [1, 2, 3, 4, 5, 6, 7, 8] }, { groups: 2 }) });
+    expect(view.all(".aw-heads-names i")).toHaveLength(2);
+    view.point(at(3, 1));
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("key/value head 1");
+  });
+});
+
+describe("opening", () => {
+  test("a click opens the head in the heatmap", async () => {
+    const { view, host } = await draw();
+    view.mouse("click", at(1, 1));
+    await settle();
+    expect(Object.assign({}, ...host.saved)).toMatchObject({ layer: 1, head: 1, heads: [1], view: "heatmap" });
+  });
+
+  test("arrows walk and Enter opens", async () => {
+    const { view, host } = await draw();
+    for (const key of ["ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight"]) {
+      expect(await view.press(key)).toEqual({ prevented: true, escaped: false });
+    }
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("Layer 1 · head 2");
+    expect(view.text("[aria-live]")).toBe("layer 1, head 2, entropy 4.00 bits");
+    expect(host.saved).toEqual([]);
+    await view.press("Enter");
+    await settle();
+    expect(Object.assign({}, ...host.saved)).toMatchObject({ layer: 1, head: 2, view: "heatmap" });
+  });
+});
+
+describe("bar and order", () => {
+  test("the menus set both", async () => {
+    const { view, host } = await draw();
+    view.button("Bar: entropy").click();
+    await settle();
+    expect(view.text(".aw-popup")).not.toContain("Induction"); // which no head has
+    view.button("First token").click();
+    await settle();
+    view.button("Order: by layer").click();
+    await settle();
+    view.button("Mean distance").click();
+    await settle();
+    expect(host.saved).toEqual([{ bar: "first_token" }, { order: "mean_distance", bar: "mean_distance" }]);
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Ordered by mean distance, largest first.");
+    view.point(at(0, 0));
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("Layer 1 · head 2");
+  });
+
+  test("without the kernel's numbers there is nothing to point at", async () => {
+    const { view } = await draw({ survey: null });
+    expect(view.text(".aw-all-heads")).toContain("The kernel computes all heads when this view opens.");
+    view.mouse("click", at(0, 0));
+    await view.press("Enter");
+  });
+
+  test("what went wrong is said", async () => {
+    const { view, host } = await draw(
+      { survey: surveyOf([3, 3], METRICS, { ready: 1, error: "out of memory" }) },
+      { answer: () => ({}) },
+    );
+    expect(view.text(".aw-all-heads")).toContain("Not all heads could be computed");
+    view.button("Try again").click();
+    await settle();
+    expect(asked(host.sent, "retry")).toHaveLength(1);
+  });
+});
+
+describe("larger pictures", () => {
+  test("are asked for where there is room, at most 200 heads at once", async () => {
+    const layers = new Array<number>(20).fill(32);
+    const numbers = Array.from({ length: 640 }, (_, place) => place);
+    const answer = ({ heads }: HostRequest) => {
+      const [start, stop] = heads as [number, number];
+      const values = new Uint8Array((stop - start) * 32 * 32).fill(250);
+      return {
+        values: {
+          data: new DataView(values.buffer),
+          dtype: "uint8",
+          shape: [stop - start, 32, 32],
+          deflated: false,
+          scale: { kind: "unit", high: 1 },
+        },
+      };
+    };
+    const { view, host } = await draw(
+      { survey: surveyOf(layers, { entropy: numbers }, { side: 8, keys: 500 }) },
+      { answer },
+    );
+    await settle(2000);
+    const messages = (host.sent as { requests: HostRequest[] }[]).map(({ requests }) =>
+      requests.filter(({ kind }) => kind === "thumbnails"),
+    );
+    const sizes = messages.map((requests) =>
+      requests.reduce((sum, { heads }) => sum + (heads as number[])[1]! - (heads as number[])[0]!, 0),
+    );
+    expect(Math.max(...sizes)).toBeLessThanOrEqual(200);
+    expect(sizes.reduce((a, b) => a + b)).toBeGreaterThanOrEqual(320);
+    expect(view.pixel(10, 10).slice(0, 3)).toEqual([0x2a, 0x10, 0x55]); // the strongest colour, all over
+  });
+
+  test("are not asked for where all cells are there", async () => {
+    const { host } = await draw({ survey: surveyOf([3, 3], METRICS, { side: 16 }) }, { answer: () => ({}) });
+    expect(asked(host.sent, "thumbnails")).toHaveLength(0);
+  });
+});
+
+describe("several heads as one", () => {
+  const together = (changes: Partial<Traits>) =>
+    ({
+      facts: { ...factsOf(CELLS), heads: 3, groups: 3 },
+      view: "heatmap",
+      survey: null,
+      ...changes,
+    }) as Partial<Traits>;
+
+  test("the menu chooses all heads, and then some of them", async () => {
+    const { view, host } = await draw(together({}));
+    view.button("Heads: one").click();
+    await settle();
+    view.button("mean of several").click();
+    await settle();
+    expect(host.saved).toEqual([{ heads: [0, 1, 2] }, { combine: "mean" }]);
+    expect(view.button(/^Heads: mean of 3/)).toBeTruthy();
+    const picked = view.all("[aria-label=Heads] [role=checkbox][aria-checked=true]");
+    expect(picked).toHaveLength(3);
+  });
+
+  test("a picture of them is the one that is wanted, and they are named", async () => {
+    const { view, host } = await draw(together({ heads: [0, 2], combine: "max" }));
+    const picture = host.get("picture");
+    host.fromPython({ picture: { ...picture, head: "max 0 2" } });
+    await settle();
+    expect(view.legend).toContain("maximum of heads 0, 2");
+    expect(view.status).toContain("maximum of heads 0, 2");
+    expect(view.canvas.getAttribute("aria-label")).toContain("maximum of heads 0, 2");
+    host.fromPython({ stage: "scores", picture: { ...picture, stage: "scores" } });
+    await settle();
+    expect(view.status).toContain("head 0");
+  });
+
+  test("questions are asked about them by their name", async () => {
+    const { host } = await draw(together({ heads: [0, 2], combine: "mean", view: "graph", query: 3 }), {
+      answer: () => ({}),
+    });
+    await settle(200);
+    expect(new Set(asked(host.sent, "row").map(({ head }) => head))).toEqual(new Set(["mean 0 2"]));
+  });
+});

@@ -1,0 +1,212 @@
+"""Each finding with the fault planted, and without it; silence on what is sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnwidget import Attention, load_sample, masks
+from attnwidget._analysis import diagnostics, parity
+
+Q = 12
+
+
+def make(**keywords: Any) -> Attention:
+    q, k, v = torch.randn(3, Q, 16, generator=torch.Generator().manual_seed(5))
+    return Attention(q, k, v, **keywords)
+
+
+def kinds(att: Attention, **how: Any) -> list[str]:
+    return [finding.kind for finding in att.check(**how)]
+
+
+LOWER = torch.ones(Q, Q).tril().bool()
+PADDED = (torch.arange(Q) < 8)[None, None, None]  # (B, H, Q, K), real keys
+
+SOUND = {
+    "nothing": {},
+    "causal": {"is_causal": True},
+    "causal mask": {"mask": LOWER},
+    "float causal mask": {"mask": torch.zeros(Q, Q).masked_fill(~LOWER, -torch.inf)},
+    "least finite number": {"mask": torch.zeros(Q, Q).masked_fill(~LOWER, torch.finfo(torch.float32).min)},
+    "padding": {"mask": PADDED},
+    "padding at the left": {"mask": PADDED.flip(3)},
+    "window": {"window": 3},
+    "causal window": {"window": 3, "is_causal": True},
+    "own function": {"mask": lambda b, h, q_idx, kv_idx: (q_idx - kv_idx) % 2 == 0},
+    "bias": {"bias": -torch.arange(Q).float().expand(Q, Q)},
+    "softcap": {"softcap": 5.0},
+    "prefix": {"mask": LOWER | (torch.arange(Q) < 8)},
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_attention_has_no_findings(name: str) -> None:
+    assert make(**SOUND[name]).check() == []
+
+
+FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "causal turned round": ("inverted mask", {"mask": ~LOWER}),
+    "causal with the wrong meaning": ("inverted mask", {"mask": LOWER.int(), "mask_means": "hide"}),
+    "padding turned round": ("inverted mask", {"mask": ~PADDED}),
+    "padding of queries": ("mask along the wrong axis", {"mask": PADDED.mT}),
+    "off by one": ("look-ahead", {"mask": torch.ones(Q, Q).tril(1).bool()}),
+    "one leak": ("look-ahead", {"mask": LOWER | (torch.eye(Q).roll(3, 1).bool() & (torch.arange(Q) == 7))}),
+    "an empty row": ("nothing allowed", {"mask": LOWER & (torch.arange(Q) != 0)}),
+    "minus a billion": ("masked row made uniform", {"mask": torch.where(torch.arange(Q) == 3, -1e9, 0.0)[:, None]}),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_mask_is_found(name: str) -> None:
+    kind, keywords = FAULTS[name]
+    assert kinds(make(**{"mask_dims": None} | expanded(keywords))) == [kind]
+
+
+def expanded(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Masks of one number a row are written out for all keys."""
+    mask = keywords["mask"]
+    return keywords | {"mask": mask.expand(Q, Q).clone() if mask.ndim == 2 else mask}
+
+
+def test_causal_alignment() -> None:
+    q, k, v = torch.randn(3, 16), torch.randn(9, 16), torch.randn(9, 16)
+    (finding,) = Attention(q, k, v, is_causal=True).check()
+    assert (finding.kind, finding.severity, finding.where) == ("causal with Q ≠ K", "warning", "keys 3 to 8")
+    assert Attention(q, k, v, mask=masks.causal_lower_right(3, 9)).check() == []
+    (finding,) = Attention(k, q, q, is_causal=True).check()
+    assert (finding.severity, finding.where) == ("note", "queries 3 to 8")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"), [("q", torch.nan, "NaN"), ("k", torch.inf, "infinite"), ("v", torch.nan, "NaN")]
+)
+def test_numbers_that_are_not_finite(name: str, value: float, word: str) -> None:
+    tensors = dict(zip("qkv", torch.randn(3, 1, 1, Q, 16), strict=True))
+    tensors[name][0, 0, 4, 2] = value
+    (finding,) = Attention(**tensors).check()
+    assert (finding.kind, finding.severity) == (f"{word} in {name}", "error")
+    assert finding.where == ("query 4" if name == "q" else "key 4")
+
+
+def test_products_beyond_float32() -> None:
+    q, k = torch.randn(2, Q, 16)
+    assert kinds(Attention(q * 1e30, k * 1e30)) == ["scores not finite"]
+
+
+def test_attention_to_padding() -> None:
+    tokens = ["a"] * 9 + ["[PAD]"] * 3
+    assert kinds(make(), tokens=tokens) == ["attention to padding"]
+    assert kinds(make(mask=masks.padding([9])), tokens=tokens) == []
+    assert kinds(make(), tokens=["a", "pad me"] + ["b"] * 10) == []
+    q, k, v = torch.randn(3, Q, 16)
+    k[9:], v[9:] = k[9], v[9]
+    (finding,) = Attention(q, k, v).check()
+    assert (finding.kind, finding.where) == ("attention to padding", "keys 9, 10, 11")
+    assert Attention(q, k, v, mask=masks.padding([9])).check() == []
+    with pytest.raises(ValueError, match="there are 2 tokens but 12 keys"):
+        make().check(["a", "b"])
+
+
+def test_given_weights() -> None:
+    weights = torch.softmax(torch.randn(Q, Q), 1)
+    assert Attention.from_weights(weights).check() == []
+    assert kinds(Attention.from_weights(weights.mT)) == ["softmax over the wrong axis"]
+    assert kinds(Attention.from_weights(torch.dropout(weights, 0.5, train=True))) == ["rows do not sum to 1"]
+    emptied = weights.masked_fill(torch.arange(Q)[:, None] == 3, 0)
+    assert Attention.from_weights(emptied).check() == []
+
+
+def test_saturated_and_uniform_rows() -> None:
+    q, k = torch.randn(2, 64, 64)
+    (finding,) = Attention(q * 30, k * 30).check()
+    assert (finding.kind, finding.severity) == ("saturation", "note")
+    (finding,) = Attention(q, k, scale=50.0).check()
+    assert (finding.kind, finding.severity) == ("saturation", "warning")
+    assert kinds(Attention(q * 1e-5, k)) == ["uniform rows"]
+
+
+def test_parity_with_torch() -> None:
+    for keywords in SOUND.values():
+        found = parity.parity(make(**keywords), 0, 0)
+        assert found is None if "softcap" in keywords else found is not None and found.equal
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        q, k, v = torch.randn(3, Q, 16).to(dtype)
+        found = parity.parity(Attention(q, k, v, is_causal=True), 0, 0)
+        assert found is not None
+        assert found.equal
+        assert found.queries == Q
+
+
+def test_parity_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(parity.F, "scaled_dot_product_attention", lambda *args, **how: wrong(*args, **how) + 0.01)
+    (finding,) = make().check()
+    assert finding.kind == "not torch's result"
+
+
+def test_it_does_not_cry_wolf_on_a_real_model() -> None:
+    q, k, v, tokens, mask = load_sample("bank")
+    for layer in range(len(q)):
+        att = Attention(q[layer], k[layer], v[layer], mask=mask, mask_dims="bk")
+        for batch in range(att.shape.B):
+            for head in range(att.shape.H):
+                found = att.check(tokens[batch], batch=batch, head=head)
+                saturated = att.statistics(batch, head).peak.quantile(0.1) >= 0.99
+                assert [(finding.kind, finding.severity) for finding in found] == (
+                    [("saturation", "note")] if saturated else []
+                )
+
+
+def test_a_real_model_without_its_mask_attends_to_padding() -> None:
+    q, k, v, tokens, _ = load_sample("bank")
+    assert kinds(Attention(q[0], k[0], v[0]), tokens=tokens[1], batch=1) == ["attention to padding"]
+
+
+def test_a_place_that_can_be_gone_to() -> None:
+    q, k, v = torch.randn(3, Q, 16)
+    q[4, 2] = torch.nan
+    (finding,) = Attention(q, k, v).check()
+    assert (finding.query, finding.key) == (4, None)
+    (finding,) = make(mask=LOWER | (torch.eye(Q).roll(3, 1).bool() & (torch.arange(Q) == 7))).check()
+    assert (finding.kind, finding.query, finding.key) == ("look-ahead", 4, 7)
+    (finding,) = make(mask=LOWER & (torch.arange(Q) != 0)).check()
+    assert (finding.query, finding.key) == (0, None)
+    (finding,) = make().check(["a"] * 9 + ["[PAD]"] * 3)
+    assert (finding.query, finding.key) == (None, 9)
+
+
+def test_of_a_long_head_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "LONG", 100)
+    for name in ("ROWS", "FEWEST"):
+        monkeypatch.setattr(parity, name, 5)
+    q, k, v = torch.randn(3, 40, 64, generator=torch.Generator().manual_seed(0))
+    assert Attention(q, k, v, is_causal=True).check() == []
+    (finding,) = Attention(q * 30, k * 30, v).check()
+    assert (finding.kind, finding.message[:40]) == ("saturation", "5 of 5 queries that were looked at give ")
+    assert kinds(Attention(q * 1e-5, k, v)) == ["uniform rows"]
+    minus = torch.where(torch.arange(40) == 39, -1e9, 0.0)[:, None].expand(40, 40).clone()
+    assert kinds(Attention(q, k, v, mask=minus)) == ["masked row made uniform"]
+
+
+def test_why_there_is_nothing_to_compare_with() -> None:
+    q, k, v = torch.randn(3, Q, 16)
+    assert parity.why_not(Attention(q, k, v)) == ""
+    assert "softcap" in parity.why_not(Attention(q, k, v, softcap=2.0))
+    assert "no v" in parity.why_not(Attention(q, k))
+    assert "only scores" in parity.why_not(Attention.from_scores(q @ k.mT, v))
+    assert "function" in parity.why_not(Attention(q, k, v, bias=lambda score, b, h, q_idx, kv_idx: score))
+
+
+def test_what_a_number_type_changes() -> None:
+    att = make(is_causal=True)
+    for dtype, most in (("float16", 1e-3), ("bfloat16", 1e-2), ("int8", 3e-2)):
+        after = att.what_if({"dtype": dtype})
+        found = parity.change(att, after, 0, 0)
+        assert 0 < found.weights < most
+        assert found.weights == pytest.approx(float((att.block() - after.block()).abs().max()), rel=1e-3)
+        assert found.output == pytest.approx(float((att.output() - after.output()).abs().max()), rel=1e-3)
+        assert found.queries == Q
+    assert parity.change(att, att.what_if({}), 0, 0).weights == 0

@@ -1,0 +1,215 @@
+"""Several heads as one: the mean or the maximum of exact weights, at any length."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from front_end import FrontEnd, decode, decode_cells
+from torch.testing import assert_close
+
+from attnwidget import Attention, AttentionWidget, compare, masks
+from attnwidget._engine.cost import cells, normalizers
+from attnwidget._engine.level_cache import LevelCache, LevelKey
+
+HOW = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
+
+
+def make(n: int = 40, **rules: Any) -> Attention:
+    g = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 4, n, 8, generator=g), torch.randn(2, 2, n, 8, generator=g)
+    return Attention(q * 2, k, k, **rules)
+
+
+def dense(att: Attention, heads: list[int], how: str, batch: int = 0) -> torch.Tensor:
+    return HOW[how](torch.stack([att.block(batch=batch, head=head) for head in heads]))
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"is_causal": True},
+        {"mask": masks.padding([40, 25])},
+        {"window": 5, "softcap": 2.0},
+        {"mask": torch.rand(1, 4, 40, 40, generator=torch.Generator().manual_seed(5)) > 0.7},
+        {"bias": lambda score, b, h, q, k: torch.where(k > q - h, score, -torch.inf)},
+    ],
+)
+def test_blocks_are_the_mean_or_the_maximum(how: str, rules: Any) -> None:
+    att = make(**rules)
+    for heads in ([0, 3], [1, 2, 3], [2]):
+        one = att.combine(heads, how)
+        assert one.shape[:6] == (2, 1, 1, 40, 40, None)
+        for batch in (0, 1):
+            wanted = dense(att, heads, how, batch)
+            assert_close(one.block(batch=batch), wanted, atol=1e-6, rtol=1e-5)
+            assert_close(one.block(batch=batch, queries=[3, 30], keys=slice(5, 9)), wanted[[3, 30], 5:9])
+            allowed = torch.stack([att.block("allowed", batch=batch, head=head) for head in heads]).any(0)
+            assert torch.equal(one.block("allowed", batch=batch), allowed)
+            seen = one.overview(batch, size=10)
+            assert_close(seen.values, Attention.from_weights(wanted).overview(size=10).values, atol=1e-6, rtol=1e-5)
+            assert torch.equal(seen.allowed, allowed.view(10, 4, 10, 4).any(3).any(1))
+
+
+def test_all_that_an_attention_of_weights_can_be_asked() -> None:
+    att = make(is_causal=True)
+    one, wanted = att.combine(), dense(att, [0, 1, 2, 3], "mean")
+    assert one.stages == ("weights",)
+    assert "mean of 4 heads" in repr(one)
+    keys, weights = one.top_keys(20, 3)
+    assert_close(weights, wanted[20].topk(3).values)
+    assert_close(weights, wanted[20, keys])
+    assert one.statistics().total.sub(1).abs().max() < 1e-5
+    assert one.check() == []
+    assert one.metrics().masked_share == pytest.approx(1 - 41 / 80)
+    assert_close(one.combine().block(), wanted, atol=1e-6, rtol=1e-5)
+    half = Attention(att.q.half(), att.k.half()).combine()  # type: ignore[union-attr]
+    assert half.block().dtype is torch.float32
+    assert Attention(att.q.double(), att.k.double()).combine().block().dtype is torch.float64  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_combined() -> None:
+    att = make()
+    with pytest.raises(IndexError, match="head 9 is not there"):
+        att.combine([0, 9])
+    with pytest.raises(ValueError, match="empty"):
+        att.combine([])
+    with pytest.raises(TypeError, match="list of heads"):
+        att.combine("all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="median"):
+        att.combine(how="median")
+    with pytest.raises(ValueError, match="put together have weights only, so scores is not known: ask single heads"):
+        att.combine().block("scores")
+    with pytest.raises(ValueError, match="only weights"):
+        att.combine().what_if({"scale": 1.0})
+
+
+def test_its_cost_is_that_of_its_heads() -> None:
+    att = make(600)
+    one, everything = att.combine([0, 1, 3]), (range(600), range(600))
+    assert cells(one, 0, 0, *everything, "weights") == 3 * 600 * 600
+    assert normalizers(one, 0, 0, range(600), "weights") == 3 * 600 * 600
+    one.block(queries=range(600), keys=[0])
+    assert normalizers(one, 0, 0, range(600), "weights") == 0, "they are the heads' own, and known"
+    assert att.known_pair(0, 3) is not None
+
+
+def test_a_level_of_a_long_head_holds_no_matrix() -> None:
+    att = make(3000, is_causal=True)
+    levels = LevelCache(att.combine([0, 2], "max"))
+    for _ in levels.visit(0, 0):
+        pass
+    kept = levels.find(LevelKey(0, 0, "weights", "max"))
+    assert kept is not None
+    wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=1500).values
+    assert_close(kept.seen.values, wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_tensors_that_change_are_noticed() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    att = Attention(q, torch.randn(1, 2, 5, 8))
+    one = att.combine()
+    before = one.block()
+    q.mul_(2)
+    with pytest.warns(UserWarning, match="changed in place"):
+        after = one.block()
+    assert not torch.equal(before, after)
+
+
+# In the widget.
+
+
+def show(n: int = 30, **keywords: Any) -> AttentionWidget:
+    g = torch.Generator().manual_seed(0)
+    return AttentionWidget(*torch.randn(3, 1, 4, n, 8, generator=g), is_causal=True, **keywords)
+
+
+def test_the_picture_is_of_several_heads_as_one() -> None:
+    w = show(heads=[1, 3], head=3, combine="mean")
+    assert (w.picture["head"], w.head) == ("mean 1 3", 3)
+    np.testing.assert_allclose(decode(w.picture["values"]), dense(w.attention, [1, 3], "mean").numpy(), atol=1e-6)
+    w.combine = "max"
+    assert w.picture["head"] == "max 1 3"
+    w.heads = [3]
+    assert w.picture["head"] == 3
+    w.heads = [0, 3, 2]
+    assert w.picture["head"] == "max 0 2 3"
+    w.stage = "scores"
+    assert w.picture["head"] == 3, "only weights are taken together"
+    w.stage, w.combine = "weights", "none"
+    assert w.picture["head"] == 3
+    w.heads, w.combine, w.what_if = [0, 1], "mean", {"scale": 2.0}
+    changed = w.attention.what_if({"scale": 2.0})
+    np.testing.assert_allclose(decode(w.picture["values"]), dense(changed, [0, 1], "mean").numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="median"):
+        w.combine = "median"
+
+
+def test_the_graph_links_them_as_one() -> None:
+    w = show(view="graph", heads=[0, 2], combine="mean", top_k=1)
+    assert w.links["heads"] == ["mean 0 2"]
+    wanted = dense(w.attention, [0, 2], "mean")
+    np.testing.assert_allclose(decode(w.links["weights"])[0, :, 0], wanted.amax(1).numpy(), rtol=1e-5)
+    w.combine = "none"
+    assert w.links["heads"] == [0, 2]
+
+
+def test_questions_about_them_are_answered(front_end: FrontEnd) -> None:
+    w = show(300, heads=[1, 2], head=1, combine="mean")
+    wanted = dense(w.attention, [1, 2], "mean").numpy()
+    of = {"layer": 0, "batch": 0, "head": "mean 1 2", "stage": "weights"}
+    row, ranked, column, tiles = front_end.ask(
+        w,
+        {"id": "a", "kind": "row", **of, "query": 200},
+        {"id": "b", "kind": "ranked", **of, "queries": [250], "count": 4},
+        {"id": "c", "kind": "column", **of, "key": 3},
+        {"id": "d", "kind": "tiles", **of, "pool": "max", "view": "v", "tiles": [[0, 0, 1, 0]]},
+    )
+    np.testing.assert_allclose(decode(row["values"]), wanted[200], atol=1e-6)
+    np.testing.assert_allclose(decode(ranked["values"]), np.sort(wanted[250])[::-1][:4], rtol=1e-5)
+    np.testing.assert_allclose(decode(column["values"]), wanted[:, 3], atol=1e-6)
+    values, kinds = decode_cells(tiles["tiles"][0]["values"], None)
+    shown = kinds == 0
+    np.testing.assert_allclose(values[shown], wanted[128:256, :128][shown], rtol=0.05, atol=1e-5)
+    refused = front_end.ask(
+        w,
+        {"id": "e", "kind": "row", **of, "head": "mean 0 1 2 3", "query": 1},
+        {"id": "f", "kind": "row", **of, "head": "x" * 10_000, "query": 1},
+        {"id": "g", "kind": "row", **of, "layer": 7, "query": 1},
+        {"id": "h", "kind": "spread", **of},
+    )
+    assert [reply["ok"] for reply in refused[:3]] == [False] * 3
+    assert refused[3]["ok"], "what weights alone tell"
+
+
+def test_a_long_one_comes_sampled_and_then_exact(front_end: FrontEnd) -> None:
+    async def explore() -> None:
+        w = show(6000, heads=[0, 1, 2, 3], combine="max")
+        assert w.picture["sampled"] is not None
+        of = {"layer": 0, "batch": 0, "head": "max 0 1 2 3", "stage": "weights"}
+        ask = {"id": "t", "kind": "tiles", **of, "pool": "max", "view": "v", "tiles": [[3, 3, 1, 1]]}
+        (reply,) = front_end.ask(w, ask)
+        assert reply["ok"]
+        while w._slices.names:
+            await asyncio.sleep(0.005)
+        assert w.picture["sampled"] is None
+        assert w.picture["head"] == "max 0 1 2 3"
+        assert {message["of"]["head"] for message in front_end.tiles(w)} <= {"max 0 1 2 3"}
+        assert all(band["head"] == "max 0 1 2 3" for band in front_end.bands(w))
+        (stopped,) = front_end.ask(w, {"id": "p", "kind": "pass", **of, "action": "stop"})
+        assert stopped["ok"]
+
+    asyncio.run(explore())
+
+
+def test_a_comparison_shows_one_head_of_each_side() -> None:
+    att = make()
+    with pytest.raises(ValueError, match="one head of each side"):
+        compare(att, att, combine="mean")
+    both = compare(att.combine(), att.combine(how="max"))
+    assert both.comparison is not None

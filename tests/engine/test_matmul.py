@@ -1,0 +1,85 @@
+"""Products in oneDNN and in MKL, and exponentials that need no maximum: the same numbers, whichever is taken."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import dense, pooled
+from torch.testing import assert_close
+
+from attnwidget._engine import matmul, softmax
+from attnwidget.attention import Attention
+
+
+@pytest.mark.parametrize(("keys", "queries", "D"), [(2048, 512, 64), (1024, 130, 24), (512, 257, 100), (16, 8192, 16)])
+@pytest.mark.parametrize("pictures", [True, False])
+def test_a_product_is_as_exact_by_either_way(
+    keys: int, queries: int, D: int, pictures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "X86", pictures)
+    k, q = torch.randn(keys, D), torch.randn(queries, D)
+    found = matmul.product(k, q, matmul.Scratch(keys * queries, k.dtype, k.device))
+    assert found.is_contiguous()
+    assert_close(found.double(), k.double() @ q.double().mT, rtol=1e-5, atol=2e-5)
+    k[5], q[7, 3] = torch.nan, torch.inf
+    found = matmul.product(k, q)
+    assert found[5].isnan().all()
+    assert not found[torch.arange(keys) != 5].isnan().any()
+    assert found[:, torch.arange(queries) != 7][torch.arange(keys) != 5].isfinite().all()
+
+
+def test_a_product_reads_tensors_that_lie_in_any_order() -> None:
+    k, q = torch.randn(32, 512, 3)[..., 1].mT, torch.randn(32, 1024)[:, ::2].mT
+    assert_close(matmul.product(k, q), k @ q.mT)
+
+
+def test_a_product_under_autocast_and_lowered_precision_stays_float32() -> None:
+    k, q = torch.randn(2048, 64), torch.randn(256, 64)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", torch.bfloat16), matmul.exact(k.device):
+            found = matmul.product(k, q)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found.dtype == torch.float32
+    assert_close(found, k @ q.mT)
+
+
+@pytest.mark.parametrize("scale", [0.1, 2.5, 5.0, 60.0])  # scores on both sides of what needs the maximum taken off
+@pytest.mark.parametrize("pool", ["max", "mean"])
+def test_small_and_large_scores_meet(scale: float, pool: str) -> None:
+    make = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 600, 16, generator=make, dtype=torch.float64)
+    q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
+    allowed = torch.ones(600, 600).tril().bool()
+    for stage in ("weights", "contribution"):
+        att = Attention(q.float() * 3, k.float() * 3, v.float(), scale=scale, is_causal=True)
+        values, _ = pooled(dense(att.q[0, 0], att.k[0, 0], v.float(), scale=scale, allowed=allowed), stage, pool, 50)
+        assert_close(att.overview(size=50, pool=pool, stage=stage).values.double(), values, rtol=1e-4, atol=1e-6)
+    assert softmax.is_small(att, 0, 0, range(600)) == (scale * 9 < softmax.SMALL)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
+def test_numbers_that_are_not_small_are_noticed(bad: float) -> None:
+    q, k = torch.randn(2, 100, 4)
+    k[3, 1] = bad
+    att = Attention(q, k)
+    assert not softmax.is_small(att, 0, 0, range(100))
+    assert softmax.is_small(Attention(q, k[4:]), 0, 0, range(100))
+
+
+@pytest.mark.filterwarnings("ignore:q, k or v")
+def test_the_longest_key_follows_the_tensors() -> None:
+    q, k = torch.randn(2, 100, 4)
+    att = Attention(q, k)
+    assert softmax.is_small(att, 0, 0, range(100))
+    k[3] *= 1e6
+    assert not softmax.is_small(att, 0, 0, range(100))
+
+
+def test_a_stage_before_the_softmax_is_the_same_once_log_normalizers_are_known() -> None:
+    att = Attention(*torch.randn(3, 50, 4), is_causal=True)
+    before = [att.overview(stage=stage, size=7).values for stage in att.stages]
+    att.log_normalizer()
+    for stage, values in zip(att.stages, before, strict=True):
+        assert_close(att.overview(stage=stage, size=7).values, values)

@@ -1,0 +1,184 @@
+"""Attention written out in full, in float64, by the book; and random attention to compare it with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from tolerance import Rounding, rounding
+from torch import Tensor
+
+from attnwidget import masks
+from attnwidget.attention import Attention
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    *,
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+    factor: float = 1.0,
+    scale: float,
+    softcap: float | None = None,
+) -> dict[str, Any]:
+    """Every stage of one head, (Q, K) in float64, from (Q, D), (K, D) and (K, Dv)."""
+    scores = q.double() @ k.double().mT
+    scaled = scores * scale
+    capped = scaled if softcap is None else softcap * torch.tanh(scaled / softcap)
+    masked = capped * factor
+    masked = masked if bias is None else masked + bias.double()
+    masked = masked if allowed is None else masked.masked_fill(~allowed, -torch.inf)
+    empty = (masked == -torch.inf).all(1, keepdim=True)
+    weights = torch.softmax(masked, 1).masked_fill(empty, 0)
+    contribution = weights * (torch.ones(len(k), 1) if v is None else v).double().norm(dim=1)
+    allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
+    normalizer = torch.logsumexp(masked, 1)
+    stages = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked, "weights": weights}
+    return {**stages, "contribution": contribution, "allowed": allowed, "normalizer": normalizer}
+
+
+def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Tensor, Tensor]:
+    """A stage pooled bin by bin, and which bins have an allowed cell; ragged bins are filled up with nothing."""
+    x, allowed = stages[stage], stages["allowed"]
+    (Q, K), bins = x.shape, [-(-n // size) for n in x.shape]
+
+    def by_bin(cells: Tensor, fill: float) -> Tensor:
+        wq, wk = bins
+        cells = F.pad(cells.double(), (0, -K % wk, 0, -Q % wq), value=fill)
+        return cells.view(-(-Q // wq), wq, -(-K // wk), wk).transpose(1, 2).flatten(2)  # (rows, columns, cells)
+
+    any_allowed = by_bin(allowed, 0).sum(2) > 0
+    if pool == "max":
+        return by_bin(x, -torch.inf).amax(2), any_allowed
+    counted = allowed if stage == "masked" else torch.ones_like(allowed)
+    mean = by_bin(x.masked_fill(~counted, 0), 0).sum(2) / by_bin(counted, 0).sum(2)
+    return mean.masked_fill(~any_allowed, -torch.inf) if stage == "masked" else mean, any_allowed
+
+
+@dataclass
+class Case:
+    """Random q, k, v and keywords, with the allowed cells, and what the bias multiplies and adds, written out."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    keywords: dict[str, Any]
+    allowed: Tensor  # (B, H, Q, K)
+    bias: Tensor  # (B, H, Q, K)
+    factor: float
+
+    def attention(self) -> Attention:
+        return Attention(self.q, self.k, self.v, **self.keywords)
+
+    def rounding(self) -> Rounding:
+        """How far the numbers of `attention()` may be from those of `dense()`."""
+        return rounding(self.attention(), added=float(self.bias.abs().max()))
+
+    def dense(self, batch: int, head: int) -> dict[str, Any]:
+        group = head // (self.q.shape[1] // self.k.shape[1])
+        return dense(
+            self.q[batch, head],
+            self.k[batch, group],
+            self.v[batch, group],
+            allowed=self.allowed[batch, head],
+            bias=self.bias[batch, head],
+            factor=self.factor,
+            scale=self.keywords.get("scale") or self.q.shape[3] ** -0.5,
+            softcap=self.keywords.get("softcap"),
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Case:
+    """Grouped heads, cross-attention, other value sizes, all kinds of masks and biases, windows, softcaps, dtypes."""
+    small = st.integers(1, 3)
+    B, G, times = draw(small), draw(small), draw(small)
+    H, Q, K = G * times, draw(st.integers(1, longest)), draw(st.integers(1, longest))
+    D, Dv = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    make = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    dtype = draw(st.sampled_from(dtypes))
+    q, k, v = (torch.randn(B, h, n, d, generator=make).to(dtype) for h, n, d in ((H, Q, D), (G, K, D), (G, K, Dv)))
+    keywords: dict[str, Any] = {
+        "scale": draw(st.sampled_from((None, 0.25, 1.0, -0.5, 2.0))),
+        "softcap": draw(st.sampled_from((None, None, 0.7, 5.0))),
+        "is_causal": draw(st.booleans()),
+        "window": draw(st.sampled_from((None, None, 1, 3, 100))),
+    }
+    apart = torch.arange(K) - torch.arange(Q)[:, None]  # (Q, K), key − query
+    allowed = torch.ones(B, H, Q, K, dtype=torch.bool)
+    allowed &= apart <= 0 if keywords["is_causal"] else True
+    allowed &= apart.abs() < (keywords["window"] or 1000)
+    bias = torch.zeros(B, H, Q, K, dtype=torch.float64)
+    kind, shape = draw(st.sampled_from(MASKS)), [n if draw(st.booleans()) else 1 for n in (B, H, Q, K)]
+    if kind in ("bool", "float"):
+        keep = torch.rand(shape, generator=make) < draw(st.sampled_from((0.1, 0.7, 0.95)))
+        allowed &= keep
+        keywords["mask"] = keep
+        if kind == "float":
+            lowest = draw(st.sampled_from((-torch.inf, torch.finfo(torch.float32).min)))
+            added = torch.randn(shape, generator=make)
+            keywords["mask"], bias = added.masked_fill(~keep, lowest), bias + added.masked_fill(~keep, 0)
+    elif kind:
+        keywords["mask"], keep = mask_function(kind, B, Q, K, make)
+        allowed &= keep
+    changes, factor = draw(st.sampled_from((None, "tensor", "function", "blocking"))), 1.0
+    if changes == "tensor":
+        keywords["bias"] = torch.randn(shape, generator=make).to(dtype)
+        bias = bias + keywords["bias"].double()
+    elif changes:
+        factor, slopes = 0.5, torch.randn(H, generator=make, dtype=torch.float64)
+        keywords["bias"] = score_function(factor, slopes, blocks=changes == "blocking")
+        bias = bias + slopes[:, None, None] * apart
+        allowed &= (torch.arange(K) % 3 != 1) if changes == "blocking" else True
+    return Case(q, k, v, keywords, allowed, bias, factor)
+
+
+MASKS = (None, "bool", "float", "lower right", "padding", "and", "or", "documents", "documents and window")
+
+
+def mask_function(kind: str, B: int, Q: int, K: int, make: torch.Generator) -> tuple[Any, Tensor]:
+    """A mask function, and the same written out, (B or 1, 1, Q, K)."""
+    apart = torch.arange(K) - torch.arange(Q)[:, None]
+    lengths = torch.randint(0, K + 2, (B,), generator=make)
+    padded = (torch.arange(K) < lengths[:, None])[:, None, None].expand(B, 1, Q, K)
+    document = torch.randint(0, 3, (B, max(Q, K)), generator=make)
+    same = (document[:, :Q, None] == document[:, None, :K])[:, None]
+
+    def documents(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return document[b, q_idx] == document[b, kv_idx]
+
+    made = {
+        "lower right": (masks.causal_lower_right(Q, K), (apart <= K - Q)[None, None]),
+        "padding": (masks.padding(lengths), padded),
+        "and": (masks.and_masks(masks.sliding_window(4), masks.padding(lengths)), padded & (apart.abs() < 4)),
+        "or": (masks.or_masks(masks.padding(lengths), masks.sliding_window(2)), padded | (apart.abs() < 2)),
+        "documents": (documents, same),
+        "documents and window": (masks.and_masks(documents, masks.sliding_window(3)), same & (apart.abs() < 3)),
+    }
+    return made[kind]
+
+
+def score_function(factor: float, slopes: Tensor, blocks: bool) -> Any:
+    def change(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        changed = score * factor + slopes[h] * (kv_idx - q_idx)
+        return torch.where(kv_idx % 3 == 1, -torch.inf, changed) if blocks else changed
+
+    return change
+
+
+def attention(B: int, H: int, Q: int, K: int, **keywords: Any) -> Attention:
+    make = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(B, H, n, 4, generator=make) for n in (Q, K))
+    return Attention(q, k, k, **keywords)
+
+
+def allowed(att: Attention) -> torch.Tensor:
+    B, H = att.shape[:2]
+    return torch.stack([torch.stack([att.block("allowed", batch=b, head=h) for h in range(H)]) for b in range(B)])

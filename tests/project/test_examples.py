@@ -1,0 +1,127 @@
+"""Every notebook in examples/ runs from top to bottom, is kept without outputs, and does what docs/seeds.md says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+THEMES = ["scaling", "masks", "heads_and_cost", "meaning", "gradients", "projections"]
+
+
+def test_there_is_a_quickstart_and_a_notebook_for_each_theme() -> None:
+    assert {"quickstart", *THEMES} <= {path.stem for path in NOTEBOOKS}
+
+
+def test_the_readme_names_every_notebook() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in NOTEBOOKS if f"(examples/{path.name})" not in readme] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": path.parent}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert [output for output in outputs if output.get("name") == "stderr"] == []
+    assert any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_kept_without_outputs(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+# docs/seeds.md: which cell does what the five seeds do.
+
+# One name for each thing that they do, each of their mistakes and each of their numbers.
+LINES = {
+    "What the seeds do": [
+        "000 call", "000 mask", "000 heatmap", "000 saved",
+        "000 experiment 1", "000 experiment 1, other sizes",
+        "000 experiment 2",
+        "000 river",
+        "000 experiment 3, variances", "000 experiment 3, rows", "000 experiment 3, pictures", "000 experiment 3, live",
+        "000 experiment 4", "000 experiment 4, blocked",
+        "000 experiment 5, heads", "000 experiment 5, overview", "000 experiment 5, n²",
+        "001 arrays", "001 axes", "001 stable", "001 hidden", "001 sizes", "001 batch", "001 sentence",
+        "002 module", "002 blocked rows", "002 row sums", "002 sizes of heads", "002 dV", "002 dA", "002 dQ, dK",
+        "002 Jacobian", "002 autograd", "002 complexity",
+        "003 variance", "003 probing", "003 n²",
+        "004 projections", "004 printed",
+    ],
+    "Where the seeds are wrong": [
+        "odd token", "shore and finance", "−1e9", "√d_model", "effect of scaling", "tokens × 10", "conventions",
+    ],
+    "The numbers that must come out": [
+        "experiment 1, row 2", "experiment 3", "004, variances", "004, first row", "16,000 tokens",
+    ],
+}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """One row of a table of docs/seeds.md."""
+
+    section: str
+    name: str
+    heading: str
+    cells: list[str]
+    numbers: list[str]
+
+
+def read_table() -> list[Line]:
+    lines, section = [], ""
+    for text in (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8").splitlines():
+        if text.startswith("## "):
+            section = text.removeprefix("## ")
+        elif text.startswith("| ") and not text.startswith("| line "):
+            name, _, heading, cells, numbers = (part.strip() for part in text.strip("|").split("|"))
+            lines.append(Line(section, name, heading, re.findall(r"`([^`]+)`", cells), numbers.split()))
+    return lines
+
+
+def read_cells() -> dict[str, tuple[str, str, str]]:
+    """notebook#id -> what kind of cell it is, the heading above it, and its source."""
+    found = {}
+    for path in NOTEBOOKS:
+        heading = ""
+        for cell in nbformat.read(path, as_version=4).cells:
+            titles = re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
+            heading = titles[-1] if titles else heading
+            found[f"{path.stem}#{cell.id}"] = (cell.cell_type, heading, cell.source)
+    return found
+
+
+TABLE, CELLS = read_table(), read_cells()
+
+
+def test_no_line_of_the_seeds_is_missing() -> None:
+    for section, names in LINES.items():
+        assert [line.name for line in TABLE if line.section == section] == names
+    assert {line.section for line in TABLE} == set(LINES)
+
+
+@pytest.mark.parametrize("line", TABLE, ids=lambda line: line.name)
+def test_the_cells_of_a_line_are_there_and_hold_its_numbers(line: Line) -> None:
+    assert line.cells
+    assert [cell for cell in line.cells if cell not in CELLS] == []
+    kind, heading, source = CELLS[line.cells[0]]
+    assert kind == "code"
+    assert line.heading == heading
+    there = re.findall(r"-?\d[\d_.]*(?:e-\d+)?", source)
+    assert [number for number in line.numbers if number.replace(",", "_") not in there] == []
+    assert not line.numbers or "assert" in source
+
+
+def test_cells_named_beside_the_tables_are_there() -> None:
+    text = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+    assert [cell for cell in re.findall(r"`(\w+#[\w-]+)`", text) if cell not in CELLS] == []

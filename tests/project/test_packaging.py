@@ -1,0 +1,235 @@
+"""What is committed, what is built and what a user installs."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "attnwidget" / "static"
+
+pytestmark = pytest.mark.packaging
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that must succeed, and return what it printed."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------
+
+
+def committed() -> Iterator[tuple[str, str]]:
+    """The name and text of each file that git has or would take."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
+    for name in filter(None, names.split("\0")):
+        path = ROOT / name
+        if path.is_file():
+            data = path.read_bytes()
+            if b"\0" not in data:
+                yield name, data.decode(errors="replace")
+
+
+# Put together here, so that this file does not contain what it looks for.
+HOSTS = [".".join(parts) for parts in (["registry", "npmjs"], ["registry", "yarnpkg"], ["pypi", "org"])]
+HOSTS += [".".join(parts) for parts in (["files", "pythonhosted"], ["download", "pytorch"])]
+HOMES = [f"/{folder}/" for folder in ("root", "home", "Users")]
+
+
+def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
+    found = [(name, text) for name, content in committed() for text in HOSTS + HOMES if text in content]
+    assert found == []
+
+
+def test_lock_file_pins_contents_and_names_no_server() -> None:
+    packages = json.loads((ROOT / "js" / "package-lock.json").read_text())["packages"]
+    del packages[""]
+    assert packages
+    for name, package in packages.items():
+        assert package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package, name
+        assert "hasInstallScript" not in package or name.endswith(("/esbuild", "/fsevents")), name
+
+
+# --- the bundle -------------------------------------------------------------------------------------------------------
+
+
+def test_bundle_is_fresh_small_and_fetches_nothing() -> None:
+    js = load_js(ROOT)
+    assert js.is_fresh(), "js/build.mjs and tools/js.py disagree on the sources, or `make bundle` was not run"
+    assert js.requirements() == []
+    script = (STATIC / "widget.js").read_text(encoding="utf-8")
+    assert len(script.encode()) <= 204_800
+    (data,) = re.findall(r'atob\("([^"]+)"\)', script)
+    inside = zlib.decompress(base64.b64decode(data), wbits=-15).decode()
+    addresses = set(re.findall(r"\w+://[\w.]+", script + inside + (STATIC / "widget.css").read_text(encoding="utf-8")))
+    assert addresses <= {"http://www.w3.org"}, "names of XML namespaces only"
+    assert "preact" in (STATIC / "THIRD-PARTY.txt").read_text(encoding="utf-8")
+
+
+def load_js(root: Path) -> ModuleType:
+    """tools/js.py of a checkout."""
+    spec = importlib.util.spec_from_file_location("attnwidget_tools_js", root / "tools" / "js.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the bundle is made from, and of the bundle."""
+    for name in ("tools", "js/src", "attnwidget/static"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("js/build.mjs", "js/package.json", "js/package-lock.json"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_only_a_changed_source_makes_the_bundle_stale(checkout: Path) -> None:
+    js = load_js(checkout)
+    for path in (checkout / "js").rglob("*"):
+        os.utime(path)
+    assert js.is_fresh()
+    style = checkout / "js" / "src" / "styles" / "theme.css"
+    before = style.read_bytes()
+    style.write_bytes(before + b"/**/")
+    assert not js.is_fresh()
+    style.write_bytes(before)
+    assert js.is_fresh()
+    (checkout / "attnwidget" / "static" / "widget.css").unlink()
+    assert not js.is_fresh()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (
+            None,
+            r"`npm ci --omit=dev` in js/ needs Node >= 20\.19 with npm, and none was found: install it, or run `.*pip",
+        ),
+        ("v18.20.4", r"needs Node >= 20\.19"),
+        ("v22.12.0", r"`npm ci --omit=dev` in js/ ended with status 3: check that npm reaches its registry"),
+    ],
+)
+def test_a_failed_build_says_what_to_do(checkout: Path, version: str | None, says: str) -> None:
+    (checkout / "attnwidget" / "static" / "widget.js").unlink()
+    commands = checkout / "bin"
+    commands.mkdir()
+    if version:
+        for name, script in {"node": f"echo {version}", "npm": "exit 3"}.items():
+            (commands / name).write_text(f"#!/bin/sh\n{script}\n")
+            (commands / name).chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-S", "tools/js.py", "bundle"],  # -S: without a Node that pip has installed
+        cwd=checkout,
+        env={"PATH": str(commands)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(says, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- wheel and sdist --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        for name in ("widget.js", "widget.css", "page.js", "ramps.json", "THIRD-PARTY.txt"):
+            assert archive.read(f"attnwidget/static/{name}") == (STATIC / name).read_bytes()
+    assert "attnwidget/py.typed" in names
+    assert any(re.fullmatch(r"attnwidget/samples/\w+\.npz", name) for name in names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    outside = [name for name in names if not name.startswith(("attnwidget/", "attnwidget-"))]
+    assert outside == []
+
+
+def test_sdist_builds_without_node(built: Path, wheel: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[-1] for name in archive.getnames()}
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    assert {"js/src/widget.ts", "js/package-lock.json", "attnwidget/static/widget.js", "LICENSE"} <= names
+    assert not [name for name in names if "node_modules" in name or name.startswith((".venv", "test-artifacts"))]
+
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    for path in source.rglob("*"):
+        os.utime(path)  # as an installer leaves it that does not keep times
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source]
+    run(*build, cwd=tmp_path, PATH=os.devnull)
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(tmp_path / wheel.name) as theirs:
+        assert set(ours.namelist()) == set(theirs.namelist())
+
+
+def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
+    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    run(*install, cwd=tmp_path)
+    # torch and the rest come from the environment that runs this test: too large to install again.
+    borrowed = {
+        str(Path(spec.origin).parents[1])
+        for spec in map(importlib.util.find_spec, ("torch", "anywidget"))
+        if spec and spec.origin
+    }
+    (packages / "borrowed.pth").write_text("\n".join(borrowed))
+
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from pathlib import Path\n"
+        "import attnwidget, numpy\n"
+        "q = numpy.random.default_rng(0).normal(size=(5, 4))\n"
+        "widget = attnwidget.AttentionWidget(q, q)\n"
+        "print(Path(attnwidget.__file__).parent)\n"
+        "static = Path(attnwidget.__file__).parent / 'static'\n"
+        "assert widget._esm == (static / 'widget.js').read_text(encoding='utf-8')\n"
+        "assert widget._css == (static / 'widget.css').read_text(encoding='utf-8')\n"
+    )
+    said = run(python, "-I", program, cwd=tmp_path, PATH=os.devnull)
+    assert Path(said.strip().splitlines()[-1]) == packages / "attnwidget"

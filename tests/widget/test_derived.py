@@ -1,0 +1,87 @@
+"""Traits that follow from others are made once for what they are of, and what cannot be made is not in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attnwidget._widget.derived import Derived, DerivedTrait
+
+
+class Box:
+    """Two derived traits of one number: its square, and its inverse."""
+
+    def __init__(self) -> None:
+        self.number: int | None = 3
+        self.made: list[str] = []
+        self.left = 0
+        self.strict = False
+        self.put: dict[str, Any] = {}
+        self.derived = Derived(self.rules, self.put.__setitem__, lambda: self.strict)
+
+    def rules(self) -> dict[str, DerivedTrait]:
+        of = () if self.number is None else (self.number,)
+        return {
+            "square": DerivedTrait(of, self.square, leave=self.leave),
+            "inverse": DerivedTrait(of, lambda number: 1 / number, lambda error, number: f"{number}: {error}"),
+            "strictly": DerivedTrait(of, lambda number: 1 / number, instead=None),
+        }
+
+    def square(self, number: int) -> int:
+        self.made.append(f"square of {number}")
+        return number * number
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+def test_it_is_made_once_for_what_it_is_of() -> None:
+    box = Box()
+    assert box.derived.bring("square")
+    assert not box.derived.bring("square")
+    box.number = 4
+    assert box.derived.bring("square")
+    assert (box.put, box.made) == ({"square": 16}, ["square of 3", "square of 4"])
+    assert box.derived.is_of("square", (4,))
+    assert not box.derived.is_of("square", (3,))
+
+
+def test_what_is_forgotten_is_made_again() -> None:
+    box = Box()
+    for name in ("square", "inverse"):
+        box.derived.bring(name)
+    box.derived.forget("square", "unheard of")
+    assert box.derived.bring("square")
+    assert not box.derived.bring("inverse")
+    box.derived.forget()
+    assert box.derived.bring("inverse")
+
+
+def test_what_nobody_wants_is_none_and_is_left_once() -> None:
+    box = Box()
+    box.derived.bring("square")
+    box.number = None
+    assert box.derived.bring("square")
+    assert not box.derived.bring("square")
+    assert (box.put["square"], box.left) == (None, 1)
+
+
+def test_what_cannot_be_computed_raises_at_first_and_is_replaced_later() -> None:
+    box = Box()
+    box.number, box.strict = 0, True
+    with pytest.raises(ZeroDivisionError):
+        box.derived.bring("inverse")
+    assert not box.derived.is_of("inverse", (0,))
+    box.strict = False
+    assert box.derived.bring("inverse")
+    assert box.put["inverse"] == "0: division by zero"
+    with pytest.raises(ZeroDivisionError):
+        box.derived.bring("strictly")
+
+
+def test_the_value_of_something_else_is_not_put() -> None:
+    box = Box()
+    assert box.derived.value("square", 5) == 25
+    assert box.derived.value("square") is None
+    assert box.put == {}
