@@ -16,6 +16,14 @@ settings.load_profile("attnwidget")
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
+def pytest_report_header() -> str:
+    """Say in a log what the numbers were computed with."""
+    threads = torch.get_num_threads()
+    return (
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
+    )
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Draw the same numbers in a test whichever tests ran before it, in this process or beside it."""
