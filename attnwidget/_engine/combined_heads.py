@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from .._rules.options import AttentionOptions
-from .._rules.rules import Allowed, Rules, is_common, settled, whole
+from .._rules.rules import Allowed, Rule, Rules, settled, whole
 from .._utils.indexing import Block, Indices, as_index, hull
 from .._utils.validation import as_choice
-from ..masks import NOTHING, KeyBounds, overlap
+from ..masks import NOTHING, BandLimits, KeyBounds, overlap
 from .base import AttentionBase, Shape
 from .logsumexp import LogSumExp
 from .matmul import Scratch
@@ -87,9 +87,9 @@ class AnyHead:
     att: AttentionBase
     heads: tuple[int, ...]
 
-    @property
-    def shared(self) -> bool:
-        return False
+    shared: bool = False
+    same_for_heads: bool = False
+    by_key: bool = False
 
     def bounds(self, cells: Block) -> KeyBounds:
         if self.att.rules.by_score:
@@ -114,6 +114,15 @@ class AnyHead:
                 return True
             found = of_head if found is False else _either(found, of_head, cells, self.att.device)
         return found
+
+    def strip(self, batch: int) -> BandLimits | None:
+        return None
+
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        return (self,)
+
+    def describe(self, batch: int) -> str:
+        return "mask of any of the heads"
 
     def tensors(self) -> dict[str, Tensor]:
         return {}  # the source has them
@@ -141,8 +150,7 @@ def combined(att: A, heads: Any, how: str) -> A:
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
     att.find(0, 0)  # warns of tensors that have changed
-    common = not att.rules.by_score and all(map(is_common, att.rules.rules))
-    rules = Rules(att.rules.rules if common else (AnyHead(att, chosen),))
+    rules = Rules(att.rules.rules if att.rules.same_for_heads else (AnyHead(att, chosen),))
     shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
     options = AttentionOptions(is_causal=att.is_causal, window=att.window)
     return att.of(CombinedHeads(att, chosen, how), None, shape, options, rules=rules)

@@ -176,6 +176,10 @@ class WithoutKeys(Mask):
     """All keys but some, whose weight goes to the others."""
 
     keys: tuple[int, ...]
+    by_key = True
+
+    def describe(self, batch: int) -> str:
+        return "dropped keys"
 
     def __str__(self) -> str:
         return f"without {len(self.keys)} {'key' if len(self.keys) == 1 else 'keys'}"
