@@ -19,7 +19,6 @@ from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
 from .base import AttentionBase
-from .combined_heads import prepared
 from .dense_masks import filled, rows_at_once, serves
 from .logsumexp import LogSumExp
 from .matmul import exact, exp_
@@ -400,7 +399,7 @@ def pooled(
     kind: type[Stripe] | None = None if normalized else Stripe
     for piece in pieces:
         rows, settled = queries[piece.start : piece.stop], None
-        for _ in prepared(att, batch, rows):
+        for _ in att.source.prepare(batch, rows):
             yield piece.start, work.share(0)
         if normalized and not dense and (not whole_row or (pool == "max" and region.key_bin > 1)):  # else of no use
             settled = att.known_rows(batch, head, rows)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from .._engine.base import OnlyWeightsError
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -15,6 +16,7 @@ from .traits import Choice, Heads, Index, Pin, Pins, refusing
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LISTS = ("heads", "pins")  # several heads, several pinned places
+SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
 FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
 
 
@@ -86,7 +88,10 @@ class SelectionTraits(traitlets.HasTraits):
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])
         with refusing():  # also a layer set at the same time, that is not there
-            self._selected.check_stage(stage)
+            try:
+                self._selected.check_stage(stage)
+            except OnlyWeightsError as error:
+                raise OnlyWeightsError(f"{error} ({SINGLE})") from None
         return stage
 
     @traitlets.validate("heads")
