@@ -17,7 +17,7 @@ from .._rules.row_spans import as_spans
 from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
-from .records import Part, asked
+from .records import CallRules, evaluate_mask
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -134,7 +134,7 @@ def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
 
 def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
     if callable(mask) and not isinstance(mask, Mask | Tensor):
-        cells = asked(mask, Part(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
+        cells = evaluate_mask(mask, CallRules(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
         mask = as_spans(cells)
         if mask is None:
             raise ValueError(
