@@ -19,11 +19,11 @@ from torch import Tensor
 from .._engine.level_cache import LevelKey
 from .._engine.pooling import count_cells, pool_first
 from .._engine.regions import Region, bins
-from .._engine.stages import KEYS, QUERIES
+from .._engine.stages import KEYS, MASKED, QUERIES, SIGNED
 from .._utils.indexing import cuts
 from ..attention import Attention
 from . import encoding
-from .picture import MASKED, SIZE, UNSIGNED, is_long
+from .picture import PICTURE_SIZE, is_long
 
 SIDES = 3  # pictures that are sent together: A, B and the difference
 EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
@@ -137,14 +137,14 @@ def pictures(both: ComparedPair, key: LevelKey) -> dict[str, Any]:
     long ones in fewer and larger bins."""
     rows, columns = both.queries.length, both.keys.length
     long = both.is_long(key)
-    size = min(SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else SIZE
+    size = min(PICTURE_SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else PICTURE_SIZE
     query_bin, key_bin = ceil(rows / size), ceil(columns / size)
     queries, sampled = range(rows), None
     if long and query_bin > 1:
         queries = range((rows - 1) % query_bin, rows, query_bin)
         sampled = {"first": queries.start, "every": query_bin, "exact": 0}
     a, b, change = _pooled(both, key, queries, 1 if sampled else query_bin, key_bin)
-    signed = key.stage not in UNSIGNED
+    signed = key.stage in SIGNED
     return {
         "queries": rows,
         "keys": columns,

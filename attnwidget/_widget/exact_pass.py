@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from .._engine.level_cache import LevelBuild, LevelKey
 from .._messages import encoding, picture
 from .._messages.heads_overview import ALL_HEADS
-from .._messages.picture import Picture, Refinement
+from .._messages.picture import PICTURE_OF, Picture, Refinement, as_failure, as_trait
 from .._messages.tiles import PASS, TileQueue
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
-from .selection import FOLLOWED
 
 
 class Put(Protocol):
@@ -41,9 +40,9 @@ class ExactPass:
         self._of: dict[str, Any] = {}  # of what
 
     @property
-    def visit(self) -> LevelBuild | None:
+    def build(self) -> LevelBuild | None:
         """The pass over the head, while there is one."""
-        return None if self._refinement is None else self._refinement.visit
+        return None if self._refinement is None else self._refinement.build
 
     def picture(self, held: ShownLayers, *of: Any) -> Picture:
         """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
@@ -53,7 +52,7 @@ class ExactPass:
         """
         self.cancel()
         try:
-            return placed(held, of, self._look(held, of))
+            return as_trait(held.stack[of[0]].shape, of, self._look(held, of))
         except Exception:
             self.cancel()
             raise
@@ -61,7 +60,7 @@ class ExactPass:
     def as_far_as_known(self, shown: Picture) -> Picture:
         """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
         refinement = self._refinement
-        if refinement is None or refinement.ready == 0 or shown.get("sampled") is None:
+        if refinement is None or refinement.exact_rows == 0 or shown.get("sampled") is None:
             return shown
         return shown | refinement.picture()
 
@@ -87,7 +86,7 @@ class ExactPass:
         if self._refinement is None:
             return
         self._slices.drop(PASS)
-        self._views.left_alone(self._refinement.visit)
+        self._views.pass_stopped(self._refinement.build)
         self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(shown))
 
     def cancel(self) -> None:
@@ -108,14 +107,14 @@ class ExactPass:
         kept = levels.find(key)
         if kept is not None:
             return picture.from_level(levels, key, kept)
-        self._of = dict(zip(FOLLOWED, of, strict=True))
+        self._of = dict(zip(PICTURE_OF, of, strict=True))
         self._refinement = Refinement(
             levels,
             key,
-            band=lambda band: self._send_band(held.version, band),
-            tell=self._tell,
-            done=lambda made: self._end(placed(held, of, made)),
-            failed=lambda error: self._end(failure(error, held, of)),
+            on_rows=lambda band: self._send_band(held.version, band),
+            on_progress=self._tell,
+            on_done=lambda made: self._end(as_trait(held.stack[of[0]].shape, of, made)),
+            on_error=lambda error: self._end(failure(error, held, of)),
         )
         self.resume()
         return self._refinement.picture()
@@ -123,7 +122,7 @@ class ExactPass:
     def _tell(self, share: float, seconds_left: float | None, state: str = "running", **also: Any) -> None:
         if self._refinement is None:
             return
-        self._views.arrived(self._refinement.visit)
+        self._views.pass_advanced(self._refinement.build)
         self._put(**also, progress={**self._of, "share": share, "seconds_left": seconds_left, "state": state})
 
     def _send_band(self, version: int, band: dict[str, Any]) -> None:
@@ -136,16 +135,10 @@ class ExactPass:
         refinement, self._refinement = self._refinement, None
         self._slices.drop(PASS)
         if refinement is not None:
-            self._views.arrived(refinement.visit)
+            self._views.pass_advanced(refinement.build)
         self._put(picture=made, progress=None)
-
-
-def placed(held: ShownLayers, of: tuple[Any, ...], made: Picture) -> Picture:
-    """A picture as the trait has it: with what it is of, and how many queries and keys that has."""
-    shape = held.stack[of[0]].shape
-    return {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
 def failure(error: Exception, held: ShownLayers, of: tuple[Any, ...]) -> Picture:
     """What takes the place of a picture that cannot be computed."""
-    return placed(held, of, picture.NOTHING | {"error": str(error) or type(error).__name__})
+    return as_failure(held.stack[of[0]].shape, of, error)

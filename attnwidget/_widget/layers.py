@@ -45,7 +45,7 @@ class ShownLayers:
         if words:
             self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.whole)], self.whole.names)
         self.layers = WhatIfLayers(self.whole, rules, self._merge if words else None)
-        self._shelf = LevelStore()
+        self._level_store = LevelStore()
         self._levels: dict[int, LevelCache] = {}
         self._together: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
 
@@ -91,7 +91,7 @@ class ShownLayers:
 
     def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
-        return self._levels.setdefault(layer, LevelCache(self.layers[layer], shelf=self._shelf))
+        return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
         """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
@@ -102,7 +102,7 @@ class ShownLayers:
         if found is None:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
-            found = LevelCache(att, shelf=self._shelf)
+            found = LevelCache(att, store=self._level_store)
         self._together[layer, head] = found  # the last
         while len(self._together) > TOGETHER:
             self._together.pop(next(iter(self._together)))

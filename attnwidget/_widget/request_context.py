@@ -51,7 +51,7 @@ class RequestContext:
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         widget = self._widget
         of = {"layer": layer, **key._asdict(), "head": head, "version": widget._held.version, "view": view}
-        return widget._views.ask(self.levels(layer), key, of, addresses, widget._exact.visit, purse)
+        return widget._views.ask(self.levels(layer), key, of, addresses, widget._exact.build, purse)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         widget, at = self._widget, Selection.of(self._widget)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import traitlets
 
 from .._engine.sources import STAGES
+from .._messages.picture import PICTURE_OF
 from .._utils.indexing import as_index
 from ..attention import Attention
 from .layers import ShownLayers
@@ -15,7 +16,7 @@ from .traits import Choice, Heads, Index, Pin, Pins, refusing
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LISTS = ("heads", "pins")  # several heads, several pinned places
-FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
+FOLLOWED = PICTURE_OF  # a change of these needs another picture
 
 
 class Selection(NamedTuple):

@@ -17,8 +17,8 @@ from torch.testing import assert_close
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
+from attnwidget._engine.stages import MASKED
 from attnwidget._messages import comparison, picture
-from attnwidget._messages.picture import MASKED
 from attnwidget.attention import STAGES
 
 HIDES = {"masked": torch.logical_and}  # elsewhere a blocked number is 0, or there is nothing blocked
@@ -101,7 +101,7 @@ def test_a_bin_has_the_change_of_largest_size(
     )
     both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "SIZE", size)
+        patch.setattr(comparison, "PICTURE_SIZE", size)
         patch.setattr(comparison, "QUERIES", 7)
         patch.setattr(comparison, "KEYS", 5)
         made = comparison.pictures(both, LevelKey(0, 0, stage, pool))
