@@ -21,7 +21,7 @@ from .._engine.stages import MASKED, SIGNED
 from . import encoding
 
 PICTURE_SIZE = 512  # bins along a side, at most
-PICTURE_OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of, by the names that it is sent with
+OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]
 EMPTY_PICTURE: Picture = {
@@ -135,20 +135,20 @@ def blocked_bins(found: Overview, stage: str) -> Tensor | None:
     return ~found.allowed if stage in MASKED and not bool(found.allowed.all()) else None
 
 
-def as_trait(shape: Shape, of: Sequence[Any], made: Picture) -> Picture:
+def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
     """Return a picture as the trait has it.
 
     Args:
-        shape: of the attention, for the number of queries and keys.
-        of: layer, batch, head, stage and pool; of several heads as one their name.
         made: the picture.
+        of: what it is `OF`; the head of several heads as one is their name.
+        shape: of the attention, for the number of queries and keys.
     """
-    return {**dict(zip(PICTURE_OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
+    return {**dict(zip(OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
-def as_failure(shape: Shape, of: Sequence[Any], error: Exception) -> Picture:
+def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
     """Return what takes the place of a picture that cannot be computed, with the reason."""
-    return as_trait(shape, of, EMPTY_PICTURE | {"error": str(error) or type(error).__name__})
+    return labelled(EMPTY_PICTURE | {"error": str(error) or type(error).__name__}, of, shape)
 
 
 def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:

@@ -207,12 +207,12 @@ def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: py
         assert len(w.survey["pictures"]) < 6
         await asyncio.sleep(0.01)
         w.head = 2  # another picture, and the heads go on
-        assert heads_overview.ALL_HEADS in w._slices.names
+        assert heads_overview.ALL_HEADS in w._scheduler.names
         w.view = "heatmap"
-        assert heads_overview.ALL_HEADS not in w._slices.names
+        assert heads_overview.ALL_HEADS not in w._scheduler.names
         assert w.survey is None
         w.view = "heads"
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.005)
         counts = [
             len(message.state["survey"]["pictures"]) for message in front_end.of(w) if message.state.get("survey")
