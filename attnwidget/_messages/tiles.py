@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A tile: exact (`every` is 1), or of the queries first, first + every, …"""
+    """A tile: exact where `every` is 1, or else of the queries first, first + every and so on."""
 
     address: Address
     every: int

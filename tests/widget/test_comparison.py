@@ -162,7 +162,7 @@ def test_a_long_head_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_of_a_very_long_head_fewer_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "AT_ONCE", 1000)
-    monkeypatch.setattr(comparison, "SAMPLED_CELLS", 1100 * 100)
+    monkeypatch.setattr(comparison, "MAX_SAMPLED_CELLS", 1100 * 100)
     made = compare(*attentions(1100, heads=1)).comparison
     assert (made["query_bin"], made["key_bin"], made["sampled"]["every"]) == (11, 11, 11)
     assert made["change"]["values"]["shape"] == [100, 100]
