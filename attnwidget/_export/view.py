@@ -40,7 +40,7 @@ class LayersView(Protocol):
 
     stack: AttentionStack
     """The layers as they are without other rules."""
-    layers: WhatIfLayers
+    layers: WhatIfLayers[Attention]
     """The same under the rules of `what_if`: what is shown."""
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:

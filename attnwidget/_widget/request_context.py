@@ -53,7 +53,7 @@ class RequestContext:
     compared: Callable[[int, int, str], ComparedPair] = not_a_comparison
 
     @property
-    def stack(self) -> WhatIfLayers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         return self.shown.layers
 
     def levels(self, layer: int) -> LevelCache:

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnwidget import masks
-from attnwidget._engine import overview, softmax, stages
+from attnwidget._engine import overview, pooling, softmax, stages, stripes
 from attnwidget._rules import rules
 from attnwidget.attention import STAGES, Attention
 
@@ -61,8 +61,9 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
     expected = Attention(q, k, v, mask=mask, is_causal=True)
     wanted = [expected.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     output = expected.output(1)
-    for module in (softmax, overview, stages):
+    for module in (softmax, overview, pooling, stages):
         monkeypatch.setattr(module, "QUERIES", blocks[0])
+    for module in (softmax, pooling, stripes, stages):
         monkeypatch.setattr(module, "KEYS", blocks[1])
     monkeypatch.setattr(rules, "WORTH", 1)
     att = Attention(q, k, v, mask=mask, is_causal=True)

@@ -12,7 +12,7 @@ from reference import CLOSE, Case, cases, dense, pooled
 from torch import Tensor
 from torch.testing import assert_close
 
-from attnwidget._engine import logsumexp, matmul, overview, stages
+from attnwidget._engine import logsumexp, matmul, overview, regions, stages
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget.attention import STAGES, Attention
 
@@ -65,7 +65,7 @@ def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
     if known:
         att.log_normalizer(head=head)
     matrix = case.dense(0, head)
-    level = data.draw(st.integers(0, overview.top_level(att)))
+    level = data.draw(st.integers(0, regions.top_level(att)))
     levels = LevelCache(att, largest=data.draw(st.sampled_from((1, 7, 16, 100))))
     if data.draw(st.booleans()):
         assert list(levels.visit(0, head, stage=stage, pool=pool, seconds=0))
@@ -83,7 +83,7 @@ def test_rows_and_columns_may_have_levels_of_their_own(
     case: Case, stage: str, pool: str, size: int, data: st.DataObject
 ) -> None:
     head, att = case.q.shape[1] - 1, case.attention()
-    each = st.integers(0, overview.top_level(att))
+    each = st.integers(0, regions.top_level(att))
     level = (data.draw(each), data.draw(each))
     values, allowed = expected(case.dense(0, head), stage, pool, level)
     found, open_bins = whole_level(
@@ -99,7 +99,7 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     """Of a picture as of any of its tiles, whatever is known already."""
     head, att = case.q.shape[1] - 1, case.attention()
     Q = att.shape.Q
-    level = data.draw(st.integers(0, 6).map(lambda top: min(top, overview.top_level(att))))
+    level = data.draw(st.integers(0, 6).map(lambda top: min(top, regions.top_level(att))))
     query_bin, key_bin = 1 << level, data.draw(st.integers(1, 70))
     places = torch.arange((Q - 1) % query_bin, Q, query_bin)
     if data.draw(st.booleans()):
@@ -111,9 +111,9 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     assert torch.equal(seen.allowed, exact[1])
 
     rows = data.draw(st.integers(0, (Q - 1) // (7 * query_bin)))
-    region = overview.tile_region(att, 0, head, level=level, row=rows, column=-1, size=7).sample(att)
+    region = regions.tile_region(att, 0, head, level=level, row=rows, column=-1, size=7).sample(att)
     assert set(region.queries) == set(places.tolist()) & set(range(rows * 7 * query_bin, (rows + 1) * 7 * query_bin))
-    first = overview.OverviewPass(att, region, stage, pool, 0).whole()
+    first = overview.OverviewPass(att, region, stage, pool, 0).finish()
     part = {name: x[:, region.keys.start :] for name, x in case.dense(0, head).items() if name != "normalizer"}
     exact = pooled_keys(part, torch.tensor(region.queries), stage, pool, query_bin)
     assert_close(first.values.double(), exact[0], **CLOSE[case.q.dtype])
@@ -229,14 +229,14 @@ def test_rows_known_of_tensors_that_changed_are_not_used() -> None:
     assert att.known_rows(0, 0, range(512)) is not None
     q.neg_()
     assert att.known_rows(0, 0, range(512)) is None
-    steps.whole()
+    steps.finish()
     assert att.known_rows(0, 0, range(1024, 1500)) is None  # of a row of blocks that was begun before
     assert_close(overview.tile(att, 0, 0, level=0, row=0, column=0).values, Attention(q, k).block()[:256, :256])
 
 
 def test_a_tile_that_is_not_there_is_refused() -> None:
     att = Attention(*torch.randn(2, 1000, 2))
-    assert overview.top_level(att) == 10
+    assert regions.top_level(att) == 10
     assert overview.tile(att, 0, 0, level=-1, row=0, column=0).values.shape == (1, 1)
     with pytest.raises(IndexError, match="level 11 is not there: this attention has levels 0 to 10"):
         overview.tile(att, 0, 0, level=11, row=0, column=0)
@@ -342,7 +342,7 @@ def test_a_slice_is_short_at_any_length() -> None:
 
 def test_rows_of_a_tile_are_had_in_slices_too() -> None:
     att = Attention(torch.randn(1000, 16), torch.randn(100_000, 16))
-    region = overview.tile_region(att, 0, 0, level=0, row=0, column=7, size=256)
+    region = regions.tile_region(att, 0, 0, level=0, row=0, column=7, size=256)
     slices = overview.OverviewPass(att, region, "weights", "max", 0)
     shares = list(slices)
     assert len(shares) >= 100_000 // stages.KEYS

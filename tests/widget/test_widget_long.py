@@ -22,6 +22,7 @@ from attnwidget import Attention, AttentionStack, AttentionWidget, masks
 from attnwidget._engine import cost, overview
 from attnwidget._engine import level_cache as levels
 from attnwidget._engine.level_cache import LevelBuild
+from attnwidget._engine.regions import Region
 from attnwidget._messages import encoding, picture, tiles
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
@@ -128,11 +129,11 @@ def test_the_picture_becomes_exact_on_the_loop(stage: str, signed: bool, pool: s
     values, kinds = drawn(made)
     seen = overview.OverviewPass(
         w.attention,
-        overview.Region(0, 0, range(3000), range(2500), made["query_bin"], made["key_bin"]),
+        Region(0, 0, range(3000), range(2500), made["query_bin"], made["key_bin"]),
         stage,
         pool,
         1e9,
-    ).whole()
+    ).finish()
     assert np.array_equal(kinds == BLOCKED, ~seen.allowed.numpy())
     wanted = seen.values.double().numpy()
     high = np.abs(wanted[seen.allowed.numpy()]).max()
