@@ -4,7 +4,15 @@
  */
 
 import { BLOCKED, decode, decodePicture, type Grid, NAN, type Picture } from "../contract/decode";
-import type { Envelope, LinksMessage, PictureMessage, Side, TraitName, Traits } from "../contract/traits";
+import {
+  type Envelope,
+  type LinksMessage,
+  type PictureMessage,
+  type Side,
+  type TraitName,
+  type Traits,
+  traitsThatAre,
+} from "../contract/traits";
 import { rank } from "../data/rank";
 import { lineOf } from "../state/queries";
 import type { HostOptions, HostRequest } from "./host";
@@ -41,22 +49,7 @@ export interface Saved {
 /** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
 /** What a reader may set without Python: where to look, and how it is drawn. */
-const FREE: readonly TraitName[] = [
-  "query",
-  "key",
-  "heads",
-  "pins",
-  "view",
-  "color_scale",
-  "color_range",
-  "palette",
-  "theme",
-  "top_k",
-  "threshold",
-  "direction",
-  "bar",
-  "order",
-];
+const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
 
 /** The key under which Python has saved what belongs to these values. */
@@ -135,7 +128,7 @@ export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<
   return { answer, take };
 }
 
-const SELECTED = ["layer", "batch", "head", "query", "key", "heads", "pins"] as const;
+const SELECTED = traitsThatAre("selection");
 
 /** A selection as Python makes it: `head` is one of `heads`, (`query`, `key`) the last pin, all of them there. */
 function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits["facts"] | undefined): Partial<Traits> {
