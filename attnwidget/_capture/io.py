@@ -16,7 +16,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, as_spans
 from ..attention import Attention
 from ..masks import And, Band, Mask, Or, Padding
-from .records import Part, asked
+from .records import CallRules, evaluate_mask
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -133,7 +133,7 @@ def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
 
 def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
     if callable(mask) and not isinstance(mask, Mask | Tensor):
-        cells = asked(mask, Part(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
+        cells = evaluate_mask(mask, CallRules(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
         mask = as_spans(cells)
         if mask is None:
             raise ValueError(

@@ -12,29 +12,15 @@ import {
   type Picture,
   type Thumbnails,
 } from "../contract/decode";
-import {
-  type BandMessage,
-  type Bytes,
-  type Envelope,
-  type Facts,
-  type HeadName,
-  type Model,
-  type Pin,
-  type Side,
-  type Stage,
-  type TilesMessage,
-  type TokensMessage,
-  TRAIT_NAMES,
-  type TraitName,
-  type Traits,
-  type TraitsThatAre,
-  type WhatIf,
-} from "../contract/traits";
+import type { BandMessage, Bytes, Envelope, Facts, TilesMessage, TokensMessage, WhatIf } from "../contract/messages";
+import { type Model, TRAIT_NAMES, type TraitName, type Traits, type TraitsThatAre } from "../contract/traits";
+import type { HeadName, Pin, Side, Stage } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
 import { decodePair, decodeStages, type Pair, type Stages } from "../data/stage-data";
 import { decodeSurvey, type Survey } from "../data/survey";
 import type { Kernel } from "../kernel/kernel";
-import { type Labels, labels, type TokenStyle, withPatches } from "../text/tokens";
+import { type Labels, labels, withPatches } from "../text/labels";
+import type { TokenStyle } from "../text/tokens";
 import { createTileCache, type TileCache, tilesOf } from "./tile-cache";
 import { pagedLabels } from "./token-pages";
 
