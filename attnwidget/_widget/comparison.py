@@ -15,7 +15,8 @@ from .._engine.what_if import WhatIfLayers, what_if
 from .._export.snapshot import PAIRS, SavedHead, Snapshot
 from .._messages import comparison as difference
 from .._messages.comparison import ComparedPair
-from .._utils.validation import check_tokens, nearest, refuse_unknown
+from .._tokens.inputs import check_tokens
+from .._utils.validation import nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
 from .derived import DerivedTrait

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ..._engine.level_cache import LevelKey
 from ..._messages import comparison, decoding
 from ..._messages.decoding import DecodedMatrix
-from ..._tokens.display import short_number
+from .. import colors
 from . import heatmap
-from .heatmap import Place, cells
+from .heatmap import Place, cells, scale_ticks, tick_labels
 
 if TYPE_CHECKING:
     from .figure import FigureContext
@@ -37,7 +37,8 @@ def draw(sheet: FigureContext, top: float) -> float:
         place = Place(sheet.left + at * (side + BETWEEN), y, cell, rows, columns)
         paper.text(place.x, top + 8, paper.shorten(name, side, 12, True), size=12, bold=True)
         cells(sheet, one, place, widget.color_scale, together if at < 2 else "head")
-        ends.append(_legend(sheet, one, together if at < 2 else "head", place.x, y + place.height + 10, side))
+        scale = decoding.scale_of(one, widget.color_scale, together if at < 2 else "head")
+        ends.append(_legend(sheet, one.kind, scale, place.x, y + place.height + 10, side))
     if made["query_places"] is None and made["key_places"] is None:
         return max(ends)
     words = f"{made['queries']:,} × {made['keys']:,} places that both have"
@@ -62,10 +63,8 @@ def _part(made: dict[str, Any], name: str) -> DecodedMatrix:
     return DecodedMatrix(**values)
 
 
-def _legend(sheet: FigureContext, one: DecodedMatrix, color_range: Any, x: float, y: float, side: float) -> float:
-    scale = decoding.scale_of(one, "linear", color_range)
-    sheet.paper.image(sheet.table(one.kind)[None], (x, y, min(side, 160), 6))
-    ends = ((x, scale.low, "left"), (x + min(side, 160), scale.high, "right"))
-    for at, value, align in ends:
-        sheet.paper.text(at, y + 15, short_number(value), size=10, color=sheet.look.ink3, align=align)
+def _legend(sheet: FigureContext, kind: str, scale: colors.Scale, x: float, y: float, side: float) -> float:
+    width = min(side, 160)
+    sheet.paper.image(sheet.table(kind)[None], (x, y, width, 6))
+    tick_labels(sheet, scale_ticks(scale, sheet.widget.stage), (x, y + 15, width), 10)
     return y + 22

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._messages import decoding
-from ..._tokens.display import Label, labels_of, status_number
+from ..._tokens.display import Label, labels_of, patch_labels
 from .. import colors
+from ..numbers import status_number
 from . import compare, graph, heatmap, stages
 from .canvas import Canvas
 
@@ -32,10 +33,16 @@ class FigureContext:
         self.widget, self.paper, self.look = widget, paper, paper.look
         self.left, self.right = float(MARGIN), paper.width - MARGIN
         shape = widget._selected.shape
-        self.queries = labels_of(widget._tokens_of("query"), shape.Q)
-        self.keys = labels_of(widget._tokens_of("key"), shape.K)
-        self.named = widget._tokens_of("query") is not None
-        self.named_keys = widget._tokens_of("key") is not None
+        self.queries = self._labels("query", shape.Q)
+        self.keys = self._labels("key", shape.K)
+
+    def _labels(self, side: str, length: int) -> list[Label]:
+        tokens, patches = self.widget._tokens_of(side), self.widget._patches()
+        labels = labels_of(tokens, length, self.widget._texts.spelling)
+        if tokens is not None or patches is None:
+            return labels
+        start = patches.query if side == "query" else patches.key
+        return patch_labels(labels, (patches.rows, patches.columns), start)
 
     def table(self, kind: str) -> colors.Array:
         return colors.table(kind, self.widget.palette, self.widget.theme)
@@ -98,11 +105,8 @@ def _fit(sheet: FigureContext, text: str, size: float, bold: bool = False) -> st
 def _pinned(sheet: FigureContext) -> str:
     widget = sheet.widget
     places = [
-        _place(labels[at], at, side, named)
-        for labels, at, side, named in (
-            (sheet.queries, widget.query, "query", sheet.named),
-            (sheet.keys, widget.key, "key", sheet.named_keys),
-        )
+        _place(labels[at], at, side)
+        for labels, at, side in ((sheet.queries, widget.query, "query"), (sheet.keys, widget.key, "key"))
         if at is not None
     ]
     said = " → ".join(places)
@@ -116,8 +120,9 @@ def _pinned(sheet: FigureContext) -> str:
     return f"{said}   {word} {status_number(float(widget._selected.block(stage, **where)))}"
 
 
-def _place(label: Label, position: int, side: str, named: bool) -> str:
-    return f"{label.text} {position:,}" if named else f"{side} {position:,}"
+def _place(label: Label, position: int, side: str) -> str:
+    is_named = label.text != f"{position:,}"
+    return f"{label.text} {position:,}" if is_named else f"{side} {position:,}"
 
 
 def _facts(widget: AttentionWidget) -> str:

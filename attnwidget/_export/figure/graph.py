@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..._analysis.top_links import strongest
-from ..._tokens.display import Label, list_number
+from ..._tokens.display import Label
 from .. import colors
+from ..numbers import list_number
 
 if TYPE_CHECKING:
     from .figure import FigureContext

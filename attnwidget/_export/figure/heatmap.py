@@ -10,8 +10,9 @@ import numpy as np
 
 from ..._messages import decoding
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
-from ..._tokens.display import Label, cell_number, short_number, ticks
+from ..._tokens.display import Label
 from .. import colors
+from ..numbers import cell_number, legend_ticks
 
 if TYPE_CHECKING:
     from .figure import FigureContext
@@ -26,6 +27,7 @@ SUBSCRIPTS_FROM = 16  # above the picture
 APART = 14  # pixels between two labels
 MOST_LABEL = 160
 RAMP = 218
+TICK_GAP = 0.2  # of a ramp, between two of its labels
 
 Box = tuple[float, float, float, float]
 
@@ -284,9 +286,7 @@ def legend(sheet: FigureContext, seen: DecodedMatrix, x: float, y: float, room: 
     start = x + paper.measure(name, 11) + 12
     width = min(RAMP, (room or sheet.right - x) - (start - x) - 8)
     paper.image(sheet.table(seen.kind)[None], (start, y, width, 8))
-    for at, text, end in _ticks(seen, widget.color_scale, widget.color_range):
-        align = "right" if end else "left" if at == 0 else "center"
-        paper.text(start + at * width, y + 18, text, size=10, color=look.ink3, align=align)
+    tick_labels(sheet, _ticks(seen, widget.color_scale, widget.color_range), (start, y + 18, width), 10)
     words = _words(seen, widget.color_range)
     beside = start + width + 20
     total = sum(paper.measure(text, 11) + (18 if kind else 0) + 16 for kind, text in words)
@@ -300,17 +300,28 @@ def legend(sheet: FigureContext, seen: DecodedMatrix, x: float, y: float, room: 
     return max(y + 24, line + 8)
 
 
-def _ticks(seen: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str, bool]]:
+def tick_labels(
+    sheet: FigureContext, ticks: Sequence[tuple[float, str]], along: tuple[float, float, float], size: float
+) -> None:
+    """Draw the texts of a ramp (x, y, width) at their shares of its width; the outermost stay within it."""
+    x, y, width = along
+    for at, text in ticks:
+        align = "left" if at == 0 else "right" if at == 1 else "center"
+        sheet.paper.text(x + at * width, y, text, size=size, color=sheet.look.ink3, align=align)
+
+
+def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> list[tuple[float, str]]:
+    """Return what a ramp is labelled with: (share of its width, text)."""
+    ticks = legend_ticks(scale.low, scale.high, log=scale.log, stage=stage, min_gap=min_gap)
+    at = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
+    return [(float(share), tick.text) for share, tick in zip(at, ticks, strict=True)]
+
+
+def _ticks(seen: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
     if color_range == "row":
         ends = ["− row's most", "0", "row's most"] if seen.kind == "diverging" else ["0", "row's maximum"]
-        return [(i / (len(ends) - 1), text, i == len(ends) - 1) for i, text in enumerate(ends)]
-    scale = decoding.scale_of(seen, color_scale, color_range)
-    values = ticks(scale.low, scale.high, log=scale.log)
-    at = scale.position(np.array(values, dtype=np.float64))
-    return [
-        (float(p), short_number(v), i > 0 and i == len(values) - 1)
-        for i, (p, v) in enumerate(zip(at, values, strict=True))
-    ]
+        return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
+    return scale_ticks(decoding.scale_of(seen, color_scale, color_range), seen.stage)
 
 
 def _words(seen: DecodedMatrix, color_range: Any) -> list[tuple[int | None, str]]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..._messages import decoding, stage_pictures
 from ..._messages.decoding import DecodedMatrix
-from ..._tokens.display import list_number, short_number
-from .heatmap import Place, cells
+from ..numbers import list_number
+from .heatmap import Place, cells, scale_ticks, tick_labels
 
 if TYPE_CHECKING:
     from .figure import FigureContext
@@ -65,9 +65,8 @@ def _legend(sheet: FigureContext, one: DecodedMatrix, x: float, y: float, side: 
     """A thin ramp with both ends, and the pinned pair's value."""
     paper, look, widget = sheet.paper, sheet.look, sheet.widget
     paper.image(sheet.table(one.kind)[None], (x, y, side, 4))
-    scale = decoding.scale_of(one)
-    paper.text(x, y + 12, short_number(scale.low), size=9, color=look.ink3)
-    paper.text(x + side, y + 12, short_number(scale.high), size=9, color=look.ink3, align="right")
+    ticks = scale_ticks(decoding.scale_of(one), one.stage)
+    tick_labels(sheet, [ticks[0], *ticks[1:][-1:]], (x, y + 12, side), 9)
     if name == "output" or widget.query is None or widget.key is None:
         return y + 18
     where = {"batch": widget.batch, "head": widget.head, "queries": widget.query, "keys": widget.key}
