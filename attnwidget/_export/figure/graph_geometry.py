@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, floor
 from typing import Literal, NamedTuple
 
@@ -27,7 +28,8 @@ FAR_ROOM = 19.0  # that the bands into one token may take together, in a row of 
 THINNEST = 0.8
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """One row of a column: a token, or tokens that are left out.
 
     index: of the token; None for a gap.
@@ -169,7 +171,7 @@ def _with_neighbours(total: int, keep: Sequence[int], room: int) -> list[int]:
 def _count_rows(chosen: Iterable[int], total: int) -> int:
     """How many rows some tokens take, with the gaps before, between and after them."""
     indices = sorted(chosen)
-    between = sum(after > before + 1 for before, after in zip(indices, indices[1:], strict=False))
+    between = sum(after > before + 1 for before, after in pairwise(indices))
     return len(indices) + between + (indices[0] > 0) + (indices[-1] < total - 1)
 
 

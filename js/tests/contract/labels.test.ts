@@ -1,8 +1,9 @@
 /** Labels and numbers as they are shown: `labels.json` is written here and read by pytest (tests/contract/test_labels.py). */
 import { expect, test } from "vitest";
-import type { ColorScaleName, Stage } from "../../src/contract/traits";
+import type { ColorScaleName, Stage } from "../../src/contract/values";
 import { cellNumber, legendTicks, listNumber, statusNumber } from "../../src/text/format";
-import { display, labels, type TokenStyle } from "../../src/text/tokens";
+import { labels } from "../../src/text/labels";
+import { display, type TokenStyle } from "../../src/text/tokens";
 import { checkGolden, portable } from "../helpers/golden";
 
 const STYLES: readonly TokenStyle[] = ["text", "bytes", "spaced", "words"];
