@@ -22,8 +22,10 @@ class Ranges:
         self._first = [int(pair[0], 16) for pair in pairs]
         self._last = [int(pair[-1], 16) for pair in pairs]
 
-    def __contains__(self, character: str) -> bool:
-        code = ord(character)
+    def __contains__(self, text: str) -> bool:
+        if len(text) != 1:
+            return False
+        code = ord(text)
         at = bisect_right(self._first, code) - 1
         return at >= 0 and code <= self._last[at]
 
@@ -58,6 +60,7 @@ UNSHAPED = Ranges(
 )
 """Among letters: Latin, Greek, Cyrillic, Han, Hiragana and Katakana, whose shape depends on no joiner."""
 
+FLAGS = Ranges("1f1e6-1f1ff")  # the letters of which two are a flag
 TAGS = Ranges("e0020-e007f")  # that name the flag of a region
 PREPENDED = Ranges("600-605 6dd 70f 890-891 8e2 110bd 110cd")  # signs that the next character belongs to
 MODIFIERS = Ranges("ff9e-ff9f 1f3fb-1f3ff")  # of kana and of skin
@@ -90,27 +93,32 @@ def takes_joiners(character: str) -> bool:
 def clusters(text: str) -> list[str]:
     """Split a text into what a reader takes for one character each (UAX 29).
 
-    Joined emoji, the two letters of a flag and conjuncts of Indic scripts stay divided: each part keeps its joiners.
+    Conjuncts of Indic scripts stay divided: each part keeps its joiners.
 
     >>> [len(cluster) for cluster in clusters("e\\u0301a")]
     [2, 1]
     """
     found: list[str] = []
     for character in text:
-        if found and _continues(found[-1][-1], character):
+        if found and _continues(found[-1], character):
             found[-1] += character
         else:
             found.append(character)
     return found
 
 
-def _continues(before: str, character: str) -> bool:
+def _continues(cluster: str, character: str) -> bool:
+    before = cluster[-1]
     if _is_control(before) or _is_control(character):
         return False
     if is_mark(character) or character in JOINERS or character in TAGS or character in MODIFIERS:
         return True
     if before in PREPENDED:
         return True
+    if character in FLAGS:
+        return cluster in FLAGS
+    if character in PICTOGRAPHS and before == JOINERS[1]:
+        return cluster[0] in PICTOGRAPHS
     if before in LEADS:
         return character in LEADS or character in VOWELS or character in SYLLABLES
     if before in VOWELS or (before in SYLLABLES and not _has_final(before)):

@@ -376,7 +376,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
             ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
         """
-        from .._export.figure.figure import figure_of
+        from .._export.figure import figure_of
 
         with self._lock:
             return figure_of(self._export_view(), width=width, dpi=dpi)

@@ -14,7 +14,9 @@ import torch
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors
+from attnwidget._export.figure.canvas import Canvas
 from attnwidget._export.numbers import list_number
+from attnwidget._tokens.characters import clusters
 
 pytest.importorskip("matplotlib")
 
@@ -216,10 +218,10 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_matplotlib_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnwidget._export.figure import canvas as paper
+    from attnwidget._export.figure import canvas
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    paper._figure_class.cache_clear()
+    canvas._figure_class.cache_clear()
     with pytest.raises(ImportError, match=r'pip install "attnwidget\[figure\]"'):
         widget().figure()
 
@@ -269,3 +271,21 @@ def test_image_patches_are_named_by_row_and_column() -> None:
     words = texts(svg(AttentionWidget(*torch.randn(2, 7, 4), grid=(2, 3), query=3, key=0)))
     assert words.count("row 0, 1") == words.count("row 1, 2") == 2
     assert any(word.startswith("row 0, 2 3 → key 0 ") for word in words)
+
+
+def test_a_token_read_from_the_right_leaves_its_neighbours_where_they_are() -> None:
+    tokens = ["שלום", "bank", "مرحبا"]
+    figure = AttentionWidget(*torch.randn(2, 3, 4), tokens=tokens, query=0, key=2).figure()
+    footer = figure.axes[0].texts[-7:-1]  # the last one says which head it is
+    parts = [text.get_text() for text in footer]
+    assert parts[:4] == ["שלום", " 0", " → ", "مرحبا"]
+    assert [text.get_position()[0] for text in footer] == sorted(text.get_position()[0] for text in footer)
+
+
+def test_a_long_token_is_shortened_between_characters() -> None:
+    family = "👩\u200d👩\u200d👧"
+    canvas = Canvas(6.5, 100, colors.look_of("light"))
+    canvas.measure = lambda text, size=12, bold=False: len(clusters(text))  # type: ignore[method-assign]
+    assert canvas.shorten(f"{family}{family}abcdef{family}{family}", 5) == f"{family}{family}…{family}{family}"
+    assert canvas.shorten("counted", 6) == "cou…ed"
+    assert canvas.shorten("counted", 1) == "…"
