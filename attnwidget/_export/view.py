@@ -42,7 +42,7 @@ class LayersView(Protocol):
 
     stack: AttentionStack
     """The layers as they are without other rules."""
-    layers: WhatIfLayers
+    layers: WhatIfLayers[Attention]
     """The same under the rules of `what_if`: what is shown."""
 
     @property

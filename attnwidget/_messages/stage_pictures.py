@@ -112,7 +112,7 @@ def _largest(x: Tensor, width: int) -> Tensor:
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
     """Whether another scale only multiplies what is drawn up to the softmax, and colours are all that is sent of it."""
-    plain = att.softcap is None and not att.rules.biases and att.q is not None and att.scale > 0
+    plain = att.scores_are_products and not att.rules.biases and att.scale > 0
     small = att.shape.Q * att.shape.K <= KEPT and is_finite(att, batch, head, range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
 
