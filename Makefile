@@ -32,6 +32,7 @@ machine:
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 	$(NPM) run lint
 
 types: $(VENV)/.dev
