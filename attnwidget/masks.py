@@ -268,7 +268,7 @@ def and_masks(*masks: MaskFunction) -> Mask:
     """What all of the masks allow.
 
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
-    ...     Cells(0, 0, range(8, 12), range(100))).outer
+    ...     Block(0, 0, range(8, 12), range(100))).outer
     range(5, 12)
     """
     return And(_parts(masks, "and_masks"))

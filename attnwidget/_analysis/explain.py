@@ -15,7 +15,7 @@ from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
 from .._engine.what_if import WithoutKeys
 from .._rules.row_spans import Spans
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction
+from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
 from ..masks import And, Band, Mask, Opaque, Or, Padding
@@ -27,7 +27,8 @@ class Effect:
 
     name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
     blocks: whether it blocks the pair.
-    adds: what it adds to the score; None for a rule, which only allows or blocks.
+    adds: what it adds to the score; None for a rule, which only allows or blocks. It is the bias's own number where
+        that is known: of a tensor always, of a function if it adds the same to a score of 0; else the difference.
     """
 
     name: str
@@ -146,21 +147,30 @@ def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Eff
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
-        adds = None
-        if isinstance(rule, Bias):
-            adds = float(rule.apply(torch.zeros(1, 1, dtype=att.result_dtype, device=att.device), at)[0, 0])
+        adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
         effects.append(Effect(words_of(rule, at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
-            given = torch.full((1, 1), score, dtype=att.result_dtype, device=att.device)
-            after = float(bias.apply(given, at)[0, 0])
-            blocks = after <= torch.finfo(att.result_dtype).min
-            effects.append(Effect(words_of(bias, at.batch), blocks, -inf if blocks else after - score))
-            score = after
+            score, adds = _function_on(att, bias, at, score)
+            effects.append(Effect(words_of(bias, at.batch), adds == -inf, adds))
     return tuple(effects)
+
+
+def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: float) -> tuple[float, float]:
+    """Return what a function makes of a pair's score, and what it adds, −∞ where it blocks.
+
+    The difference of two rounded scores is off by their last bits. So where the score 0 tells the number that the
+    function adds, and the score and that number add up to just what it made of the score, it is told in its place.
+    """
+    before, zero = torch.tensor([score, 0.0], dtype=att.result_dtype, device=att.device).view(2, 1, 1)
+    after, of_zero = (bias.apply(number.clone(), at) for number in (before, zero))
+    if float(after) <= torch.finfo(att.result_dtype).min:
+        return float(after), -inf
+    adds = of_zero if torch.equal(before + of_zero, after) else after.double() - before.double()
+    return float(after), float(adds) + 0.0  # not −0
 
 
 def words_of(rule: Rule | ScoreFunction, batch: int) -> str:

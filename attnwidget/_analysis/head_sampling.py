@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase
 from .._engine.matmul import LOG2_E, Product, Scratch, exact
-from .._engine.overview import pool_first
+from .._engine.pooling import pool_first
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
 from .._rules.rules import Bias, cut, is_common, whole

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
@@ -93,8 +92,8 @@ def remove_listener(listener: Listener) -> None:
 
 def without_compilation() -> contextlib.AbstractContextManager[Any]:
     """Have compiled models run as they are written: functions that are compiled cannot be seen."""
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
-        return contextlib.nullcontext()  # nothing is compiled
+    if not hasattr(torch.compiler, "set_stance"):
+        return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
@@ -350,8 +349,9 @@ def read_sdpa(
     """
     q, k, v = (_with_four_axes(x) for x in (query, key, value))
     mask = attn_mask
-    if isinstance(attn_mask, CausalBias):
-        lower = attn_mask.variant == CausalVariant.LOWER_RIGHT
+    bias = sys.modules.get("torch.nn.attention.bias")  # imported here, it would take a second
+    if bias is not None and isinstance(attn_mask, bias.CausalBias):
+        lower = attn_mask.variant == bias.CausalVariant.LOWER_RIGHT
         mask = causal_lower_right(q.shape[2], k.shape[2]) if lower else None
         is_causal = not lower
     elif isinstance(attn_mask, Tensor) and attn_mask.ndim < 4:

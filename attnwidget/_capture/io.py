@@ -56,7 +56,7 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     """All tensors that an attention holds, by what they are."""
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     for name in ("mask", "bias"):
-        rule = att._how[name]
+        rule = getattr(att.options, name)
         if isinstance(rule, Spans):
             found |= {f"{name}.starts": rule.starts, f"{name}.stops": rule.stops}
         elif isinstance(rule, Tensor):
@@ -125,10 +125,10 @@ class _Table:
 def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
     att = record.attention
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
-    how = att._how
+    options = att.options
     told = {"name": name, "cross": record.cross, **parts}
     told |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
-    return told | {"mask": _mask_told(how["mask"], att, name, table), "bias": _bias_told(how["bias"], name, table)}
+    return told | {"mask": _mask_told(options.mask, att, name, table), "bias": _bias_told(options.bias, name, table)}
 
 
 def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
@@ -200,10 +200,10 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 
 
 def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
-    q, k, v = (tensors[told[name]] if name in told else None for name in ("q", "k", "v"))
+    given: list[Any] = [tensors[told[name]] if name in told else None for name in ("q", "k", "v")]
     how = {name: told[name] for name in AS_TOLD}
     bias = None if told["bias"] is None else tensors[told["bias"]]
-    att = Attention(q, k, v, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
+    att = Attention(*given, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
     return LoadedRecord(told["name"], bool(told["cross"]), att)
 
 

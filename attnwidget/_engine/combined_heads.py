@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from .._rules.options import AttentionOptions
 from .._rules.rules import Allowed, Rules, is_common, settled, whole
 from .._utils.indexing import Block, Indices, as_index, hull
 from .._utils.validation import as_choice
@@ -22,6 +23,7 @@ from .sources import SourceRows
 from .stages import allowed_cells
 
 HOW = ("mean", "max")
+A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,12 @@ class CombinedHeads:
     heads: tuple[int, ...]
     how: str
     gives: Literal["scores", "weights"] = "weights"
+    default_scale: float = 1.0
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """How the heads are combined, and what is known of their attention."""
+        return f"the {'mean' if self.how == 'mean' else 'maximum'} of {len(self.heads)} heads", *self.att.description
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return CombinedRows(self, batch, queries, scale)
@@ -128,27 +136,16 @@ def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def combined(att: AttentionBase, heads: Any, how: str) -> dict[str, Any]:
-    """What an attention of several heads as one consists of: see `Attention.combine`."""
+def combined(att: A, heads: Any, how: str) -> A:
+    """Several heads as one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
     att.find(0, 0)  # warns of tensors that have changed
     common = not att.rules.by_score and all(map(is_common, att.rules.rules))
-    B, _, _, Q, K, _, _ = att.shape
-    return {
-        "source": CombinedHeads(att, chosen, how),
-        "q": None,
-        "k": None,
-        "v": None,
-        "shape": Shape(B, 1, 1, Q, K, None, None),
-        "rules": Rules(att.rules.rules if common else (AnyHead(att, chosen),)),
-        "scale": 1.0,
-        "softcap": None,
-        "is_causal": att.is_causal,
-        "window": att.window,
-        "_given": (f"the {'mean' if how == 'mean' else 'maximum'} of {len(chosen)} heads", *att._given),
-        "_how": {},
-    }
+    rules = Rules(att.rules.rules if common else (AnyHead(att, chosen),))
+    shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
+    options = AttentionOptions(is_causal=att.is_causal, window=att.window)
+    return att.of(CombinedHeads(att, chosen, how), None, shape, options, rules=rules)
 
 
 def prepared(att: AttentionBase, batch: int, queries: Indices) -> Generator[int, None, None]:

@@ -18,7 +18,9 @@ from .._utils.validation import as_choice, as_size
 from . import cost
 from .base import AttentionBase
 from .matmul import exact
-from .overview import POOLS, Overview, Region, as_levels, pool_first, pooled, tile
+from .overview import POOLS, Overview, pooled, tile
+from .pooling import pool_first
+from .regions import Region, as_levels
 from .stages import new
 
 LARGEST = 2048  # rows and columns of a level that is kept, at most

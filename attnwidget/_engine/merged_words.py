@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .. import masks
+from .._rules.options import AttentionOptions
 from .._rules.rules import ByIndex, whole
 from .._tokens.tokenizers import joined, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
@@ -27,6 +28,7 @@ from .sources import SourceRows
 from .stages import allowed_cells, streamed
 
 ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
+A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,8 @@ class MergedWords:
     queries: WordBounds
     keys: WordBounds
     gives: Literal["weights"] = "weights"
+    default_scale: float = 1.0
+    description: tuple[str, ...] = ()
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return WordRows(self, batch, head, queries, scale)
@@ -182,8 +186,8 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
     return [*starts, length]
 
 
-def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, Any]:
-    """What an attention between words is filled with: see `Attention.merge`."""
+def merged(att: A, words: Any, key_words: Any = None) -> A:
+    """The attention between words: see `Attention.merge`."""
     B, H, _, Q, K, *_ = att.shape
     queries = bounds(words, B, Q, "words", att.device)
     if key_words is None and Q != K:
@@ -193,14 +197,10 @@ def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, A
     padded = len({*queries.lengths, queries.words}) + len({*keys.lengths, keys.words}) > 2
     causal = [rule.mask for rule in att.rules.rules if isinstance(rule, ByIndex)] == [masks.causal]
     causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
-    return {
-        "source": source,
-        "v": None,
-        "shape": Shape(B, H, H, queries.words, keys.words, None, None),
-        "scale": 1.0,
-        "is_causal": causal,  # then so are words, and as quickly
-        "mask": source if (att.rules.rules and not causal) or att.rules.by_score or padded else None,
-    }
+    limited = (att.rules.rules and not causal) or att.rules.by_score or padded
+    shape = Shape(B, H, H, queries.words, keys.words, None, None)
+    # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
+    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=source if limited else None))
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:

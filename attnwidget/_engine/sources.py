@@ -29,6 +29,14 @@ class Source(Protocol):
     def gives(self) -> Literal["scores", "weights"]:
         """Which stage that is."""
 
+    @property
+    def default_scale(self) -> float:
+        """What scores are multiplied by where nobody says."""
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """What it is made of, each part in a few words; () where the options tell it."""
+
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         """Some queries of a head."""
 
@@ -43,6 +51,12 @@ class Products:
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
     gives: Literal["scores"] = "scores"
+    description: tuple[str, ...] = ()
+
+    @property
+    def default_scale(self) -> float:
+        """1 / √D (Vaswani et al. 2017, eq. 1)."""
+        return float(self.q.shape[3] ** -0.5)
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         group = head // (self.q.shape[1] // self.k.shape[1])
@@ -70,6 +84,8 @@ class Given:
 
     matrix: Tensor  # (B, H, Q, K)
     gives: Literal["scores", "weights"]
+    default_scale: float = 1.0
+    description: tuple[str, ...] = ()
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return GivenRows(take(self.matrix[batch, head], queries, 0), scale)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from .._engine.level_cache import LevelKey
-from .._engine.overview import Region, bins, count_cells, pool_first
+from .._engine.pooling import count_cells, pool_first
+from .._engine.regions import Region, bins
 from .._engine.stages import KEYS, QUERIES
 from .._utils.indexing import cuts
 from ..attention import Attention

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from .._engine import cost, overview
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Shape
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
 from .._engine.softmax import drained
-from .._engine.stages import QUERIES, allowed_cells, streamed
-from .._rules.rules import whole
-from .._utils.indexing import Block, Indices, cuts
 from . import encoding
 
 SIZE = 512  # cells along a side, at most
@@ -26,6 +23,8 @@ OFTEN = 0.25  # seconds from one band, or one word on the progress, to the next
 TELLING = 0.5  # seconds of a pass before it says how long it will take
 UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
 MASKED = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
+
+OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]
 NOTHING: Picture = {
@@ -79,7 +78,7 @@ def _folding(levels: LevelCache, key: LevelKey, kept: CachedLevel) -> Generator[
     att, lies = levels.att, frame(levels)
     with exact(att.device):
         seen = kept.fold(slice(0, kept.seen.values.shape[0]), slice(None), lies.down, lies.across)
-        own = own_keys(att, key, seen.allowed.any(0), lies.key_bin, range(att.shape.Q))
+        own = overview.finding_own_keys(att, key.batch, key.head, seen, range(att.shape.Q))
     while True:
         try:
             with exact(att.device):
@@ -105,37 +104,14 @@ def encoded(
     return {"own_keys": own, **bins, "sampled": sampled, **made, "error": None}
 
 
+def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
+    """Return a picture with what it is `OF`, and how many queries and keys that has: as the trait has it."""
+    return {**dict(zip(OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
+
+
 def hidden(seen: Overview, stage: str) -> Tensor | None:
     """Which bins are drawn as blocked; None where none is."""
     return ~seen.allowed if stage in MASKED and not bool(seen.allowed.all()) else None
-
-
-def own_keys(
-    att: AttentionBase, key: LevelKey, open_columns: Tensor, key_bin: int, queries: Indices
-) -> Generator[None, None, int]:
-    """How many keys come before those at the end that none of some queries may attend to; looked for in the last bin in
-    which there are any. Yields after each block."""
-    places = open_columns.nonzero()
-    if len(places) == 0:
-        return 0
-    start = int(places[-1]) * key_bin
-    keys = range(start, min(start + key_bin, att.shape.K))
-    strip = att.rules.strip(key.batch)
-    if len(keys) == 1 or streamed(att, "weights") != "masked":
-        return keys.stop
-    if strip is not None and isinstance(queries, range):
-        reach = keys.stop if strip.high is None else queries[-1] + strip.high + 1
-        return min(keys.stop, reach, keys.stop if strip.stop is None else strip.stop)
-    last = 0
-    for piece in reversed(list(cuts(range(len(queries)), 1, QUERIES))):  # the last query of a causal mask sees most
-        rows = queries[piece.start : piece.stop]
-        allowed = whole(allowed_cells(att, Block(key.batch, key.head, rows, keys)), rows, keys, att.device)
-        found = allowed.any(0).nonzero()
-        last = max(last, int(found[-1]) + 1 if len(found) else 0)
-        yield
-        if last == len(keys):
-            break
-    return start + last
 
 
 def first_sight(levels: LevelCache, key: LevelKey) -> Picture:
@@ -177,8 +153,7 @@ class Refinement:
         bins = {"query_bin": self.frame.query_bin, "key_bin": self.frame.key_bin}
         self._sampled = overview.sampled(att, batch, head, **bins, stage=stage, pool=pool)
         self._sample = range((att.shape.Q - 1) % self.frame.query_bin, att.shape.Q, self.frame.query_bin)
-        with exact(att.device):
-            self._own = drained(own_keys(att, key, self._sampled.allowed.any(0), self.frame.key_bin, self._sample))
+        self._own = overview.own_keys(att, batch, head, self._sampled, self._sample)
         self.visit = levels.visit(batch, head, stage=stage, pool=pool)
 
     @property

@@ -50,7 +50,7 @@ class Context(Protocol):
     """Who knows the answers that are not in the tensors alone."""
 
     @property
-    def stack(self) -> WhatIfLayers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         """The layers."""
 
     def levels(self, layer: int) -> LevelCache:

@@ -13,6 +13,7 @@ from torch import Tensor
 from .._engine import overview
 from .._engine.level_cache import LevelKey
 from .._engine.matmul import exact, exp_
+from .._engine.pooling import pool_first, pool_last
 from .._engine.softmax import is_finite, weigh
 from .._engine.stages import values
 from .._utils.indexing import cuts
@@ -104,8 +105,8 @@ def _largest(x: Tensor, width: int) -> Tensor:
     """Of each `width` rows the number of largest size, with its sign: (n, m) -> (⌈n / width⌉, m)."""
     if width == 1:
         return x
-    high = overview.pool_first(x, width, torch.amax)
-    low = overview.pool_first(x, width, torch.amin)
+    high = pool_first(x, width, torch.amax)
+    low = pool_first(x, width, torch.amin)
     return torch.where(high.abs() >= low.abs(), high, low)
 
 
@@ -171,8 +172,8 @@ class UnscaledStages:
 def _greatest(x: Tensor, query_bin: int, key_bin: int) -> Tensor:
     """The greatest number of each bin: a few rows at a time."""
     limit = max(1, ALONE // max(1, x.shape[1]))
-    rows = [overview.pool_first(x[p.start : p.stop], query_bin, torch.amax) for p in _bins(len(x), query_bin, limit)]
-    return overview.pool_last(torch.cat(rows), key_bin, torch.amax)
+    rows = [pool_first(x[p.start : p.stop], query_bin, torch.amax) for p in _bins(len(x), query_bin, limit)]
+    return pool_last(torch.cat(rows), key_bin, torch.amax)
 
 
 def _bins(n: int, width: int, limit: int) -> list[range]:

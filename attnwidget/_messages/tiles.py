@@ -14,7 +14,8 @@ from .._engine import cost
 from .._engine.base import AttentionBase
 from .._engine.level_cache import CachedLevel, LevelBuild, LevelCache, LevelKey
 from .._engine.matmul import exact
-from .._engine.overview import Overview, OverviewPass, Region, tile_region
+from .._engine.overview import Overview, OverviewPass
+from .._engine.regions import Region, tile_region
 from .._utils.scheduler import Scheduler
 from . import encoding
 from .picture import UNSIGNED, hidden

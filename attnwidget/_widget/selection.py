@@ -15,7 +15,6 @@ from .traits import Choice, Heads, Index, Pin, Pins, refusing
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SELECTION = tuple(PLURALS)
 LISTS = ("heads", "pins")  # several heads, several pinned places
-FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
 
 
 class Selection(NamedTuple):
@@ -49,7 +48,7 @@ class Selection(NamedTuple):
 class SelectionTraits(traitlets.HasTraits):
     """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
 
-    _held: ShownLayers
+    _shown: ShownLayers
 
     layer = Index(help="The selected layer.").tag(sync=True)
     batch = Index(help="The selected sample of the batch.").tag(sync=True)
@@ -64,11 +63,11 @@ class SelectionTraits(traitlets.HasTraits):
 
     @property
     def _selected(self) -> Attention:
-        return self._held.layers[self.layer]
+        return self._shown.layers[self.layer]
 
     def _there_are(self, name: str) -> int:
         if name == "layer":
-            return len(self._held.stack)
+            return len(self._shown.stack)
         shape = self._selected.shape
         return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
 
@@ -120,7 +119,7 @@ class SelectionTraits(traitlets.HasTraits):
 
     def _drop_what_is_gone(self) -> None:
         """Another layer, or other tensors, may have fewer of everything."""
-        self.layer = min(self.layer, len(self._held.stack) - 1)
+        self.layer = min(self.layer, len(self._shown.stack) - 1)
         for name in ("batch", "head", "query", "key"):
             value = getattr(self, name)
             if value is not None and value >= self._there_are(name):

@@ -195,7 +195,7 @@ def test_a_long_one_comes_sampled_and_then_exact(front_end: FrontEnd) -> None:
         ask = {"id": "t", "kind": "tiles", **of, "pool": "max", "view": "v", "tiles": [[3, 3, 1, 1]]}
         (reply,) = front_end.ask(w, ask)
         assert reply["ok"]
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.005)
         assert w.picture["sampled"] is None
         assert w.picture["head"] == "max 0 1 2 3"

@@ -223,7 +223,9 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
     program = tmp_path / "program.py"
     program.write_text(
         "from pathlib import Path\n"
+        "import sys\n"
         "import attnwidget, numpy\n"
+        "assert 'torch._dynamo' not in sys.modules, 'it takes longer to import than all the rest'\n"
         "q = numpy.random.default_rng(0).normal(size=(5, 4))\n"
         "widget = attnwidget.AttentionWidget(q, q)\n"
         "print(Path(attnwidget.__file__).parent)\n"

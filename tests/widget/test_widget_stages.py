@@ -174,7 +174,7 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: Front
         assert now["stages"] != before["stages"]
         for name in ("picture", "thumbnails", "deviation"):
             assert now[name] == before[name], name
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.01)
         now = front_end.state(w)
         changed = w.attention.what_if({"scale": 0.7})

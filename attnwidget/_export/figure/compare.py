@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._engine.level_cache import LevelKey
-from ..._messages import comparison, decoding
+from ..._messages import decoding
 from ..._messages.decoding import DecodedMatrix
 from ..._tokens.display import short_number
+from ..view import WidgetView
 from . import heatmap
 from .heatmap import Place, cells
 
@@ -20,8 +20,9 @@ PARTS = ("a", "b", "change")
 
 def draw(sheet: FigureContext, top: float) -> float:
     """The three pictures side by side; returns where they end."""
-    widget, paper, look = sheet.widget, sheet.paper, sheet.look
-    made = _made(widget)
+    widget: Any = sheet.widget
+    paper, look = sheet.paper, sheet.look
+    made = _made(sheet.view)
     if made is None or made.get("error"):
         return heatmap.draw(sheet, top)
     a, b, change = (_part(made, name) for name in PARTS)
@@ -45,13 +46,15 @@ def draw(sheet: FigureContext, top: float) -> float:
     return max(ends) + 18
 
 
-def _made(widget: Any) -> dict[str, Any] | None:
+def _made(view: WidgetView) -> dict[str, Any] | None:
+    """The comparison that is shown, or, where it was not made yet, that of the same."""
+    widget: Any = view.traits
     if widget.comparison is not None:
         found: dict[str, Any] = widget.comparison
         return found
-    both = widget._both(widget.layer, widget.batch)
-    made = comparison.pictures(both, LevelKey(widget.batch, widget.head, widget.stage, widget.pool))
-    return {**made, "stage": widget.stage, "pool": widget.pool}
+    of = (widget.layer, widget.batch, widget.head, widget.stage, widget.pool, widget.against)
+    made: dict[str, Any] | None = view.derived("comparison", *of)
+    return made
 
 
 def _part(made: dict[str, Any], name: str) -> DecodedMatrix:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._messages import decoding
 from ..._tokens.display import Label, labels_of, status_number
 from .. import colors
+from ..view import TraitsView, WidgetView
 from . import compare, graph, heatmap, stages
 from .canvas import Canvas
-
-if TYPE_CHECKING:
-    from ..._widget.widget import AttentionWidget
 
 MARGIN = 8  # pixels around everything
 WIDTHS = (1.0, 100.0)  # inches
@@ -28,27 +26,29 @@ VIEWS = {
 class FigureContext:
     """What the drawing of any view needs of a widget."""
 
-    def __init__(self, widget: AttentionWidget, paper: Canvas) -> None:
-        self.widget, self.paper, self.look = widget, paper, paper.look
+    def __init__(self, view: WidgetView, paper: Canvas) -> None:
+        self.view, self.widget, self.selected = view, view.traits, view.selected
+        self.paper, self.look = paper, paper.look
         self.left, self.right = float(MARGIN), paper.width - MARGIN
-        shape = widget._selected.shape
-        self.queries = labels_of(widget._tokens_of("query"), shape.Q)
-        self.keys = labels_of(widget._tokens_of("key"), shape.K)
-        self.named = widget._tokens_of("query") is not None
-        self.named_keys = widget._tokens_of("key") is not None
+        shape = self.selected.shape
+        self.queries = labels_of(view.tokens("query"), shape.Q)
+        self.keys = labels_of(view.tokens("key"), shape.K)
+        self.named = view.tokens("query") is not None
+        self.named_keys = view.tokens("key") is not None
 
     def table(self, kind: str) -> colors.Array:
         return colors.table(kind, self.widget.palette, self.widget.theme)
 
 
-def figure_of(widget: AttentionWidget, *, width: float, dpi: float) -> Any:
+def figure_of(view: WidgetView, *, width: float, dpi: float) -> Any:
     """The figure; `AttentionWidget.figure` says more."""
     _check("width", width, WIDTHS, "inches")
     _check("dpi", dpi, DPI, "dots per inch")
+    widget = view.traits
     if widget.picture.get("values") is None:
         raise ValueError(widget.picture.get("error") or "nothing has been computed yet")
     paper = Canvas(width, dpi, colors.look_of(widget.theme))
-    sheet = FigureContext(widget, paper)
+    sheet = FigureContext(view, paper)
     top = _title(sheet)
     draw, words = VIEWS.get(widget.view), ""
     if draw is None:
@@ -110,17 +110,17 @@ def _pinned(sheet: FigureContext) -> str:
         return said
     stage = "weights" if widget.view in ("graph", "stages", "compare") else widget.stage
     where = {"batch": widget.batch, "head": widget.head, "queries": widget.query, "keys": widget.key}
-    if stage in ("masked", "weights", "contribution") and not bool(widget._selected.block("allowed", **where)):
+    if stage in ("masked", "weights", "contribution") and not bool(sheet.selected.block("allowed", **where)):
         return f"{said}   masked"
     word = "weight" if stage == "weights" else stage
-    return f"{said}   {word} {status_number(float(widget._selected.block(stage, **where)))}"
+    return f"{said}   {word} {status_number(float(sheet.selected.block(stage, **where)))}"
 
 
 def _place(label: Label, position: int, side: str, named: bool) -> str:
     return f"{label.text} {position:,}" if named else f"{side} {position:,}"
 
 
-def _facts(widget: AttentionWidget) -> str:
+def _facts(widget: TraitsView) -> str:
     facts = widget.facts
     several = widget.view == "graph" and len(widget.heads) > 1
     head = f"heads {', '.join(map(str, widget.heads))}" if several else f"head {widget.head}"

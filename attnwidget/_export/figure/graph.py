@@ -113,9 +113,9 @@ def _row(sheet: FigureContext, side: str, place: int) -> list[Link]:
     for at, head in enumerate(widget.heads):
         where: dict[str, Any] = {"batch": widget.batch, "head": head}
         if side == "query":
-            values = widget._selected.block("weights", **where, queries=place)[0]
+            values = sheet.selected.block("weights", **where, queries=place)[0]
         else:
-            values = widget._selected.block("weights", **where, keys=[place])[:, 0]
+            values = sheet.selected.block("weights", **where, keys=[place])[:, 0]
         values = values.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
         top = values.topk(min(len(values), 64))
         for weight, other in zip(top.values.tolist(), top.indices.tolist(), strict=True):
@@ -140,7 +140,7 @@ def _kept(sheet: FigureContext, links: list[Link]) -> list[Link]:
 
 
 def _lanes(sheet: FigureContext, side: str, place: int | None, focus: list[Link]) -> tuple[Lane, Lane]:
-    shape = sheet.widget._selected.shape
+    shape = sheet.selected.shape
     strong = sorted(focus, key=lambda link: -link.weight)
     others = list(dict.fromkeys(link.key if side == "query" else link.query for link in strong))[:16]
     own = [] if place is None else [place]
@@ -238,14 +238,14 @@ def _curves(
 ) -> None:
     """Everybody's strongest links: pale where something is pinned, in the heads' colours where nothing is."""
     widget = sheet.widget
-    shape = widget._selected.shape
+    shape = sheet.selected.shape
     if shape.Q * shape.K > LINK_CELLS:
         return
     queries, keys = lanes
     most = min(widget.top_k or OVERVIEW, OVERVIEW) if place is None else 1
     links = []
     for at, head in enumerate(widget.heads):
-        found = strongest(widget._selected, widget.batch, head, count=most, side=widget.direction)
+        found = strongest(sheet.selected, widget.batch, head, count=most, side=widget.direction)
         for index, (partners, weights) in enumerate(zip(found.partners.tolist(), found.weights.tolist(), strict=True)):
             for other, weight in zip(partners, weights, strict=True):
                 query, key = (index, other) if widget.direction == "query" else (other, index)

@@ -51,7 +51,7 @@ class Place(NamedTuple):
 def draw(sheet: FigureContext, top: float) -> float:
     """The picture, its labels and its legend; returns where they end."""
     widget = sheet.widget
-    seen = decoding.of_picture(widget._exact.as_far_as_known(widget.picture))
+    seen = decoding.of_picture(sheet.view.picture)
     place = placed(sheet, seen, top)
     cells(sheet, seen, place, widget.color_scale, widget.color_range)
     labels(sheet, seen, place)

@@ -20,7 +20,7 @@ NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output"
 def draw(sheet: FigureContext, top: float) -> float:
     """All stages of the selected head in a row; returns where they end."""
     widget, paper, look = sheet.widget, sheet.paper, sheet.look
-    made = widget.stages or stage_pictures.stages(widget._selected, widget.batch, widget.head)
+    made = widget.stages or stage_pictures.stages(sheet.selected, widget.batch, widget.head)
     seen = [(one["stage"], _seen(one, one["stage"], one["key_bin"])) for one in made["pictures"]]
     if made["output"] is not None:
         seen.append(("output", _seen(made["output"], "scores", made["output"]["value_bin"])))
@@ -56,8 +56,8 @@ def _seen(made: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
 
 def _operation(sheet: FigureContext, name: str) -> str:
     if name == "scaled":
-        size = sheet.widget._selected.shape.D
-        return f"÷ √{size}" if sheet.widget._selected.scale == (size or 0) ** -0.5 else "· scale"
+        size = sheet.selected.shape.D
+        return f"÷ √{size}" if sheet.selected.scale == (size or 0) ** -0.5 else "· scale"
     return NAMES.get(name, "→")
 
 
@@ -71,7 +71,7 @@ def _legend(sheet: FigureContext, one: DecodedMatrix, x: float, y: float, side: 
     if name == "output" or widget.query is None or widget.key is None:
         return y + 18
     where = {"batch": widget.batch, "head": widget.head, "queries": widget.query, "keys": widget.key}
-    masked = name in ("masked", "weights") and not bool(widget._selected.block("allowed", **where))
-    value = "masked" if masked else list_number(float(widget._selected.block(name, **where)), name)
+    masked = name in ("masked", "weights") and not bool(sheet.selected.block("allowed", **where))
+    value = "masked" if masked else list_number(float(sheet.selected.block(name, **where)), name)
     paper.text(x, y + 28, value, size=11, color=look.ink if not masked else look.ink3, bold=not masked)
     return y + 34

@@ -4,9 +4,11 @@
  */
 
 import { BLOCKED, decode, decodePicture, type Grid, NAN, type Picture } from "../contract/decode";
-import type { Envelope, LinksMessage, PictureMessage, Side, TraitName, Traits } from "../contract/traits";
+import type { Envelope, LinksMessage, PictureMessage } from "../contract/messages";
+import type { TraitName, Traits } from "../contract/traits";
+import type { Side } from "../contract/values";
+import { lineOf } from "../data/matrix";
 import { rank } from "../data/rank";
-import { lineOf } from "../state/queries";
 import type { HostOptions, HostRequest } from "./host";
 
 /** A trait that follows from others: which ones, and its value for each selection of them that was saved. */

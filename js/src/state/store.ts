@@ -12,26 +12,15 @@ import {
   type Picture,
   type Thumbnails,
 } from "../contract/decode";
-import type {
-  BandMessage,
-  Bytes,
-  Envelope,
-  Facts,
-  HeadName,
-  Model,
-  Pin,
-  Side,
-  Stage,
-  TilesMessage,
-  TokensMessage,
-  Traits,
-  WhatIf,
-} from "../contract/traits";
+import type { BandMessage, Bytes, Envelope, Facts, TilesMessage, TokensMessage, WhatIf } from "../contract/messages";
+import type { Model, Traits } from "../contract/traits";
+import type { HeadName, Pin, Side, Stage } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
 import { decodePair, decodeStages, type Pair, type Stages } from "../data/stage-data";
 import { decodeSurvey, type Survey } from "../data/survey";
 import type { Kernel } from "../kernel/kernel";
-import { type Labels, labels, type TokenStyle, withPatches } from "../text/tokens";
+import { type Labels, labels, withPatches } from "../text/labels";
+import type { TokenStyle } from "../text/tokens";
 import { createTileCache, type TileCache, tilesOf } from "./tile-cache";
 import { pagedLabels } from "./token-pages";
 

@@ -1,7 +1,7 @@
 /** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
 
 import { isSigned } from "../contract/stages";
-import type { ColorScaleName, Stage } from "../contract/traits";
+import type { ColorScaleName, Stage } from "../contract/values";
 
 const MINUS = "−";
 /** Below this a number is written with an exponent. */

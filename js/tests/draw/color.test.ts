@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import type { Theme } from "../../src/contract/values";
 import {
   buildTable,
   type Color,
@@ -11,7 +12,6 @@ import {
   plate,
   scaleOf,
 } from "../../src/draw/color";
-import type { Theme } from "../../src/draw/theme";
 
 const color = (css: string) => parseColor(css) as Color;
 

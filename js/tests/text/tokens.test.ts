@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { display, labels, shorten } from "../../src/text/tokens";
+import { labels } from "../../src/text/labels";
+import { display, shorten } from "../../src/text/tokens";
 
 const text = (token: string) => display(token).text;
 
