@@ -259,7 +259,7 @@ def show(
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(shown._desk(), {"requests": [request]})
+        reply = requests.answer(shown._request_context(), {"requests": [request]})
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

@@ -6,7 +6,8 @@ import type { Span } from "../geometry/viewport";
 import { isWithin, type Measure, type Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
-import { type Labels, shorten } from "../text/tokens";
+import type { Labels } from "../text/labels";
+import { shorten } from "../text/tokens";
 import { px } from "./dom";
 import { isNamed } from "./phrases";
 

@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import { type ComponentChildren, render } from "preact";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 
 export interface View {
   readonly node: HTMLElement;

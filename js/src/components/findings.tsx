@@ -1,7 +1,7 @@
 /** What is likely wrong with the selected head: a list in the stages view, a count in all views. */
 
 import { Component, createRef } from "preact";
-import type { Deviation, Finding } from "../contract/traits";
+import type { Deviation, Finding } from "../contract/messages";
 import type { Ui } from "../state/ui";
 import { headOf, sentence } from "./unfold";
 

@@ -4,8 +4,8 @@ import { Component, createRef } from "preact";
 import { KernelError, KernelGone } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
+import type { Labels } from "../text/labels";
 import { type Found, readWanted, stepped } from "../text/search";
-import type { Labels } from "../text/tokens";
 import { showsCells } from "./phrases";
 
 const AT_ONCE = 20; // places that Python is asked for

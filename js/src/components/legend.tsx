@@ -3,7 +3,7 @@
 import { Component, createRef } from "preact";
 import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
 import { legendOf } from "../contract/stages";
-import type { Stage } from "../contract/traits";
+import type { Stage } from "../contract/values";
 import type { Brush, Paints } from "../draw/color-mapper";
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";

@@ -1,11 +1,11 @@
 /** Words and numbers that several parts of the widget say in the same way. */
 
 import { MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
-import type { HeadName, Stage } from "../contract/traits";
+import type { HeadName, Stage } from "../contract/values";
 import type { Span } from "../geometry/viewport";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 
 const NAMED_HEADS = 6;
 

@@ -2,10 +2,11 @@
 
 import { effect, signal } from "@preact/signals-core";
 import type { Picture } from "../contract/decode";
+import type { Bin } from "../data/matrix";
 import { between, cellOf, centred, type Reach, refitted, within, zoomedAt, zoomFor } from "../geometry/cell-grid";
 import { reveal, type Viewport, WHOLE } from "../geometry/viewport";
 import { isWithin, type Plot } from "../state/plot";
-import { type Bin, peak } from "../state/queries";
+import { peak } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { type Point, pointIn, watchGestures } from "./gestures";
 

@@ -2,7 +2,7 @@
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Picture } from "../contract/decode";
-import type { Progress } from "../contract/traits";
+import type { Progress } from "../contract/messages";
 import type { Ui } from "../state/ui";
 import { count, percent } from "../text/format";
 

@@ -2,10 +2,10 @@
 
 import { computed, type Signal, signal } from "@preact/signals-core";
 import { isSigned, wordsOf } from "../contract/stages";
+import type { Over } from "../data/matrix";
 import { shortened } from "../data/rank";
 import {
   hasPairs,
-  type Over,
   type Ranked,
   type Strongest,
   steady,
@@ -16,7 +16,7 @@ import {
 } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 import { mount, part, rove, Token, type View } from "./dom";
 import { GoTo, travelTo } from "./goto";
 import { isNamed, sentence } from "./phrases";

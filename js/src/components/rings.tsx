@@ -1,9 +1,9 @@
 /** What floats over the picture: rings and rules of pin and pointer, the readout beside the pointer, the zoom hint. */
 
 import { BLOCKED } from "../contract/decode";
+import type { Bin } from "../data/matrix";
 import { cellOf, startOf } from "../geometry/cell-grid";
 import type { Box, Plot } from "../state/plot";
-import type { Bin } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { px, Token } from "./dom";

@@ -2,7 +2,8 @@
 
 import type { Signal } from "@preact/signals-core";
 import { Component, type ComponentChildren } from "preact";
-import { KernelError, KernelGone, type Reply, type RequestKind } from "../kernel/kernel";
+import type { Reply, RequestKind } from "../contract/requests";
+import { KernelError, KernelGone } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { Chevron } from "./dom";
 

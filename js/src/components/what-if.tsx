@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import { Component, createRef } from "preact";
-import type { WhatIf } from "../contract/traits";
+import type { WhatIf } from "../contract/messages";
 import type { Pair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";

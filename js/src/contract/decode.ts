@@ -6,18 +6,16 @@
 import type {
   Bytes,
   Envelope,
-  HeadName,
   LinksMessage,
   PictureMessage,
-  Pool,
   Quantisation,
   Sampled,
-  Stage,
   ThumbnailsMessage,
   TileAddress,
   TileMessage,
   TokensMessage,
-} from "./traits";
+} from "./messages";
+import type { HeadName, Pool, Stage } from "./values";
 
 /** What a cell is. Only the value of a NUMBER is a finite number. */
 export const NUMBER = 0;

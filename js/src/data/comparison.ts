@@ -1,10 +1,10 @@
 /** Two attentions side by side: what Python sends of them, decoded; places and positions; the list of changes. */
 
 import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage, Side } from "../contract/traits";
-import { type Figure, fit, type LabelRoom, type Mode } from "../geometry/layout";
-import { type Bin, lineOf, numberIn } from "../state/queries";
-import type { Label, Labels } from "../text/tokens";
+import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage } from "../contract/messages";
+import type { Side } from "../contract/values";
+import type { Label, Labels } from "../text/labels";
+import { type Bin, lineOf, numberIn } from "./matrix";
 
 /** The three pictures, in the order in which they stand. */
 export const PARTS = ["a", "b", "change"] as const;
@@ -115,8 +115,6 @@ export function changedAt(of: Shown, bin: Bin): Changed | null {
   return { bin, query, key, a: number(a), b: number(b), value: number(change), of };
 }
 
-// --- the list -------------------------------------------------------------------------------------------------------------
-
 export interface ChangeRow {
   readonly place: number;
   readonly a: number | null;
@@ -206,8 +204,6 @@ export function axisTicks(high: number): number[] {
   return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }
 
-// --- colours ----------------------------------------------------------------------------------------------------------------
-
 /** Both sides in one: of each cell the number of larger size, for ranges that they share. */
 export function merged(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
@@ -226,51 +222,4 @@ export function spanOf(a: Picture, b: Picture): { low: number | null; high: numb
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);
   return { low: least.length ? Math.min(...least) : null, high: most.length ? Math.max(...most) : null };
-}
-
-// --- layout -----------------------------------------------------------------------------------------------------------------
-
-export const GAP = 21; // between two pictures
-const HEAD = 72; // above them: name, letter, pinned key
-const SWITCH = 8; // more where one stands for all: the choice of it
-const MOST_LABEL = 110;
-const TICKS = 52;
-const LEAST_BESIDE = 720; // below, one picture stands in the place of three
-
-/** Whether all three pictures stand side by side. */
-export const isBeside = (mode: Mode) => mode === "beside" || mode === "wide";
-
-/** One of the three pictures; all are as large. Key labels are only for what is pinned, so they need no room of their own. */
-export function layoutCompare(input: {
-  width: number;
-  rows: number;
-  columns: number;
-  labels: LabelRoom;
-  dpr: number;
-  unit?: number;
-  mode?: Mode;
-}): Figure {
-  const { width, rows, columns, labels, dpr } = input;
-  const unit = input.unit ?? 1;
-  const mode = input.mode ?? (width < LEAST_BESIDE * unit ? "under" : "beside");
-  const frame = Math.min(width, 1280 * unit);
-  const most = (labels.queryTicks ? TICKS : mode === "narrow" ? 88 : MOST_LABEL) * unit;
-  const labelRoom = Math.min(most, Math.ceil(labels.query)) + 2;
-  const left = labelRoom + 14 * unit;
-  const room = isBeside(mode) ? (frame - left - 2 * GAP * unit) / 3 : frame - left;
-  const cells = fit(room, rows, columns, dpr, unit, labels.keyTicks && Boolean(labels.queryTicks));
-  return {
-    mode,
-    ...cells,
-    left,
-    top: (HEAD + (isBeside(mode) ? 0 : SWITCH)) * unit,
-    width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
-    height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
-    overhang: 0,
-    labelRoom,
-    keyRoom: 0,
-    positions: 0,
-    below: 0,
-    panel: 0,
-  };
 }

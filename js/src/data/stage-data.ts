@@ -1,16 +1,8 @@
 /** The stages view's data: every stage as a small picture, and one pair's way through them, decoded. */
 
 import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode";
-import type {
-  Bytes,
-  Effect,
-  Envelope,
-  Figure,
-  PairMessage,
-  PairNumbers,
-  Stage,
-  StagesMessage,
-} from "../contract/traits";
+import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, StagesMessage } from "../contract/messages";
+import type { Stage } from "../contract/values";
 
 export interface Small {
   readonly stage: Stage;

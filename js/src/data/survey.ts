@@ -1,7 +1,8 @@
 /** All heads of all layers: what was sent of them, in which order they stand, and what each does more than the others. */
 
 import { decodeGrid, decodeThumbnails, type Grid } from "../contract/decode";
-import type { Bytes, Envelope, Metric, SurveyMessage } from "../contract/traits";
+import type { Bytes, Envelope, SurveyMessage } from "../contract/messages";
+import type { Metric } from "../contract/values";
 
 interface Named {
   readonly name: Metric;

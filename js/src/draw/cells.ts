@@ -1,10 +1,10 @@
 /** Cells to pixels. Zero is a tile, masked is a missing tile; NaN, ±∞ and clipped cells each have their own look. */
 
 import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "../contract/decode";
-import type { Stage } from "../contract/traits";
+import type { Stage } from "../contract/values";
+import type { Patch } from "../data/matrix";
 import { GAPS_FROM, NUMBERS_FROM } from "../geometry/layout";
 import { edge, type Span, type Viewport, visible } from "../geometry/viewport";
-import type { Patch } from "../state/queries";
 import { cellNumber } from "../text/format";
 import type { Brush, Paints } from "./color-mapper";
 

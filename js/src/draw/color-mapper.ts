@@ -1,9 +1,8 @@
 /** From number to colour for the picture in hand: which table, which domain, and what is cut off. */
 
 import { type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ColorRange, ColorScaleName, Palette } from "../contract/traits";
+import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/values";
 import { buildTable, cssOf, isDark, parseColor, plate, scaleOf } from "./color";
-import type { Theme } from "./theme";
 
 /** The colours that a canvas needs, as read from the page. */
 export interface Paints {

@@ -4,9 +4,8 @@
  * A table has 256 colours, so that a cell costs one look-up; `colorScale` says which entry a value takes. The zero of a
  * table is the *plate*, the page's own tint, so that small weights dissolve into any page.
  */
-import type { ColorScaleName, Palette } from "../contract/traits";
+import type { ColorScaleName, Palette, Theme } from "../contract/values";
 import ramps from "./ramps.json";
-import type { Theme } from "./theme";
 
 /** Red, green and blue from 0 to 255, alpha from 0 to 1. */
 export interface Color {

@@ -3,12 +3,10 @@
  * Code Jupyter's own variables exist and are always light, so VS Code is asked first.
  */
 
-import type { ThemePreference } from "../contract/traits";
+import type { Theme, ThemePreference } from "../contract/values";
 import { type Color, luminanceOf, parseColor } from "./color";
 
 export type HostName = "jupyter" | "vscode" | "other";
-export type Theme = "light" | "dark" | "contrast" | "contrast-light";
-
 /** Below this luminance white text contrasts more than black. */
 const DARK = 0.179;
 const FORCED_COLORS = "(forced-colors: active)";

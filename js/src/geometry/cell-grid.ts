@@ -126,6 +126,7 @@ export const placesInView = (axis: Axis): Span => visible(axis.total, axis.pitch
 
 /** The drawn cell that holds a position, and the positions that it holds. */
 export const cellOf = (axis: Axis, place: number) => Math.floor(place / axis.bin);
+
 export function placesOf(axis: Axis, index: number): Span {
   return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
 }

@@ -3,15 +3,14 @@
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
 import { Message } from "../components/message";
-import type { ViewName } from "../contract/traits";
+import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { compare } from "../views/compare/index";
 import { graph } from "../views/graph/index";
 import { heads } from "../views/heads/index";
 import { matrix } from "../views/heatmap/index";
 import { stages } from "../views/stages/index";
-import { image } from "../views/text/image";
-import { text } from "../views/text/index";
+import { image, text } from "../views/text/index";
 import { picker } from "./head-picker";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";

@@ -10,7 +10,7 @@ import { strongestOf } from "../data/survey";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);

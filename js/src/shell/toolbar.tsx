@@ -9,7 +9,7 @@ import { Menu, type Section } from "../components/menu";
 import { showsCells } from "../components/phrases";
 import { WhatIfMenu } from "../components/what-if";
 import { isSigned } from "../contract/stages";
-import type { ColorRange, Side, ViewName } from "../contract/traits";
+import type { ColorRange, Side, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
 import { barSection, canCombine, HeadsMenus, orderSection, togetherName, togetherSection } from "../views/heads/menus";

@@ -6,6 +6,7 @@
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
 import { isSigned } from "../contract/stages";
+import { type Bin, binOf } from "../data/matrix";
 import { foldGrid } from "../draw/cells";
 import { type Brush, makeBrush } from "../draw/color-mapper";
 import {
@@ -24,8 +25,8 @@ import {
 import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_FROM } from "../geometry/layout";
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
-import type { Labels } from "../text/tokens";
-import { type Bin, binOf, steady } from "./queries";
+import type { Labels } from "../text/labels";
+import { steady } from "./queries";
 import { type TilesOf, tilesInView, tilesOf, type Wanted } from "./tile-cache";
 import type { Ui, Window } from "./ui";
 

@@ -1,36 +1,13 @@
 /** Exact numbers on demand: from the picture where it is exact, else from the kernel; the newest question wins. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
-import {
-  BLOCKED,
-  decode,
-  decodeGrid,
-  type Grid,
-  MINUS_INF,
-  NAN,
-  NUMBER,
-  type Picture,
-  PLUS_INF,
-} from "../contract/decode";
-import type { HeadName, Side, Stage } from "../contract/traits";
+import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
+import type { Reply } from "../contract/requests";
+import type { HeadName, Side, Stage } from "../contract/values";
+import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
-import type { Span } from "../geometry/viewport";
-import { type Kernel, KernelError, type Reply } from "../kernel/kernel";
+import { type Kernel, KernelError } from "../kernel/kernel";
 import { isOf, type Store } from "./store";
-
-/** One query over all keys, or one key over all queries. */
-export interface Target {
-  readonly side: Side;
-  readonly index: number;
-}
-
-/** All numbers of a row or column. */
-export interface Line {
-  readonly of: Target;
-  readonly stage: Stage;
-  readonly values: Float32Array;
-  readonly kinds: Uint8Array;
-}
 
 /** What is asked of a row or column: its strongest, and sums over all. */
 export interface Ranked {
@@ -48,21 +25,10 @@ export interface Unranked {
 /** What is known of a row or column. */
 export type Known = Line | Ranked | Unranked;
 
-/** How several rows or columns are taken together. */
-export type Over = "mean" | "sum";
-
 /** The strongest that are asked for, and the most that is shown. */
 export const RANKS = 12;
 /** Of more numbers than this only a ranking is sent. */
 export const WHOLE = 4096;
-
-/** A rectangle of the matrix: one cell, or all that one cell of a pooled picture stands for. */
-export interface Bin {
-  readonly queries: Span;
-  readonly keys: Span;
-  /** Where the picture knows only one query of several: how many that one stands for. */
-  readonly standsFor?: number;
-}
 
 /** The number at a cell, or the greatest in a bin and where it is. */
 export interface Reading {
@@ -73,10 +39,6 @@ export interface Reading {
   readonly key: number;
 }
 
-export interface Patch extends Bin {
-  readonly grid: Grid;
-}
-
 /** What a picture is of, as a request's first fields. */
 const address = ({ of }: Picture) => ({
   layer: of.layer,
@@ -84,18 +46,6 @@ const address = ({ of }: Picture) => ({
   head: of.head,
   stage: of.stage,
 });
-
-/** The bin that a cell of the picture stands for. */
-export function binOf(picture: Picture, row: number, column: number): Bin {
-  const span = (index: number, bin: number, count: number) => ({
-    start: index * bin,
-    stop: Math.min((index + 1) * bin, count),
-  });
-  return {
-    queries: span(row, picture.queryBin, picture.queries),
-    keys: span(column, picture.keyBin, picture.keys),
-  };
-}
 
 /** A picture and what is to be known of it. While the picture only grows by rows, the question stays the same. */
 function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
@@ -246,10 +196,6 @@ async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
   };
 }
 
-/** A number as JSON carries it: NaN and infinities by name, or null. */
-export const numberIn = (value: number | string | null) =>
-  value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
-
 /** A row or column of one head. */
 export interface HeadTarget extends Target {
   readonly head: HeadName;
@@ -348,28 +294,6 @@ export function togetherSource(
   );
 }
 
-/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
-export function combine(lines: readonly Line[], over: Over): Line | null {
-  const last = lines.at(-1);
-  if (last === undefined) return null;
-  const values = new Float32Array(last.values.length);
-  const kinds = new Uint8Array(last.values.length);
-  for (let i = 0; i < values.length; i++) {
-    let sum = 0;
-    let open = 0;
-    let nan = false;
-    for (const line of lines) {
-      if (line.kinds[i] === BLOCKED) continue;
-      open++;
-      sum += line.values[i] as number;
-      nan ||= line.kinds[i] === NAN;
-    }
-    values[i] = over === "mean" ? sum / lines.length : sum;
-    kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
-  }
-  return { of: last.of, stage: last.stage, values, kinds };
-}
-
 /** A link of the matrix, with its weight. */
 export interface Pair {
   readonly query: number;
@@ -413,33 +337,6 @@ export function strongestSource(
 /** Whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest are known. */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
   return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
-}
-
-/** A row or column of a picture that is exact. */
-export function lineOf(picture: Picture, target: Target): Line | null {
-  const grid = picture.grid;
-  if (grid === null) return null;
-  const { rows, columns } = grid;
-  const of = target;
-  const stage = picture.of.stage;
-  if (target.side === "query") {
-    if (target.index >= rows) return null;
-    const from = target.index * columns;
-    return {
-      of,
-      stage,
-      values: grid.values.subarray(from, from + columns),
-      kinds: grid.kinds.subarray(from, from + columns),
-    };
-  }
-  if (target.index >= columns) return null;
-  const values = new Float32Array(rows);
-  const kinds = new Uint8Array(rows);
-  for (let row = 0; row < rows; row++) {
-    values[row] = grid.values[row * columns + target.index]!;
-    kinds[row] = grid.kinds[row * columns + target.index]!;
-  }
-  return { of, stage, values, kinds };
 }
 
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {

@@ -2,7 +2,7 @@
 
 import { effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeTile, type Picture, TILE, type Tile } from "../contract/decode";
-import type { Bytes, Facts, TileAddress, TileMessage } from "../contract/traits";
+import type { Bytes, Facts, TileAddress, TileMessage } from "../contract/messages";
 import { type Axis, cellsInView, type Lattice } from "../geometry/cell-grid";
 import type { Span } from "../geometry/viewport";
 import { type Kernel, KernelGone } from "../kernel/kernel";
@@ -14,6 +14,7 @@ const OVERHEAD = 1536;
 
 /** What tiles are of, as a text. */
 export type TilesOf = string;
+
 export function tilesOf({ layer, batch, head, stage, pool }: Picture["of"], version: number): TilesOf {
   return `${layer} ${batch} ${head} ${stage} ${pool} ${version}`;
 }

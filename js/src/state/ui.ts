@@ -2,24 +2,16 @@
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned } from "../contract/stages";
-import type { HeadName, ViewName } from "../contract/traits";
+import type { HeadName, Theme, ViewName } from "../contract/values";
 import type { Changed } from "../data/comparison";
+import type { Bin, Target } from "../data/matrix";
 import type { HeadOf } from "../data/survey";
 import { contrast, cssOf } from "../draw/color";
 import { type Brush, makeBrush, type Paints, readPaints } from "../draw/color-mapper";
-import { detectHost, detectTheme, pageColor, type Theme, watchTheme } from "../draw/theme";
+import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
 import { type Mode, modeOf } from "../geometry/layout";
 import type { Kernel } from "../kernel/kernel";
-import {
-  type Bin,
-  type Ranked,
-  type Reading,
-  rankedSource,
-  readingSource,
-  steady,
-  type Target,
-  type Unranked,
-} from "./queries";
+import { type Ranked, type Reading, rankedSource, readingSource, steady, type Unranked } from "./queries";
 import type { Store } from "./store";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */

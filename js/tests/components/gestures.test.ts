@@ -34,6 +34,7 @@ async function small(changes: Partial<Traits> = {}) {
 }
 
 const CELLS = weights(64, 64, 5);
+
 /** 64 × 64, each cell of the picture for 2 × 2. */
 async function pooledView(changes: Partial<Traits> = {}, options = {}) {
   const state = stateOf(CELLS, { picture: quantised(CELLS, {}, 2), facts: factsOf(CELLS), ...changes });
@@ -43,6 +44,7 @@ async function pooledView(changes: Partial<Traits> = {}, options = {}) {
   });
 }
 const POOLED: [number, number] = [32, 32];
+
 /** Where the greatest of a bin of the pooled picture is. */
 function peakIn(row: number, column: number) {
   let best = { query: 2 * row, key: 2 * column };

@@ -3,7 +3,8 @@
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { timeLeft } from "../../src/components/progress";
-import type { Progress, Traits } from "../../src/contract/traits";
+import type { Progress } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { LENGTH, longAnswers, longBand, longFacts, longPicture, longState, STRONG, TOKENS } from "../helpers/long.ts";
 import { pressOn, settle, show, type View } from "../helpers/page.ts";

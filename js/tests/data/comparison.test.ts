@@ -3,7 +3,9 @@
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { BLOCKED, type Grid, NUMBER } from "../../src/contract/decode";
-import type { ChangesMessage, ComparisonMessage, Envelope, Stage, Traits } from "../../src/contract/traits";
+import type { ChangesMessage, ComparisonMessage, Envelope } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
+import type { Stage } from "../../src/contract/values";
 import {
   axisTicks,
   changedAt,
@@ -11,7 +13,6 @@ import {
   decodeChanges,
   decodeComparison,
   labelsOf,
-  layoutCompare,
   merged,
   type Shown,
   spanOf,
@@ -19,7 +20,8 @@ import {
 import { foldGrid } from "../../src/draw/cells";
 import { latticeOf, ownLattice, reachOf } from "../../src/geometry/cell-grid";
 import type { HostOptions } from "../../src/kernel/host";
-import { labels } from "../../src/text/tokens";
+import { labels } from "../../src/text/labels";
+import { layoutCompare } from "../../src/views/compare/layout";
 import { settle, show, type View } from "../helpers/page.ts";
 import {
   bits,

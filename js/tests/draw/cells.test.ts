@@ -1,13 +1,13 @@
 // @vitest-environment jsdom
 import { beforeAll, describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../../src/contract/decode";
-import type { ColorRange, Stage } from "../../src/contract/traits";
+import type { ColorRange, Stage } from "../../src/contract/values";
+import type { Patch } from "../../src/data/matrix";
 import { foldGrid, paint, type Scene } from "../../src/draw/cells";
 import { parseColor } from "../../src/draw/color";
 import { makeBrush, type Paints, readPaints } from "../../src/draw/color-mapper";
 import { MAX_CELL } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
-import type { Patch } from "../../src/state/queries";
 import { CAUSAL, type Cells, pictureOf, X } from "../helpers/states.ts";
 
 let paints: { light: Paints; dark: Paints; diverging: Paints };

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 import { decodePicture } from "../../src/contract/decode";
-import type { ColorRange, ColorScaleName, Stage } from "../../src/contract/traits";
+import type { ColorRange, ColorScaleName, Stage } from "../../src/contract/values";
 import { buildTable, parseColor, plate } from "../../src/draw/color";
 import { makeBrush, readPaints } from "../../src/draw/color-mapper";
 import { type Cells, pictureOf, X } from "../helpers/states.ts";

@@ -2,15 +2,14 @@
 import { type Signal, signal } from "@preact/signals-core";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
-import type { Sampled, Traits } from "../../src/contract/traits";
+import type { Sampled } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
+import { type Bin, binOf, lineOf, type Target } from "../../src/data/matrix";
 import { createHost, type Host, type HostOptions } from "../../src/kernel/host";
 import { createKernel, type Kernel } from "../../src/kernel/kernel";
 import {
-  type Bin,
-  binOf,
   type HeadTarget,
   isCurrent,
-  lineOf,
   linesSource,
   patchSource,
   peak,
@@ -19,7 +18,6 @@ import {
   readingSource,
   steady,
   strongestSource,
-  type Target,
   type Together,
   togetherSource,
   type Unranked,

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals-core";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
-import type { TileAddress } from "../../src/contract/traits";
+import type { TileAddress } from "../../src/contract/messages";
 import { centred, latticeOf, reachOf, zoomFor } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";

@@ -2,7 +2,8 @@
 /** A long head in a page: from the whole to single cells, and what is said of it meanwhile. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { TileAddress, Traits } from "../../src/contract/traits";
+import type { TileAddress } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import type { HostOptions } from "../../src/kernel/host";
 import { HIGH, longHead, weightAt } from "../helpers/long-head.ts";
 import { pressOn, real, type Shown, settle, show } from "../helpers/page.ts";

@@ -4,7 +4,8 @@
 import { signal } from "@preact/signals-core";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { newestOnly, whatIfName } from "../../src/components/what-if";
-import type { Envelope, PairMessage, StagesMessage, Traits, WhatIf } from "../../src/contract/traits";
+import type { Envelope, PairMessage, StagesMessage, WhatIf } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import { waterfall } from "../../src/data/stage-data";
 import type { Store } from "../../src/state/store";
 import { settle, show } from "../helpers/page.ts";

@@ -1,7 +1,8 @@
 // @vitest-environment jsdom
 import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
-import type { ColorRange, TileAddress } from "../../src/contract/traits";
+import type { TileAddress } from "../../src/contract/messages";
+import type { ColorRange } from "../../src/contract/values";
 import { type Brush, makeBrush, type Paints, readPaints } from "../../src/draw/color-mapper";
 import { centred, type Lattice, latticeOf, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
@@ -86,6 +87,7 @@ const colorOf = (value: number, brush = brushOf(), row = 0) => {
   return [1, 3, 5].map((from) => Number.parseInt(css.slice(from, from + 2), 16)).concat(255);
 };
 const decoded = (address: TileAddress, options = {}) => decodeTile(head.tile(address, options), size);
+
 /** A tile with the same number everywhere. */
 async function flat(address: TileAddress, code: number, every = 1): Promise<Tile> {
   const tile = await decoded(address);

@@ -2,7 +2,8 @@
 /** What the parts of the widget say and show: panel, legend, status, pickers, menus. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { ColorRange, Stage, Traits } from "../../src/contract/traits";
+import type { Traits } from "../../src/contract/traits";
+import type { ColorRange, Stage } from "../../src/contract/values";
 import { buildTable, parseColor } from "../../src/draw/color";
 import { PAGE, pressOn, settle, show, type View } from "../helpers/page.ts";
 import {

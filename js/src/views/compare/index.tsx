@@ -11,27 +11,18 @@ import { pointing } from "../../components/pointer";
 import { Rings, ZoomHint } from "../../components/rings";
 import type { Grid, Picture } from "../../contract/decode";
 import { isSigned, legendOf } from "../../contract/stages";
-import {
-  GAP,
-  isBeside,
-  layoutCompare,
-  merged,
-  PARTS,
-  type Part,
-  type Places,
-  type Shown,
-  spanOf,
-} from "../../data/comparison";
+import { merged, PARTS, type Part, type Places, type Shown, spanOf } from "../../data/comparison";
+import type { Bin } from "../../data/matrix";
 import { foldGrid, paint } from "../../draw/cells";
 import { type Brush, makeBrush } from "../../draw/color-mapper";
 import { cellOf } from "../../geometry/cell-grid";
 import { createPlot, type Plot } from "../../state/plot";
-import type { Bin } from "../../state/queries";
 import type { Store } from "../../state/store";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, signed } from "../../text/format";
 import { fade, pictureCanvas } from "../heatmap/heatmap";
 import { ChangeList } from "./changes";
+import { GAP, isBeside, layoutCompare } from "./layout";
 import { askChange, type Lens, lensOf } from "./place-space";
 
 const LEAST_WIDTH = 640; // of the list, however small the pictures are

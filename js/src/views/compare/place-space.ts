@@ -2,9 +2,10 @@
 
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
-import type { Pin } from "../../contract/traits";
+import type { Pin } from "../../contract/values";
 import { type Changed, changedAt, labelsOf, type Places, type Shown } from "../../data/comparison";
-import { asked, type Bin, numberIn, type Reading, steady } from "../../state/queries";
+import { type Bin, numberIn } from "../../data/matrix";
+import { asked, type Reading, steady } from "../../state/queries";
 import type { Store } from "../../state/store";
 import type { Hover, Ui } from "../../state/ui";
 

@@ -4,7 +4,7 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { stepHead, stepLayer } from "../../components/keyboard";
 import { drawnWords } from "../../components/phrases";
-import type { Side } from "../../contract/traits";
+import type { Side } from "../../contract/values";
 import { isDark } from "../../draw/color";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";

@@ -4,12 +4,13 @@ import { pinLine } from "../../components/axis-labels";
 import { px } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
-import type { Side } from "../../contract/traits";
+import type { Side } from "../../contract/values";
 import { labelFont } from "../../geometry/layout";
 import type { Known } from "../../state/queries";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
-import { type Labels, shorten } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
+import { shorten } from "../../text/tokens";
 import type { Lane } from "./geometry";
 import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW } from "./model";
 

@@ -2,7 +2,8 @@
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED } from "../../contract/decode";
-import type { Side } from "../../contract/traits";
+import type { Side } from "../../contract/values";
+import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark } from "../../draw/color";
 import { type Measure, textMeasure } from "../../state/plot";
 import {
@@ -14,11 +15,10 @@ import {
   type Strongest,
   steady,
   strongestSource,
-  type Target,
   WHOLE,
 } from "../../state/queries";
 import type { Ui } from "../../state/ui";
-import type { Labels } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
 import {
   type Band,
   bandsOf,

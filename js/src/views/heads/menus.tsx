@@ -1,7 +1,8 @@
 /** Menus about heads: what is drawn under each, in which order they stand, and whether several are shown as one. */
 
 import { Menu, type Section } from "../../components/menu";
-import type { Metric, Traits } from "../../contract/traits";
+import type { Traits } from "../../contract/traits";
+import type { Metric } from "../../contract/values";
 import { METRICS } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 

@@ -4,9 +4,9 @@ import { px, Token } from "../../components/dom";
 import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
 import { Asked, headOf } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
-import type { Bytes } from "../../contract/traits";
+import type { Bytes } from "../../contract/messages";
+import type { Reply, SmallMatrix } from "../../contract/requests";
 import type { Small } from "../../data/stage-data";
-import type { Reply, SmallMatrix } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 

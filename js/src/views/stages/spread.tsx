@@ -6,9 +6,9 @@ import { type Line, LineChart } from "../../components/chart";
 import { Raster } from "../../components/small-matrix";
 import { Asked, headOf, sentence } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
-import type { Figure } from "../../contract/traits";
+import type { Figure } from "../../contract/messages";
+import type { CostStep, Reply, SweepStep } from "../../contract/requests";
 import { numberOf, type Small, vector } from "../../data/stage-data";
-import type { CostStep, Reply, SweepStep } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 

@@ -1,6 +1,7 @@
 /** Running text: tokens in lines, with the spaces and line breaks of the text. Pure functions. */
 
-import { endsWord, type Labels, type Piece } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
+import { endsWord, type Piece } from "../../text/tokens";
 
 /** One token of a text, and what stands before it in its line. */
 export interface Placed {
@@ -132,4 +133,15 @@ function isFromRight(tokens: readonly Placed[], from: number): boolean {
     if (token.breaks) return false;
   }
   return false;
+}
+
+/** The line that the token at a place is in. */
+export function lineOf(lines: readonly Line[], at: number): number {
+  let [low, high] = [0, lines.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if ((lines[middle] as Line).start <= at) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }

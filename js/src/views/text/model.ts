@@ -3,14 +3,16 @@
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
 import { isSigned } from "../../contract/stages";
-import type { Side, Stage } from "../../contract/traits";
+import type { Side, Stage } from "../../contract/values";
+import { lineOf, type Target } from "../../data/matrix";
 import { type Brush, makeBrush } from "../../draw/color-mapper";
 import type { Span } from "../../geometry/viewport";
 import { textMeasure } from "../../state/plot";
-import { asked, lineOf, steady, type Target } from "../../state/queries";
+import { asked, steady } from "../../state/queries";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
-import { type Labels, shorten } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
+import { shorten } from "../../text/tokens";
 import { breakLines, type Line, type Placed, placed } from "./lines";
 import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
 

@@ -2,7 +2,8 @@
 
 import { effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { bytes } from "../../contract/decode";
-import type { GridMessage, ImageMessage, Side } from "../../contract/traits";
+import type { GridMessage, ImageMessage } from "../../contract/messages";
+import type { Side } from "../../contract/values";
 
 /** More patches than this are not drawn. */
 export const MAX_PATCHED = 65_536;
