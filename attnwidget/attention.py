@@ -281,7 +281,7 @@ class Attention(AttentionBase):
         >>> att.top_keys(0, 2)
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
-        return statistics.top_keys(self, query, count, batch, head)
+        return statistics.top_keys(self.head(batch, head), query, count)
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
         """Several heads as one: the mean, or the maximum, of their exact weights.
@@ -368,7 +368,7 @@ class Attention(AttentionBase):
         >>> [finding.kind for finding in att.check()]
         ['inverted mask']
         """
-        return check(self, tokens, batch, head)
+        return check(self.head(batch, head), tokens)
 
     def explain(self, query: int, key: int, *, w_o: Any = None, batch: int = 0, head: int = 0) -> Explanation:
         """Why one weight is what it is: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
@@ -394,7 +394,7 @@ class Attention(AttentionBase):
         weight      exp(masked − 1.31326)              0.268941
         share       of all ‖weight · v‖                0.268941
         """
-        return explain(self, query, key, w_o, batch, head)
+        return explain(self.head(batch, head), query, key, w_o)
 
     def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
         """How a loss reaches q, k, v, weights and scores of one head: the backward pass, in stripes of queries.
@@ -416,7 +416,7 @@ class Attention(AttentionBase):
         >>> found.weights, found.scores
         (tensor([[1., 3.]]), tensor([[-0.5000,  0.5000]]))
         """
-        return backward.gradients(self, grad_output, batch, head)
+        return backward.gradients(self.head(batch, head), grad_output)
 
     def jacobian(self, query: int, *, batch: int = 0, head: int = 0) -> Tensor:
         """The Jacobian of the softmax at one query, d weight / d masked score: diag(p) − p pᵀ (Bridle 1990).
@@ -432,7 +432,7 @@ class Attention(AttentionBase):
         tensor([[ 0.2500, -0.2500],
                 [-0.2500,  0.2500]])
         """
-        return backward.jacobian(self, query, batch, head)
+        return backward.jacobian(self.head(batch, head), query)
 
     def statistics(self, batch: int = 0, head: int = 0) -> Statistics:
         """What one head does, in numbers: variances of q, k, v and scores, and of each row entropy, peak and more.
@@ -447,7 +447,7 @@ class Attention(AttentionBase):
         >>> att.statistics().entropy  # bits: 8 keys alike
         tensor([3., 3.])
         """
-        return statistics.statistics(self, batch, head)
+        return statistics.statistics(self.head(batch, head))
 
     def metrics(
         self, batch: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, rows: int | None = None

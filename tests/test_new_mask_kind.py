@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnwidget import Attention, Capture, masks
-from attnwidget._analysis.mask_counts import cells_to_ask, permitted
+from attnwidget._analysis.mask_counts import cells_to_ask, count_allowed
 from attnwidget._capture import io
 from attnwidget._utils.indexing import Block, hull
 from attnwidget.masks import NOTHING, KeyBounds, Mask
@@ -111,15 +111,15 @@ def test_an_explanation_tells_it_in_its_words(name: str) -> None:
 def test_its_cells_are_counted(name: str, batch: int) -> None:
     att = Attention(q, k, v, mask=KINDS[name])
     cells = att.block("allowed", batch=batch, head=1)
-    found = permitted(att, batch, 1)
+    found = count_allowed(att.head(batch, 1))
     assert found.by_query.tolist() == cells.sum(1).tolist()
     assert found.by_key.tolist() == cells.sum(0).tolist()
     assert (found.above, found.diagonal) == (int(cells.triu(1).sum()), int(cells.diagonal().sum()))
 
 
 def test_one_row_is_asked_where_all_queries_have_the_same_keys() -> None:
-    assert cells_to_ask(Attention(q, k, v, mask=KINDS["listed"]), 0, 0) == 0
-    assert cells_to_ask(Attention(q, k, v, mask=KINDS["strided"]), 0, 0) == Q * K
+    assert cells_to_ask(Attention(q, k, v, mask=KINDS["listed"]).head(0, 0)) == 0
+    assert cells_to_ask(Attention(q, k, v, mask=KINDS["strided"]).head(0, 0)) == Q * K
 
 
 @pytest.mark.parametrize("name", KINDS)

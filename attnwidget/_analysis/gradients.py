@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import new, plain, streamed, values
@@ -39,24 +39,23 @@ class Gradients:
     scores: Tensor | None
 
 
-def gradients(att: AttentionBase, grad_output: Any, batch: int, head: int) -> Gradients:
-    """The gradients of one head: see `Attention.gradients`."""
+def gradients(head: Head, grad_output: Any) -> Gradients:
+    """Return the gradients of a head: see `Attention.gradients`."""
+    att = head.att
     if att.v is None:
         raise ValueError("there is no v, so no output to differentiate: give Attention(q, k, v)")
-    batch, head = att.find(batch, head)
     Q, K, Dv = att.shape.Q, att.shape.K, att.shape.Dv or 0
     with exact(att.device):
         dO = _given(att, grad_output, Q, Dv)
-        v = values(att, batch, head, range(K))  # (K, Dv)
+        v = values(*head, range(K))  # (K, Dv)
         small, scored = Q * K <= DENSE, att.source.gives == "scores"
         dA = new(att, Q, K) if small else None
         dS = new(att, Q, K) if small and scored else None
         dV = torch.zeros_like(v)
-        q = None if att.q is None else att.q[batch, head].to(att.result_dtype)
-        k = None if att.k is None else att.k[batch, att.group(head)].to(att.result_dtype)
+        q, k = (None if x is None else x.to(att.result_dtype) for x in (head.q, head.k))
         dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
         for rows in cuts(range(Q), 1, max(1, STRIPE // max(K, 1))):
-            at, cells = slice(rows.start, rows.stop), Block(batch, head, rows, range(K))
+            at, cells = slice(rows.start, rows.stop), head.block(rows)
             p = _weights(att, cells)  # (queries, K)
             by_weight = dO[at] @ v.mT  # (queries, K)
             dV += _reached(p.mT, dO[at])
@@ -73,9 +72,9 @@ def gradients(att: AttentionBase, grad_output: Any, batch: int, head: int) -> Gr
         return Gradients(dQ, dK, dV, dA, dS)
 
 
-def jacobian(att: AttentionBase, query: int, batch: int, head: int) -> Tensor:
-    """The softmax's Jacobian at one row: see `Attention.jacobian`."""
-    batch, head = att.find(batch, head)
+def jacobian(head: Head, query: int) -> Tensor:
+    """Return the softmax's Jacobian at one row: see `Attention.jacobian`."""
+    att = head.att
     query = as_index(query, att.shape.Q, "query", "queries")
     if att.shape.K > LARGEST_JACOBIAN:
         raise ValueError(
@@ -83,7 +82,7 @@ def jacobian(att: AttentionBase, query: int, batch: int, head: int) -> Tensor:
             f"give an attention of at most {LARGEST_JACOBIAN:,} keys"
         )
     with exact(att.device):
-        p = _weights(att, Block(batch, head, range(query, query + 1), range(att.shape.K)))[0]
+        p = _weights(att, head.block(range(query, query + 1)))[0]
         return torch.diag(p) - torch.outer(p, p)
 
 

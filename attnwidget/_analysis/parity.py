@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact, full
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import allowed_cells, values
@@ -37,19 +37,18 @@ class Parity:
     equal: bool
 
 
-def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
-    """The output beside that of `F.scaled_dot_product_attention` on the tensors as they are; of at most 256 queries.
+def parity(head: Head) -> Parity | None:
+    """Compare the output with that of `F.scaled_dot_product_attention` on the tensors as they are.
 
-    None where torch has nothing to compare with: see `why_not`.
+    At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`.
     """
-    if why_not(att) or att.q is None or att.k is None or att.v is None:
+    att, q, k, v = head.att, head.q, head.k, head.v
+    if why_not(att) or q is None or k is None or v is None:
         return None
-    batch, head = att.find(batch, head)
     with exact(att.device):
-        q, k, v = att.q[batch, head], att.k[batch, att.group(head)], att.v[batch, att.group(head)]
         worst, size, count = 0.0, 0.0, 0
         for rows in looked_at(att):
-            cells = Block(batch, head, rows, range(att.shape.K))
+            cells = head.block(rows)
             allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
             added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
             for bias in att.rules.biases:
@@ -60,7 +59,7 @@ def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
                     q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
                     scale=att.scale,
                 )[0, 0]  # fmt: skip
-            ours = weights_of(att, cells) @ values(att, batch, head, cells.keys)
+            ours = weights_of(att, cells) @ values(*head, cells.keys)
             gap = (ours - theirs.to(ours.dtype)).abs()
             gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
             worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
@@ -92,29 +91,30 @@ class Change:
     queries: int
 
 
-def change(before: AttentionBase, after: AttentionBase, batch: int, head: int) -> Change:
-    """The largest difference between two attentions of one shape, in one head; of at most 256 queries."""
-    batch, head = before.find(batch, head)
+def change(head: Head, changed: AttentionBase) -> Change:
+    """Return the largest difference between a head and that of another attention of the same shape; of at most 256
+    queries."""
+    before, after = head.att, changed
     weights, output, count = 0.0, 0.0, 0
     with exact(before.device):
         for rows in looked_at(before):
-            cells = Block(batch, head, rows, range(before.shape.K))
+            cells = head.block(rows)
             one, other = weights_of(before, cells), weights_of(after, cells)
             weights = _largest(weights, one - other)
             count += len(rows)
             if before.v is not None and after.v is not None:
-                outputs = [row @ values(att, batch, head, cells.keys) for att, row in ((before, one), (after, other))]
+                outputs = [
+                    row @ values(att, head.batch, head.head, cells.keys) for att, row in ((before, one), (after, other))
+                ]
                 output = _largest(output, outputs[0] - outputs[1])
     return Change(weights, None if before.v is None else output, count)
 
 
-def deviation(
-    att: AttentionBase, before: AttentionBase | None, same: Parity | None, batch: int, head: int
-) -> dict[str, Any]:
-    """How far torch's own output is, or why that is not known, and how far what was `before`; as JSON can hold it."""
-    why = "" if same is not None else why_not(att) or "the output holds NaN: there is nothing to compare"
+def deviation(head: Head, before: AttentionBase | None, same: Parity | None) -> dict[str, Any]:
+    """Return how far torch's own output is, or why that is not known, and how far what was `before`, as JSON."""
+    why = "" if same is not None else why_not(head.att) or "the output holds NaN: there is nothing to compare"
     torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
-    original = None if before is None else asdict(change(before, att, batch, head))
+    original = None if before is None else asdict(change(head._replace(att=before), head.att))
     if original is not None:
         original = {name: number if isfinite(number or 0) else None for name, number in original.items()}
     return {"torch": {**torch_own, "why": why}, "original": original}

@@ -245,7 +245,7 @@ def _curves(
     most = min(widget.top_k or OVERVIEW, OVERVIEW) if place is None else 1
     links = []
     for at, head in enumerate(widget.heads):
-        found = strongest(sheet.selected, widget.batch, head, count=most, side=widget.direction)
+        found = strongest(sheet.selected.head(widget.batch, head), count=most, side=widget.direction)
         for index, (partners, weights) in enumerate(zip(found.partners.tolist(), found.weights.tolist(), strict=True)):
             for other, weight in zip(partners, weights, strict=True):
                 query, key = (index, other) if widget.direction == "query" else (other, index)
