@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +12,9 @@ from torch import Tensor
 from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
 
-if TYPE_CHECKING:
-    from .base import Head
-
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
+
+HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
 
 
 class SourceRows(Protocol):
@@ -58,11 +57,11 @@ class Source(Protocol):
         """Compute what blocks of some queries need, so that none has to wait for it; yield after each part how many
         cells it had."""
 
-    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
         """Return the heads of which one cell each is computed for a cell of a head; () if it is computed from
         tensors."""
 
-    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
         """Return the heads, and of each the queries, whose log-normalizers blocks of some queries need; None if they
         are the attention's own."""
 
@@ -76,10 +75,10 @@ class TensorSource:
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()
 
-    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
         return ()
 
-    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
         return None
 
 
