@@ -15,7 +15,7 @@ from attnwidget import Attention, Capture, masks
 from attnwidget._analysis.mask_counts import cells_to_ask, count_allowed
 from attnwidget._capture import io
 from attnwidget._utils.indexing import Block, hull
-from attnwidget.masks import NOTHING, KeyBounds, Mask
+from attnwidget.masks import NO_KEYS, KeyBounds, Mask
 
 Q, K = 7, 9
 q, k, v = (torch.randn(2, 2, n, 4, generator=torch.Generator().manual_seed(n)) for n in (Q, K, K))
@@ -32,7 +32,7 @@ class Strided(Mask):
         return (kv_idx <= q_idx) & ((q_idx - kv_idx) % self.step == 0)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def describe(self, batch: int) -> str:
         return f"every {self.step}rd key before"
@@ -57,7 +57,7 @@ class Listed(Mask):
         return torch.isin(kv_idx, self.keys)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"keys": self.keys}
@@ -77,7 +77,7 @@ class Plain(Mask):
         return kv_idx != q_idx
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
 
 KINDS: dict[str, Mask] = {

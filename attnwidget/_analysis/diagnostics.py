@@ -19,17 +19,20 @@ from .._rules.rules import ByIndex, whole
 from .._utils.indexing import cuts
 from ..masks import causal
 from .mask_counts import MaskCounts, count_allowed
-from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
+from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, parity, sampled_rows, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
 from .statistics import UNIFORM as UNIFORM_PEAK
 from .statistics import statistics
 
 Severity = Literal["error", "warning", "note"]
-LONG = 1 << 26  # cells of a head, beyond which only some of its rows are looked at
+MAX_CELLS = 1 << 26  # of a head, beyond which only some of its rows are examined
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
 PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
 SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which on the whole head is said to be so
-ROW_SUM = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # how far rows of given weights may be from 1; else 1e-3
+ROW_SUM_TOLERANCES = {
+    torch.float16: 5e-3,
+    torch.bfloat16: 3e-2,
+}  # how far rows of given weights may be from 1; else 1e-3
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Finding:
     kind: which, such as "inverted mask".
     severity: "error" (the result is not what anybody wants), "warning" (likely a mistake) or "note".
     where: the places that it concerns, in words; "" for all of the head.
-    message: what was seen, with its numbers.
+    message: what was found, with its numbers.
     advice: what to do.
     query, key: the first of the places; None where it is not a query, or a key.
     """
@@ -81,8 +84,8 @@ def examine(head: Head, tokens: Sequence[str] | None) -> tuple[list[Finding], Pa
 
 
 def is_long(att: AttentionBase) -> bool:
-    """Whether only some rows are looked at where a finding takes scores or weights; masks are seen whole."""
-    return att.shape.Q * att.shape.K > LONG
+    """Return whether scores and weights of only some rows are examined; masks are always counted whole."""
+    return att.shape.Q * att.shape.K > MAX_CELLS
 
 
 # Numbers that are not finite.
@@ -110,13 +113,13 @@ def _not_finite(head: Head) -> Iterator[Finding]:
 
 
 def _all_finite(x: Tensor) -> bool:
-    """Whether that can be told from one sum, which is quicker than to look at each number; else they are looked at."""
+    """Return whether one sum tells that all numbers are finite, which is quicker than to test each."""
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
 
 
 def _scores_not_finite(head: Head) -> Iterator[Finding]:
     att = head.att
-    for queries in looked_at(att):
+    for queries in sampled_rows(att):
         S = exact_block(att, head.block(queries), "scaled", None)
         at = (~S.isfinite()).any(1).nonzero()[:, 0]
         if len(at):
@@ -171,7 +174,7 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding]:
 
 
 def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
-    """A mask whose opposite makes sense: no query may see itself, or only what would be padding may be counts."""
+    """Find a mask whose opposite makes sense: no query may see itself, or may attend only to what would be padding."""
     advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
     if Q == K and Q > 1 and counts.diagonal == 0 and 0 < counts.total == counts.above:
         return Finding(
@@ -198,7 +201,7 @@ def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
 
 
 def _along_queries(counts: MaskCounts, K: int) -> bool:
-    """Whether rows are allowed as a whole or not at all, several of them not."""
+    """Return whether rows are allowed as a whole or not at all, several of them not."""
     full_rows, empty_rows = int((counts.by_query == K).sum()), int((counts.by_query == 0).sum())
     return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(counts.by_query)
 
@@ -252,7 +255,7 @@ def _finite_minus(head: Head) -> Iterator[Finding]:
     if not att.rules.biases:
         return
     rows = []
-    for queries in looked_at(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
+    for queries in sampled_rows(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
         top = exact_block(att, head.block(queries), "masked", None).amax(1)
         places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
         rows.append(places * queries.step + queries.start)
@@ -311,9 +314,9 @@ def _pads(head: Head, tokens: list[str] | None) -> list[int]:
 
 def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> float:
     """Return the mean weight that some queries give to some keys together; of at most 256 queries."""
-    queries = queries[:: -(-len(queries) // ROWS)]
+    queries = queries[:: -(-len(queries) // MAX_ROWS)]
     total = 0.0
-    for at in cuts(range(len(queries)), 1, max(1, AT_ONCE // max(head.att.shape.K, 1))):
+    for at in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(head.att.shape.K, 1))):
         total += float(weights_of(head.att, head.block(queries[at.start : at.stop]))[:, keys].sum())
     return total / len(queries)
 
@@ -330,7 +333,7 @@ def _given_weights(head: Head) -> Iterator[Finding]:
         block = exact_block(att, head.block(rows), "weights", None)
         by_row.append(block.sum(1))
         by_column += block.sum(0)
-    sums, near = torch.cat(by_row), ROW_SUM.get(att.dtype, 1e-3)
+    sums, near = torch.cat(by_row), ROW_SUM_TOLERANCES.get(att.dtype, 1e-3)
     off = ((sums - 1).abs() > near) & (sums.abs() > near)  # an empty row sums to 0
     if not bool(off.any()):
         return
@@ -405,7 +408,7 @@ def _some_rows(head: Head) -> RowCounts:
     """Count some rows of a long head, over all their keys."""
     att = head.att
     several = saturated = uniform = 0
-    for queries in looked_at(att):
+    for queries in sampled_rows(att):
         cells = head.block(queries)
         p = weights_of(att, cells)
         allowed = whole(allowed_cells(att, cells), queries, cells.keys, att.device).sum(1)
@@ -433,12 +436,12 @@ def _parity_finding(found: Parity | None) -> Iterator[Finding]:
 
 
 def _at(what: str, rows: Tensor) -> dict[str, int]:
-    """The first of some places, as a finding has it."""
+    """Return the first of some places, as a finding has it."""
     return {what: int(rows[0])}
 
 
 def _places(what: str, rows: Tensor) -> str:
-    """The first few, in words."""
+    """Return the first few in words."""
     plural = {"query": "queries", "key": "keys"}[what]
     some = [f"{int(row):,}" for row in rows[:3]]
     if len(rows) == 1:

@@ -140,7 +140,7 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
 
 
 def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
-    """What each rule and each bias does to one pair, in order."""
+    """Return what each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
@@ -172,7 +172,7 @@ def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: floa
 
 
 def spoken(explanation: Explanation) -> str:
-    """The steps as lines of text."""
+    """Return the steps as lines of text."""
     e, lines = explanation, []
 
     def line(name: str, formula: str, number: float | None) -> None:

@@ -1,4 +1,4 @@
-"""How a loss reaches scores, weights, q, k and v: the backward pass of attention, stripe by stripe."""
+"""How a loss reaches scores, weights, q, k and v: the backward pass of attention, some queries at a time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .._rules.rules import Bias, ScoreFunction, indices
 from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_tensor
 
-STRIPE = 1 << 22  # cells of a stripe of queries
+STRIPE = 1 << 22  # cells of the queries that are computed at once
 DENSE = 1 << 24  # cells of the gradients of weights and scores that are kept, at most
 LARGEST_JACOBIAN = 4096  # keys
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Derivatives of a loss L, given that of the output, for one head alone: where several heads share k and v, the
-    gradients of those are sums over the heads.
+    """Derivatives of a loss L, given that of the output, for one head alone.
+
+    Where several heads share k and v, the gradients of those are sums over the heads.
 
     q: (Q, D), k: (K, D): None where scores or weights were given. v: (K, Dv).
     weights: (Q, K), dL/dA = dL/dO · vᵀ.
@@ -87,7 +88,7 @@ def jacobian(head: Head, query: int) -> Tensor:
 
 
 def _given(att: AttentionBase, grad_output: Any, Q: int, Dv: int) -> Tensor:
-    """dL/dO, (Q, Dv); ones for L = the sum of the output."""
+    """Return dL/dO, (Q, Dv); ones for L = the sum of the output."""
     if grad_output is None:
         return new(att, Q, Dv).fill_(1)
     found = as_tensor(grad_output, "grad_output").detach()
@@ -103,13 +104,13 @@ def _weights(att: AttentionBase, cells: Block) -> Tensor:
 
 
 def _through_softmax(p: Tensor, by_weight: Tensor) -> Tensor:
-    """(diag(p) − p pᵀ) · dL/dA of each row; what has no weight has no gradient, whatever its value."""
+    """Return (diag(p) − p pᵀ) · dL/dA of each row; what has no weight has no gradient, whatever its value."""
     by_weight = by_weight.masked_fill(p == 0, 0)
     return p * (by_weight - (p * by_weight).sum(1, keepdim=True))
 
 
 def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tensor:
-    """From the stage masked back through biases, softcap and scale: dL/d(QKᵀ), (queries, K)."""
+    """Return dL/d(QKᵀ), (queries, K): from the stage masked back through biases, softcap and scale."""
     nothing = by_masked == 0  # stays so, even where a blocked score is NaN
     capped = plain(att, cells, "capped").mT  # (queries, K)
     for bias in reversed(_with_inputs(att, cells, capped)):
@@ -120,7 +121,7 @@ def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tens
 
 
 def _reached(share: Tensor, x: Tensor) -> Tensor:
-    """share · x, where what is NaN or infinite in x reaches only what has a share of it."""
+    """Return share · x, where what is NaN or infinite in x reaches only what has a share of it."""
     finite = x.isfinite()
     if bool(finite.all()):
         return share @ x
@@ -129,7 +130,7 @@ def _reached(share: Tensor, x: Tensor) -> Tensor:
 
 
 def _with_inputs(att: AttentionBase, cells: Block, S: Tensor) -> list[Any]:
-    """For each bias that is a function, in order, what takes a gradient back through it; a sum takes it as it is."""
+    """Return, for each bias that is a function, what takes a gradient back through it; a sum takes it as it is."""
     steps = []
     for bias in att.rules.biases:
         if isinstance(bias, Bias):

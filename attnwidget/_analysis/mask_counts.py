@@ -46,15 +46,14 @@ def cells_to_ask(head: Head) -> int:
 
 
 def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
-    """Return all rules as three numbers and the keys that are for any query, (K,) bool; None where they are not so
-    simple."""
+    """Return all rules as three numbers and the keys that are for any query, (K,) bool; None if they are not so."""
     att = head.att
     if att.rules.by_score:
         return None
     strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
     row = head.block(range(1))
     for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
-        simple = part.strip(head.batch)
+        simple = part.band_limits(head.batch)
         if simple is not None:
             strip = strip.meet(simple)
         elif part.by_key:
@@ -65,7 +64,7 @@ def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
 
 
 def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
-    """Sums of open keys up to each place: the strip cuts a run out of them for each query, and of queries for a key."""
+    """Count by sums of open keys up to each place: the limits cut a run out of them for each query and each key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
     open_keys = open_keys if strip.stop is None else open_keys & (keys < strip.stop)

@@ -17,11 +17,11 @@ from .._engine.stages import allowed_cells, values
 from .._rules.rules import whole
 from .._utils.indexing import Block, cuts
 
-ROWS = 256  # queries that are looked at, at most
-ROOM = 1 << 22  # cells of their rows together, beyond which there are fewer
-FEWEST = 16
-AT_ONCE = 1 << 22  # cells of the rows that are held together
-CLOSE = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
+MAX_ROWS = 256  # queries that are compared
+MAX_CELLS = 1 << 22  # cells of their rows together, beyond which there are fewer
+MIN_ROWS = 16
+CELLS_AT_ONCE = 1 << 22  # cells of the rows that are held together
+TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def parity(head: Head) -> Parity | None:
         return None
     with exact(att.device):
         worst, size, count = 0.0, 0.0, 0
-        for rows in looked_at(att):
+        for rows in sampled_rows(att):
             cells = head.block(rows)
             allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
             added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
@@ -65,11 +65,11 @@ def parity(head: Head) -> Parity | None:
             worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
     if not isfinite(worst) or count == 0:
         return None
-    return Parity(worst, count, worst <= CLOSE.get(att.dtype, 1e-4) * max(size, 1e-30))
+    return Parity(worst, count, worst <= TOLERANCES.get(att.dtype, 1e-4) * max(size, 1e-30))
 
 
 def why_not(att: AttentionBase) -> str:
-    """Why torch's attention has nothing to compare with, "" if it has."""
+    """Return why torch's attention has nothing to compare with, "" if it has."""
     if att.q is None or att.k is None:
         return f"only {att.source.gives} were given: torch SDPA starts from q and k"
     if att.v is None:
@@ -92,12 +92,16 @@ class Change:
 
 
 def change(head: Head, changed: AttentionBase) -> Change:
-    """Return the largest difference between a head and that of another attention of the same shape; of at most 256
-    queries."""
+    """Return the largest difference between a head and that of another attention, of at most 256 queries.
+
+    Args:
+        head: of one attention.
+        changed: another attention, of the same shape.
+    """
     before, after = head.att, changed
     weights, output, count = 0.0, 0.0, 0
     with exact(before.device):
-        for rows in looked_at(before):
+        for rows in sampled_rows(before):
             cells = head.block(rows)
             one, other = weights_of(before, cells), weights_of(after, cells)
             weights = _largest(weights, one - other)
@@ -121,20 +125,20 @@ def deviation(head: Head, before: AttentionBase | None, same: Parity | None) -> 
 
 
 def _largest(so_far: float, x: Tensor) -> float:
-    """NaN stays NaN."""
+    """Return the larger of a number and the largest |x|; NaN stays NaN."""
     return float(torch.maximum(x.abs().amax() if x.numel() else x.new_zeros(()), x.new_tensor(so_far)))
 
 
 def weights_of(att: AttentionBase, cells: Block) -> Tensor:
-    """The weights of some queries over all keys."""
+    """Return the weights of some queries over all keys, (queries, K)."""
     if att.source.gives == "weights":
         return exact_block(att, cells, "weights", None)
     return whole_rows(att, cells, "weights")
 
 
-def looked_at(att: AttentionBase) -> list[range]:
-    """Queries to look at: all, or evenly spread ones up to the last; in runs whose rows are at most 4,194,304 cells."""
+def sampled_rows(att: AttentionBase) -> list[range]:
+    """Return the queries to compare: all, or evenly spread ones up to the last, in runs of at most 2²² cells."""
     Q, K = att.shape.Q, max(att.shape.K, 1)
-    step = max(1, -(-Q // max(FEWEST, min(ROWS, ROOM // K))))
+    step = max(1, -(-Q // max(MIN_ROWS, min(MAX_ROWS, MAX_CELLS // K))))
     rows = range((Q - 1) % step, Q, step)
-    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, AT_ONCE // K))]
+    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, CELLS_AT_ONCE // K))]

@@ -1,4 +1,4 @@
-"""What a row comes down to, its strongest keys, and what a head does: statistics of its numbers. Streamed, O(Q + K)."""
+"""Statistics of a head, of its rows, and their strongest keys. Streamed: memory is O(Q + K)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _scores_variance(head: Head) -> float:
 
 
 def _merged(one: tuple[int, float, float], x: Tensor) -> tuple[int, float, float]:
-    """Count, mean and Σ (x − mean)² with more numbers (Chan, Golub & LeVeque 1983): no difference of large sums."""
+    """Add numbers to count, mean and Σ (x − mean)² (Chan, Golub & LeVeque 1983), without differences of large sums."""
     count, mean, spread = one
     variance, here = (float(part) for part in torch.var_mean(x.double(), correction=0))
     both, apart = count + x.numel(), here - mean
@@ -156,18 +156,17 @@ def top_keys(head: Head, query: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
-    """Return what the weights of a query rank by (K,), which keys are allowed (K,), and its log-normalizer, if
-    needed."""
+    """Return what the weights of a query rank by (K,), its allowed keys (K,), and its log-normalizer, if needed."""
     att = head.att
     row = new(att, att.shape.K).fill_(-inf)
-    permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
+    may_attend = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
     softmax, stage = Softmax(att, 1), streamed(att, "weights")
     for keys, S, allowed in blocks(*head, queries, stage):
         at = slice(keys.start, keys.stop)
         row[at] = S[:, 0]
-        permitted[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
+        may_attend[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
         if stage == "masked":
             softmax.add(S, S.amax(0))
         elif att.rules.rules:  # weights of words, of which some may be blocked
-            permitted[at] = whole(att.rules.allowed(head.block(queries, keys)), queries, keys, att.device)[0]
-    return row, permitted, softmax.pair() if stage == "masked" else None
+            may_attend[at] = whole(att.rules.allowed(head.block(queries, keys)), queries, keys, att.device)[0]
+    return row, may_attend, softmax.pair() if stage == "masked" else None

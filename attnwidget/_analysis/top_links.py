@@ -83,7 +83,7 @@ def _none(att: AttentionBase, count: int, width: int) -> Links:
 
 
 def _top(values: Tensor, first: int, count: int) -> Links:
-    """The greatest along the first axis, whose positions begin at `first`."""
+    """Return the greatest along the first axis, whose positions begin at `first`."""
     top, places = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).topk(min(count, len(values)), dim=0)
     return Links(places + first, top)
 
@@ -96,5 +96,5 @@ def _merge(one: Links, other: Links, count: int) -> Links:
 
 
 def _finite(partners: Tensor, weights: Tensor) -> Links:
-    """Weight 0 where there is no such link, or where it is NaN."""
+    """Return links with weight 0 where there is none, or where it is NaN."""
     return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))

@@ -179,8 +179,8 @@ def test_a_place_that_can_be_gone_to() -> None:
 
 
 def test_of_a_long_head_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "LONG", 100)
-    for name in ("ROWS", "FEWEST"):
+    monkeypatch.setattr(diagnostics, "MAX_CELLS", 100)
+    for name in ("MAX_ROWS", "MIN_ROWS"):
         monkeypatch.setattr(parity, name, 5)
     q, k, v = torch.randn(3, 40, 64, generator=torch.Generator().manual_seed(0))
     assert Attention(q, k, v, is_causal=True).check() == []
