@@ -115,7 +115,7 @@ def exponentials(
     rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
     room = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
     row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
-    strip = att.rules.strip(batch)
+    strip = att.rules.band_limits(batch)
     if strip is not None and isinstance(queries, range) and queries.step == 1:
         for keys in cuts(att.rules.span(row), width, KEYS):
             yield keys, strip.zero_(rows.block(keys, room).exp2_(), queries, keys), True
