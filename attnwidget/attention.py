@@ -210,7 +210,7 @@ class Attention(AttentionBase):
         self.check_stage("masked")
         batch, head = self.find(batch, head)
         with exact(self.device):
-            return softmax.pair(self, batch, head).log_normalizer()
+            return softmax.head_logsumexp(self, batch, head).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """weights · v, streamed (Dao et al. 2022).

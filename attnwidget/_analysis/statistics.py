@@ -11,7 +11,7 @@ from torch import Tensor
 from .._engine.base import AttentionBase
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exp_
-from .._engine.softmax import Softmax, pair
+from .._engine.softmax import Softmax, head_logsumexp
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import Block, as_index, cuts
@@ -87,7 +87,7 @@ def statistics(att: AttentionBase, batch: int, head: int) -> Statistics:
 def _rows(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
     stage = streamed(att, "weights")
-    known = pair(att, batch, head) if stage == "masked" else None
+    known = head_logsumexp(att, batch, head) if stage == "masked" else None
     entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
     keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
@@ -168,4 +168,4 @@ def _row(att: AttentionBase, batch: int, head: int, queries: range) -> tuple[Ten
             softmax.add(S, S.amax(0))
         elif att.rules.rules:  # weights of words, of which some may be blocked
             permitted[at] = whole(att.rules.allowed(Block(batch, head, queries, keys)), queries, keys, att.device)[0]
-    return row, permitted, softmax.pair() if stage == "masked" else None
+    return row, permitted, softmax.logsumexp() if stage == "masked" else None
