@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
 from .token_store import TokenStore
@@ -54,6 +55,11 @@ class ShownLayers:
         return self.stack[layer] if self.rules else None
 
     # Tokens, and words.
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the tokens' vocabulary is written, where the tokenizer tells."""
+        return self._token_store.spelling
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """A token for each query or key of a sample of a layer; None where it has another length."""
