@@ -232,7 +232,7 @@ class Attention(AttentionBase):
         self.check_stage("masked")
         found = self.head(batch, head)
         with exact(self.device):
-            return softmax.pair(*found).log_normalizer()
+            return softmax.head_logsumexp(*found).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """Compute weights · v of one head, streamed over the keys (Dao et al. 2022, algorithm 1).

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exp_
-from .._engine.softmax import Softmax, pair
+from .._engine.softmax import Softmax, head_logsumexp
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import as_index, cuts
@@ -88,7 +88,7 @@ def _rows(head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
     att = head.att
     stage = streamed(att, "weights")
-    known = pair(*head) if stage == "masked" else None
+    known = head_logsumexp(*head) if stage == "masked" else None
     entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
     keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
@@ -169,4 +169,4 @@ def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
             softmax.add(S, S.amax(0))
         elif att.rules.rules:  # weights of words, of which some may be blocked
             may_attend[at] = whole(att.rules.allowed(head.block(queries, keys)), queries, keys, att.device)[0]
-    return row, may_attend, softmax.pair() if stage == "masked" else None
+    return row, may_attend, softmax.logsumexp() if stage == "masked" else None

@@ -56,7 +56,7 @@ def _of_queries(head: Head, count: int) -> Links:
             best = _merge(best, _top(S, keys.start, count), count)
             if stage == "masked":
                 softmax.add(S, S.amax(0))
-        found = exp_(softmax.pair().log_weights(best.weights)) if stage == "masked" else best.weights
+        found = exp_(softmax.logsumexp().log_weights(best.weights)) if stage == "masked" else best.weights
         partners.append(best.partners.mT)
         weights.append(found.mT)
     return _finite(torch.cat(partners), torch.cat(weights))

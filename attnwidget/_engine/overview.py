@@ -25,7 +25,7 @@ from .logsumexp import LogSumExp
 from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting
 from .regions import Region, bins, tile_region
-from .softmax import drained, is_finite, normalizing
+from .softmax import is_finite, normalizing, run_to_end
 from .stages import NORMALIZED, QUERIES, allowed_cells, new, streamed
 from .stripes import Stripe, Stripes
 
@@ -310,7 +310,7 @@ def own_keys(att: AttentionBase, batch: int, head: int, found: Overview, queries
     4
     """
     with exact(att.device):
-        return drained(finding_own_keys(att, batch, head, found, range(att.shape.Q) if queries is None else queries))
+        return run_to_end(finding_own_keys(att, batch, head, found, range(att.shape.Q) if queries is None else queries))
 
 
 def finding_own_keys(
