@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .._engine.stages import SIGNED
 from . import encoding
-from .picture import UNSIGNED
 
 NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # what a cell is, as in js/src/contract/decode.ts
 
@@ -41,7 +41,7 @@ class DecodedMatrix:
     @property
     def kind(self) -> str:
         """Which ramp: weights go in one direction, scores in two."""
-        return "sequential" if self.stage in UNSIGNED else "diverging"
+        return "diverging" if self.stage in SIGNED else "sequential"
 
     @property
     def is_pooled(self) -> bool:

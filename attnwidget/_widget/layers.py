@@ -97,7 +97,7 @@ class ShownLayers:
 
     def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
-        return self._levels.setdefault(layer, LevelCache(self.layers[layer], shelf=self._level_store))
+        return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
         """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
@@ -108,7 +108,7 @@ class ShownLayers:
         if found is None:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
-            found = LevelCache(att, shelf=self._level_store)
+            found = LevelCache(att, store=self._level_store)
         self._combined[layer, head] = found  # the last
         while len(self._combined) > COMBINED:
             self._combined.pop(next(iter(self._combined)))

@@ -14,9 +14,7 @@ from .layers import ShownLayers
 from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
-SELECTION = tuple(PLURALS)
 SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
-LISTS = ("heads", "pins")  # several heads, several pinned places
 
 
 class Selection(NamedTuple):
@@ -52,16 +50,18 @@ class SelectionTraits(traitlets.HasTraits):
 
     _shown: ShownLayers
 
-    layer = Index(help="The selected layer.").tag(sync=True)
-    batch = Index(help="The selected sample of the batch.").tag(sync=True)
-    head = Index(help="The selected head.").tag(sync=True)
-    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True)
-    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True)
+    layer = Index(help="The selected layer.").tag(sync=True, role="selection")
+    batch = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
+    head = Index(help="The selected head.").tag(sync=True, role="selection")
+    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True, role="selection")
+    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True, role="selection")
 
-    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
-    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True, role="selection")
+    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True, role="selection")
 
-    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
+    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(
+        sync=True, role="numbers"
+    )
 
     @property
     def _selected(self) -> Attention:

@@ -110,12 +110,12 @@ def test_its_cost_is_that_of_its_heads() -> None:
 def test_a_level_of_a_long_head_holds_no_matrix() -> None:
     att = make(3000, is_causal=True)
     levels = LevelCache(att.combine([0, 2], "max"))
-    for _ in levels.visit(0, 0):
+    for _ in levels.build(0, 0):
         pass
     kept = levels.find(LevelKey(0, 0, "weights", "max"))
     assert kept is not None
     wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=1500).values
-    assert_close(kept.seen.values, wanted, **bound(att))
+    assert_close(kept.overview.values, wanted, **bound(att))
 
 
 def test_tensors_that_change_are_noticed() -> None:
