@@ -53,7 +53,7 @@ class TraitBuilders:
         all_heads, staged = at.view == "heads", at.view == "stages"
         pinned = at.query is not None and at.key is not None
         return {
-            "facts": DerivedTrait((at.layer,), self.facts, instead=None),
+            "facts": DerivedTrait((at.layer,), self.facts, required=True),
             "stages": DerivedTrait(head if staged else (), self._stages),
             "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
             "findings": DerivedTrait(head, self._found),
@@ -61,7 +61,7 @@ class TraitBuilders:
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "survey": DerivedTrait(
-                (at.batch,) if all_heads else (), self._survey, self._no_survey, self._surveys.leave
+                (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
             ),
             # the last: it ends what waits
             "picture": DerivedTrait((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),

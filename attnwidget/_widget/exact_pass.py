@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,8 +13,11 @@ from .._messages import encoding, picture
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
+from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
+
+log = logging.getLogger(__name__)
 
 
 class Put(Protocol):
@@ -121,7 +125,7 @@ class ExactPass:
             band=lambda band: self._send_band(shown.version, band),
             tell=self._tell,
             done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
-            failed=lambda error: self._end(failure(error, shown, of)),
+            failed=lambda error: self._fail(error, shown, of),
         )
         self.resume()
         return self._refinement.picture()
@@ -137,6 +141,10 @@ class ExactPass:
         values = encoding.detach(band["values"], buffers)
         self._send({"band": {**self._of, "version": version, **band, "values": values}}, buffers)
 
+    def _fail(self, error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> None:
+        log_told(log, "the exact picture", error)
+        self._end(failure(error, shown, of))
+
     def _end(self, made: Picture) -> None:
         """The exact picture is there, or will not be."""
         refinement, self._refinement = self._refinement, None
@@ -148,5 +156,5 @@ class ExactPass:
 
 def failure(error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> Picture:
     """What takes the place of a picture that cannot be computed."""
-    made = picture.NOTHING | {"error": str(error) or type(error).__name__}
+    made = picture.NOTHING | {"error": sentence_of(error)}
     return picture.labelled(made, of, shown.stack[of[0]].shape)

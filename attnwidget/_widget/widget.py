@@ -452,7 +452,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
         self._illustration = Illustration()
         self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
+        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
         self._throttle = Throttle(self._refresh, self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
@@ -571,6 +571,11 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _tell_error(self, name: str, error: str | None) -> None:
+        """Say why a trait could not be computed, or no longer say it."""
+        others = {other: said for other, said in self.errors.items() if other != name}
+        self.set_trait("errors", others if error is None else {**others, name: error})
 
     def _send_soon(self, *names: str) -> None:
         """Send traits whose values are as before but mean something else now."""
