@@ -17,8 +17,9 @@ from .._export.snapshot import PAIRS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
+from .._tokens.inputs import check_tokens
 from .._utils.failures import sentence_of
-from .._utils.validation import check_tokens, nearest, refuse_unknown
+from .._utils.validation import nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
 from .derived import DerivedTrait

@@ -6,12 +6,11 @@ from typing import Any
 
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
-from .._messages import encoding, pair_steps
-from .._messages.heads_overview import Surveys
+from .._messages import encoding, pair_steps, picture
+from .._messages.heads_overview import Surveys, thumbnails
 from .._messages.stage_pictures import StagePictures
-from .._messages.thumbnails import thumbnails
 from .derived import DerivedTrait
-from .exact_pass import ExactPass, failure
+from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .selection import Selection
@@ -145,4 +144,4 @@ class TraitBuilders:
         return self._exact_pass.picture(self._shown, *of)
 
     def _no_picture(self, error: Exception, *of: Any) -> Made:
-        return failure(error, self._shown, of)
+        return picture.failed(error, of, self._shown.stack[of[0]].shape)

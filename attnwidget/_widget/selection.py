@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from .._engine.base import OnlyWeightsError
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -13,6 +14,7 @@ from .layers import ShownLayers
 from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
+SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
 
 
 class Selection(NamedTuple):
@@ -85,7 +87,10 @@ class SelectionTraits(traitlets.HasTraits):
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])
         with refusing():  # also a layer set at the same time, that is not there
-            self._selected.check_stage(stage)
+            try:
+                self._selected.check_stage(stage)
+            except OnlyWeightsError as error:
+                raise OnlyWeightsError(f"{error} ({SINGLE})") from None
         return stage
 
     @traitlets.validate("heads")

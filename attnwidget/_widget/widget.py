@@ -393,7 +393,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
             ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
         """
-        from .._export.figure.figure import figure_of
+        from .._export.figure import figure_of
 
         with self._lock:
             return figure_of(self._export_view(), width=width, dpi=dpi)
@@ -411,7 +411,14 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         """The widget as exports see it."""
         context = self._request_context()
         return ExportView(
-            self, self._shown, self._exact_pass, context, self._derived, self._sent_traits, self._more_traits
+            traits=self,
+            shown=self._shown,
+            exact_pass=self._exact_pass,
+            context=context,
+            derivations=self._derived,
+            sent=self._sent_traits,
+            more=self._more_traits,
+            find_patches=self._patches,
         )
 
     def _sent_traits(self) -> dict[str, Any]:

@@ -175,8 +175,8 @@ def long_replies() -> dict[str, Any]:
         message["replies"][1][name] = round(message["replies"][1][name], 6)
     exact, ranked, page, _ = attached(message["replies"], buffers)
     key, address = LevelKey(0, 0, "masked", "max"), Address(3, 0, 0, 1)
-    course = TileRow(desk.levels(0), key, [address])
-    sampled, sampled_buffers = encoded(last_of(course.sampled(64)), "masked", 10.0)
+    tile_row = TileRow(desk.levels(0), key, [address])
+    sampled, sampled_buffers = encoded(last_of(tile_row.sampled(64)), "masked", 10.0)
     return {
         "message": message,
         "buffers": portable(buffers),
