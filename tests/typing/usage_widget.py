@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, capture, compare
-from attnwidget._widget.comparison import ComparisonWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget, ComparisonWidget, capture, compare
 
 q = k = v = torch.zeros(1, 2, 4, 8)
 mask = torch.ones(4, 4, dtype=torch.bool)
