@@ -26,6 +26,7 @@ from .._engine.sources import STAGES
 from .._engine.stages import MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
+from .._utils.failures import log_told, sentence_of
 from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, stage_sections
@@ -125,9 +126,9 @@ def _answer_one(message: Message, request: Any) -> Reply:
             desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, desk=desk), {**request, "head": 0}
         return {**_ok(request), **ANSWERS[kind](message, request)}
-    except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
-        log.debug("request refused", exc_info=True)
-        return _refusal(request, str(error) or type(error).__name__)
+    except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
+        log_told(log, "a request", error)
+        return _refusal(request, sentence_of(error))
 
 
 def _row(message: Message, request: Reply) -> Reply:
