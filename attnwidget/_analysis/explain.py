@@ -13,12 +13,9 @@ from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
-from .._engine.what_if import WithoutKeys
-from .._rules.row_spans import Spans
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction, cut
+from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
-from ..masks import And, Band, Mask, Opaque, Or, Padding
 
 
 @dataclass(frozen=True)
@@ -148,14 +145,14 @@ def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Eff
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
         adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
-        effects.append(Effect(words_of(rule, at.batch), blocks, adds))
+        effects.append(Effect(rule.describe(at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
             score, adds = _function_on(att, bias, at, score)
-            effects.append(Effect(words_of(bias, at.batch), adds == -inf, adds))
+            effects.append(Effect(bias.describe(at.batch), adds == -inf, adds))
     return tuple(effects)
 
 
@@ -171,45 +168,6 @@ def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: floa
         return float(after), -inf
     adds = of_zero if torch.equal(before + of_zero, after) else after.double() - before.double()
     return float(after), float(adds) + 0.0  # not −0
-
-
-def words_of(rule: Rule | ScoreFunction, batch: int) -> str:
-    """A rule in words."""
-    if isinstance(rule, ByIndex):
-        return _words(rule.mask, batch)
-    if isinstance(rule, Keep):
-        return "mask: 1 blocks" if rule.hide else "mask"
-    if isinstance(rule, ScoreFunction):
-        return f"bias {_called(rule.function)}".strip()
-    return rule.name if isinstance(rule, Bias) else type(rule).__name__.lower()
-
-
-def _words(mask: Mask, batch: int) -> str:
-    if isinstance(mask, Band):
-        return _band(mask)
-    if isinstance(mask, Padding):
-        return f"padding: key < {mask.lengths[batch]}"
-    if isinstance(mask, And | Or):
-        return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
-    if isinstance(mask, WithoutKeys):
-        return "dropped keys"
-    if isinstance(mask, Spans):
-        return "mask"
-    return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
-
-
-def _band(mask: Band) -> str:
-    low, high = mask.low, mask.high
-    if low is None:
-        return "causal: key ≤ query" + (f" {'+' if high > 0 else '−'} {abs(high)}" if high else "")
-    if high is not None and low == -high:
-        return f"window {high + 1}: |query − key| < {high + 1}"
-    return f"{low} ≤ key − query" + ("" if high is None else f" ≤ {high}")
-
-
-def _called(function: Any) -> str:
-    name = getattr(function, "__name__", "")
-    return "" if name == "<lambda>" else str(name)
 
 
 def spoken(explanation: Explanation) -> str:

@@ -10,11 +10,11 @@ from torch import Tensor
 from .._rules.options import AttentionOptions
 from .._rules.parsing import MaskAndBias, read_mask_and_bias, rules_of
 from .._rules.rules import Rules
-from .._utils.indexing import Indices, as_index
+from .._utils.indexing import Block, Indices, as_index
 from .._utils.mutation import MutationGuard
 from .._utils.validation import as_choice, as_number, as_positive
 from .logsumexp import LogSumExp, LogSumExpCache
-from .sources import STAGES, Given, Source
+from .sources import STAGES, Source
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,6 +30,10 @@ class Shape(NamedTuple):
     K: int
     D: int | None
     Dv: int | None
+
+
+class OnlyWeightsError(ValueError):
+    """A stage before the weights was asked of heads or words that are put together, which have none."""
 
 
 def longest(x: Tensor) -> float:
@@ -189,6 +193,15 @@ class AttentionBase:
         without |= {"capped"} if self.softcap is None else set()
         return tuple(stage for stage in there if stage not in without)
 
+    @property
+    def scores_are_products(self) -> bool:
+        """Whether scaled scores are scale · q · kᵀ: q and k are there, and no softcap is in between."""
+        return self.q is not None and self.softcap is None
+
+    def head(self, batch: Any, head: Any) -> Head:
+        """Return a head; IndexError if it is not there; a warning if the tensors have changed."""
+        return Head(self, *self.find(batch, head))
+
     def find(self, batch: Any, head: Any) -> tuple[int, int]:
         """batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
         self._watch.check()
@@ -198,10 +211,10 @@ class AttentionBase:
         """Raise ValueError unless there is this stage, with what it would take."""
         as_choice(stage, (*STAGES, *also), "stage")
         if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
-            if not isinstance(self.source, Given):
-                raise ValueError(
+            if self.source.derived:
+                raise OnlyWeightsError(
                     f"heads or words that are put together have weights only, so {stage} is not known: ask single "
-                    'heads and pieces (w.combine = "none", w.pieces = "pieces")'
+                    "heads and pieces"
                 )
             raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
         if stage == "contribution" and self.v is None:
@@ -245,3 +258,35 @@ class AttentionBase:
         now = self._watch.versions()
         if versions is None or versions == now:
             self._memory.put((batch, head), now, self.shape.Q, queries, pair)
+
+
+class Head(NamedTuple):
+    """One head of one sample of an attention, found: both count from 0 up."""
+
+    att: AttentionBase
+    batch: int
+    head: int
+
+    @property
+    def group(self) -> int:
+        """The key head that it uses."""
+        return self.att.group(self.head)
+
+    @property
+    def q(self) -> Tensor | None:
+        """Its queries (Q, D), as they were given."""
+        return None if self.att.q is None else self.att.q[self.batch, self.head]
+
+    @property
+    def k(self) -> Tensor | None:
+        """Its keys (K, D), as they were given."""
+        return None if self.att.k is None else self.att.k[self.batch, self.group]
+
+    @property
+    def v(self) -> Tensor | None:
+        """Its values (K, Dv), as they were given."""
+        return None if self.att.v is None else self.att.v[self.batch, self.group]
+
+    def block(self, queries: Indices, keys: Indices | None = None) -> Block:
+        """Return the cells of some queries and keys, all keys where None."""
+        return Block(self.batch, self.head, queries, range(self.att.shape.K) if keys is None else keys)

@@ -7,7 +7,7 @@ weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,12 +22,13 @@ from .._rules.rules import ByIndex, whole
 from .._tokens.tokenizers import joined, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
 from . import softmax
-from .base import AttentionBase, Shape
+from .base import AttentionBase, Head, Shape
 from .matmul import Scratch
 from .sources import SourceRows
 from .stages import allowed_cells, streamed
 
 ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
+FEW = 16  # words, of which the rows are computed in no time
 A = TypeVar("A", bound=AttentionBase)
 
 
@@ -70,7 +71,8 @@ class MergedWords:
     keys: WordBounds
     gives: Literal["weights"] = "weights"
     default_scale: float = 1.0
-    description: tuple[str, ...] = ()
+    description: tuple[str, ...] = ()  # its options are of words, and tell it
+    derived: bool = True
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return WordRows(self, batch, head, queries, scale)
@@ -78,6 +80,20 @@ class MergedWords:
     def tensors(self) -> dict[str, Tensor]:
         base = self.pieces
         return {f"{name} of the pieces": x for name, x in {**base.source.tensors(), **base.rules.tensors()}.items()}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> MergedWords:
+        return self
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        yield from ()
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        return ()
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
+        """Those of all pieces; none for a few words, whose rows are computed in no time."""
+        one = Head(self.pieces, batch, head), range(self.pieces.shape.Q)
+        return (one,) if len(queries) > FEW else ()
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         """A mask function: a word may attend to another if any of its pieces may to any of the other's."""

@@ -20,7 +20,6 @@ from .._utils.indexing import Block, cuts
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
 from .base import AttentionBase
-from .combined_heads import prepared
 from .dense_masks import rows_at_once, serves
 from .logsumexp import LogSumExp
 from .matmul import exact
@@ -472,7 +471,7 @@ class PoolingPlan:
         this head it had.
         """
         att, (batch, head, *_) = self.att, self.region
-        for _ in prepared(att, batch, rows):
+        for _ in att.source.prepare(batch, rows):
             yield 0
         if not self.normalized or self.dense:
             return None

@@ -15,7 +15,7 @@ from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive
 from ..masks import NOTHING, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
-from .sources import Given, Products, Source
+from .sources import Source
 
 CAUSAL = (False, True, "lower right")
 A = TypeVar("A", bound=AttentionBase)
@@ -154,11 +154,7 @@ def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tenso
 
     int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).
     """
-    if isinstance(source, Products):
-        source = Products(round_to(source.q, dtype), round_to(source.k, dtype))
-    elif isinstance(source, Given):
-        source = Given(round_to(source.matrix, dtype), source.gives)
-    return source, None if v is None else round_to(v, dtype)
+    return source.changed(lambda x: round_to(x, dtype)), None if v is None else round_to(v, dtype)
 
 
 def round_to(x: Tensor, dtype: str) -> Tensor:
@@ -176,6 +172,10 @@ class WithoutKeys(Mask):
     """All keys but some, whose weight goes to the others."""
 
     keys: tuple[int, ...]
+    by_key = True
+
+    def describe(self, batch: int) -> str:
+        return "dropped keys"
 
     def __str__(self) -> str:
         return f"without {len(self.keys)} {'key' if len(self.keys) == 1 else 'keys'}"

@@ -19,6 +19,7 @@ from torch import Tensor
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
 from .._engine.level_cache import LevelKey
+from .._engine.stages import MASKED
 from .._messages import encoding, heads_overview, picture, stage_pictures
 from ..attention import Attention
 from .view import SavedHead, SavedTrait, WidgetView
@@ -156,7 +157,7 @@ def _sum(widget: WidgetView, choices: Sequence[SavedHead], *, every: bool) -> in
     total = 0
     for choice in choices:
         shape = widget.shown.stack[choice.layer].shape
-        rows, columns = min(shape.Q, picture.SIZE), min(shape.K, picture.SIZE)
+        rows, columns = min(shape.Q, picture.PICTURE_SIZE), min(shape.K, picture.PICTURE_SIZE)
         each = 4 if max(shape.Q, shape.K) <= EXACT else 1
         pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
         links = 2 * 8 * LINKS * max(shape.Q, shape.K) if shape.Q * shape.K <= LINK_CELLS else 0
@@ -222,7 +223,7 @@ def _pictures(saved: Snapshot) -> None:
     every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
     for choice in saved.choices:
         att = widget.shown.layers[choice.layer]
-        pooled = max(att.shape.Q, att.shape.K) > picture.SIZE
+        pooled = max(att.shape.Q, att.shape.K) > picture.PICTURE_SIZE
         for stage in _stages_of(widget, choice, every):
             for pool in overview.POOLS if pooled else (widget.traits.pool,):
                 of = (*choice, stage, pool)
@@ -243,14 +244,14 @@ def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Kn
     kept = levels.find(key)
     if kept is not None:
         return picture.from_level(levels, key, kept)
-    return picture.first_sight(levels, key)
+    return picture.sampled_picture(levels, key)
 
 
 def exact(att: Attention, key: LevelKey) -> Known:
     """The picture of a short head, all its numbers as float32."""
     seen = overview.overview(att, key.batch, key.head, size=EXACT, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
-    values, blocked = encoding.encode_numbers(seen.values, picture.hidden(seen, key.stage))
+    values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
     return made | {"values": values, "blocked": blocked}
 
 
@@ -273,7 +274,7 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
     """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
-    if key.stage in picture.MASKED:
+    if key.stage in MASKED:
         values = values.masked_fill(~att.block("allowed", **where), -torch.inf)
     K, whole = values.shape[1], values.shape[1] // key_bin * key_bin
     parts = [values[:, :whole].unflatten(1, (-1, key_bin))] if whole else []

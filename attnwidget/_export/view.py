@@ -9,6 +9,8 @@ from torch import Tensor
 
 from .._engine.level_cache import LevelCache
 from .._engine.what_if import WhatIfLayers
+from .._messages.images import Patches
+from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
 
@@ -40,8 +42,12 @@ class LayersView(Protocol):
 
     stack: AttentionStack
     """The layers as they are without other rules."""
-    layers: WhatIfLayers
+    layers: WhatIfLayers[Attention]
     """The same under the rules of `what_if`: what is shown."""
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the tokens' vocabulary is written, where the tokenizer tells."""
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
@@ -97,6 +103,10 @@ class WidgetView(Protocol):
     @property
     def picture(self) -> dict[str, Any]:
         """The picture that is shown, with the rows of a long head that are exact by now."""
+
+    @property
+    def patches(self) -> Patches | None:
+        """Where image patches stand among the positions; None where there are none."""
 
     def state(self) -> dict[str, Any]:
         """Return the values of all traits, as they are sent to a front-end."""

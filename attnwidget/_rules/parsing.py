@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_tensor
-from ..masks import And, Mask, as_mask, causal, sliding_window
+from ..masks import as_mask, causal, sliding_window
 from .options import AttentionOptions
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
@@ -119,18 +119,13 @@ def _read_mask(
                     f"leave {name} out"
                 )
         _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
-        return tuple(ByIndex(one, device) for one in _taken_apart(as_mask(mask)))
+        return tuple(ByIndex(one, device) for one in as_mask(mask).parts_of_all())
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
     if dims is not None:
         as_choice(dims, READINGS, "mask_dims")
     mask = _on_device(mask, "mask", device)
     return (_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype),)
-
-
-def _taken_apart(mask: Mask) -> list[Mask]:
-    """The masks that all have to allow a cell, so that one of them can spare asking the others."""
-    return [one for part in mask.parts for one in _taken_apart(part)] if isinstance(mask, And) else [mask]
 
 
 def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> ScoreFunction:

@@ -6,7 +6,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import traitlets
 
@@ -17,23 +17,29 @@ from .._export.snapshot import PAIRS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
-from .._utils.validation import check_tokens, nearest, refuse_unknown
+from .._tokens.inputs import check_tokens
+from .._utils.validation import nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
 from .derived import DerivedTrait
+from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
 from .traits import NotThere, Text, WrongType, WrongValue
-from .widget import FROM_FRONT_END, SHOW, AttentionWidget
+from .widget import AttentionWidget
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Given = Attention | AttentionStack
+Side = Attention | AttentionStack | AttentionWidget
 TOKENS = ("tokens", "key_tokens")
 COMPARED = (*picture.OF, "against")  # what a comparison is of
 CHANGED = (*picture.OF[:3], "against", "query", "key")  # and what changes
 
 
-def compare(*sides: Any, **show: Any) -> ComparisonWidget:
+def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords]) -> ComparisonWidget:
     """Show two attentions and their difference, one selection for all: exact, clickable, at any length.
 
     Args:
@@ -63,16 +69,17 @@ def compare(*sides: Any, **show: Any) -> ComparisonWidget:
 class ComparisonWidget(AttentionWidget):
     """An `AttentionWidget` of several attentions, made by `compare`."""
 
-    _from_front_end = (*FROM_FRONT_END, "against")
+    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
+    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
+    against = Text(help="The name of B.").tag(sync=True, role="numbers")
+    comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True, role="derived")
+    changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(
+        sync=True, role="derived"
+    )
 
-    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True)
-    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True)
-    against = Text(help="The name of B.").tag(sync=True)
-    comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True)
-    changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(sync=True)
-
-    def __init__(self, *sides: Any, **show: Any) -> None:
-        refuse_unknown(show, [*SHOW, "against"])
+    def __init__(self, *sides: Side | Mapping[str, Side], **keywords: Unpack[ComparisonKeywords]) -> None:
+        refuse_unknown(keywords, keywords_of(type(self)))
+        show: dict[str, Any] = {**keywords}
         given = _named(sides)
         self._given = {name: _attention_of(name, side) for name, side in given.items()}
         self._stacks = {name: _stack_of(side) for name, side in self._given.items()}
@@ -356,3 +363,7 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
             given = side.as_strings(keyword)
         found[keyword] = given
     return GivenTokens(**found)
+
+
+for _function in (compare, ComparisonWidget.__init__):
+    list_keywords(_function, ComparisonKeywords, ComparisonWidget)

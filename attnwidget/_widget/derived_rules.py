@@ -7,9 +7,8 @@ from typing import Any
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._messages import encoding, pair_steps
-from .._messages.heads_overview import Surveys
+from .._messages.heads_overview import Surveys, thumbnails
 from .._messages.stage_pictures import StagePictures
-from .._messages.thumbnails import thumbnails
 from .derived import DerivedTrait
 from .exact_pass import ExactPass, failure
 from .findings_cache import FindingsCache

@@ -47,9 +47,9 @@ class ExactPass:
         self._of: dict[str, Any] = {}  # of what
 
     @property
-    def visit(self) -> LevelBuild | None:
+    def build(self) -> LevelBuild | None:
         """The pass over the head, while there is one."""
-        return None if self._refinement is None else self._refinement.visit
+        return None if self._refinement is None else self._refinement.build
 
     def picture(self, shown: ShownLayers, *of: Any) -> Picture:
         """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
@@ -67,7 +67,7 @@ class ExactPass:
     def as_far_as_known(self, sampled: Picture) -> Picture:
         """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
         refinement = self._refinement
-        if refinement is None or refinement.ready == 0 or sampled.get("sampled") is None:
+        if refinement is None or refinement.exact_rows == 0 or sampled.get("sampled") is None:
             return sampled
         return sampled | refinement.picture()
 
@@ -93,7 +93,7 @@ class ExactPass:
         if self._refinement is None:
             return
         self._scheduler.drop(PASS)
-        self._tile_queue.left_alone(self._refinement.visit)
+        self._tile_queue.pass_stopped(self._refinement.build)
         self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(self._shown_picture()))
 
     def cancel(self) -> None:
@@ -118,10 +118,10 @@ class ExactPass:
         self._refinement = Refinement(
             levels,
             key,
-            band=lambda band: self._send_band(shown.version, band),
-            tell=self._tell,
-            done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
-            failed=lambda error: self._end(failure(error, shown, of)),
+            on_rows=lambda band: self._send_band(shown.version, band),
+            on_progress=self._tell,
+            on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
+            on_error=lambda error: self._end(failure(error, shown, of)),
         )
         self.resume()
         return self._refinement.picture()
@@ -129,7 +129,7 @@ class ExactPass:
     def _tell(self, share: float, seconds_left: float | None, state: str = "running", **also: Any) -> None:
         if self._refinement is None:
             return
-        self._tile_queue.arrived(self._refinement.visit)
+        self._tile_queue.pass_advanced(self._refinement.build)
         self._put(**also, progress={**self._of, "share": share, "seconds_left": seconds_left, "state": state})
 
     def _send_band(self, version: int, band: dict[str, Any]) -> None:
@@ -142,11 +142,10 @@ class ExactPass:
         refinement, self._refinement = self._refinement, None
         self._scheduler.drop(PASS)
         if refinement is not None:
-            self._tile_queue.arrived(refinement.visit)
+            self._tile_queue.pass_advanced(refinement.build)
         self._put(picture=made, progress=None)
 
 
 def failure(error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> Picture:
     """What takes the place of a picture that cannot be computed."""
-    made = picture.NOTHING | {"error": str(error) or type(error).__name__}
-    return picture.labelled(made, of, shown.stack[of[0]].shape)
+    return picture.failed(error, of, shown.stack[of[0]].shape)

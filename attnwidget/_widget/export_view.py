@@ -8,6 +8,7 @@ from typing import Any
 
 from .._export.view import SavedHead, SavedTrait, TraitsView
 from .._messages import requests
+from .._messages.images import Patches
 from .._messages.requests import Context
 from ..attention import Attention
 from .derived import Derived
@@ -27,6 +28,7 @@ class ExportView:
         derivations: the traits that follow from others.
         sent: all traits as they are sent.
         more: what another kind of widget saves of some heads.
+        find_patches: tells where image patches stand.
     """
 
     traits: TraitsView
@@ -36,6 +38,7 @@ class ExportView:
     derivations: Derived
     sent: Callable[[], dict[str, Any]]
     more: Callable[[Sequence[SavedHead]], Iterable[SavedTrait]]
+    find_patches: Callable[[], Patches | None]
 
     @property
     def selected(self) -> Attention:
@@ -44,6 +47,10 @@ class ExportView:
     @property
     def picture(self) -> dict[str, Any]:
         return self.exact_pass.as_far_as_known(self.traits.picture)
+
+    @property
+    def patches(self) -> Patches | None:
+        return self.find_patches()
 
     def state(self) -> dict[str, Any]:
         return self.sent()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
 from .token_store import TokenStore
@@ -55,6 +56,11 @@ class ShownLayers:
 
     # Tokens, and words.
 
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the tokens' vocabulary is written, where the tokenizer tells."""
+        return self._token_store.spelling
+
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """A token for each query or key of a sample of a layer; None where it has another length."""
         if self.stack[layer] is not self.given[layer]:
@@ -91,7 +97,7 @@ class ShownLayers:
 
     def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
-        return self._levels.setdefault(layer, LevelCache(self.layers[layer], shelf=self._level_store))
+        return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
         """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
@@ -102,7 +108,7 @@ class ShownLayers:
         if found is None:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
-            found = LevelCache(att, shelf=self._level_store)
+            found = LevelCache(att, store=self._level_store)
         self._combined[layer, head] = found  # the last
         while len(self._combined) > COMBINED:
             self._combined.pop(next(iter(self._combined)))

@@ -79,7 +79,7 @@ class RequestContext:
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         """Return tiles of a head, or of several as one by their name; `key` tells it among its levels."""
         of = {"layer": layer, **key._asdict(), "head": head, "version": self.shown.version, "view": view}
-        return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.visit, purse)
+        return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.build, purse)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         at = self.selection

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from .._engine.base import OnlyWeightsError
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -13,8 +14,7 @@ from .layers import ShownLayers
 from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
-SELECTION = tuple(PLURALS)
-LISTS = ("heads", "pins")  # several heads, several pinned places
+SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
 
 
 class Selection(NamedTuple):
@@ -50,16 +50,18 @@ class SelectionTraits(traitlets.HasTraits):
 
     _shown: ShownLayers
 
-    layer = Index(help="The selected layer.").tag(sync=True)
-    batch = Index(help="The selected sample of the batch.").tag(sync=True)
-    head = Index(help="The selected head.").tag(sync=True)
-    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True)
-    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True)
+    layer = Index(help="The selected layer.").tag(sync=True, role="selection")
+    batch = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
+    head = Index(help="The selected head.").tag(sync=True, role="selection")
+    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True, role="selection")
+    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True, role="selection")
 
-    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
-    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True, role="selection")
+    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True, role="selection")
 
-    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
+    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(
+        sync=True, role="numbers"
+    )
 
     @property
     def _selected(self) -> Attention:
@@ -85,7 +87,10 @@ class SelectionTraits(traitlets.HasTraits):
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])
         with refusing():  # also a layer set at the same time, that is not there
-            self._selected.check_stage(stage)
+            try:
+                self._selected.check_stage(stage)
+            except OnlyWeightsError as error:
+                raise OnlyWeightsError(f"{error} ({SINGLE})") from None
         return stage
 
     @traitlets.validate("heads")

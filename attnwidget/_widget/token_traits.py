@@ -22,21 +22,25 @@ class TokenTraits(SelectionTraits):
     _merges = True  # whether pieces can be merged; those of a comparison cannot
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
-        sync=True, to_json=lambda value, self: self._token_store.message(self._tokens_of("query"))
+        sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("query"))
     )
     key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
-        sync=True, to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
+        sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
     )
-    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.")
-    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(sync=True)
+    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.").tag(role="given")
+    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(
+        sync=True, role="numbers"
+    )
 
     grid = traitlets.Any(None, help="Rows and columns of image patches, or None.").tag(
-        sync=True, to_json=lambda value, self: self._grid_message()
+        sync=True, role="given", to_json=lambda value, self: self._grid_message()
     )
-    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.")
-    grid_start = Index(None, allow_none=True, help="The position of the first patch; None: they are the last ones.")
+    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.").tag(role="given")
+    grid_start = Index(
+        None, allow_none=True, help="The position of the first patch; None: they are the last ones."
+    ).tag(role="given")
     image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(
-        sync=True, to_json=lambda value, self: self._image_message()
+        sync=True, role="given", to_json=lambda value, self: self._image_message()
     )
 
     @traitlets.validate("tokens", "key_tokens")

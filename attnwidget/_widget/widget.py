@@ -9,7 +9,7 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -22,10 +22,11 @@ from .._export.html import to_html
 from .._export.preview import preview_of
 from .._export.snapshot import LIMIT
 from .._export.view import SavedHead, SavedTrait
-from .._messages import heads_overview, picture, requests
+from .._messages import heads_overview, requests
 from .._messages.heads_overview import Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
+from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
@@ -39,23 +40,18 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
+from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
 from .layers import ShownLayers
 from .request_context import RequestContext
-from .selection import LISTS, SELECTION, Selection
+from .selection import Selection
 from .token_store import GivenTokens, TokenStore
 from .token_traits import TokenTraits
 from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
 
-LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
-HEADS_VIEW = ("bar", "order", "combine")  # how all heads are shown, and several as one
-FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if", "pieces")  # others a front-end only reads
-PATCHES = ("grid", "grid_side", "grid_start", "image")
-# Keywords of every way to make one.
-SHOW = ("title", "tokens", "key_tokens", *FROM_FRONT_END, "tokenizer", *PATCHES, "layout")
-TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
-# Beside what is followed: a change of these needs other links, or stages.
-LINKED = ("view", "heads", "combine", "top_k", "direction", "query", "key", "what_if", "pieces")
-NOT_OURS = ("uid", "layout", "tabbable", "tooltip")  # traits that a file has no use for
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
@@ -104,51 +100,69 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
-    _from_front_end: tuple[str, ...] = FROM_FRONT_END
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
-    uid = traitlets.Unicode().tag(sync=True)
-    title = Text(help="A line above the picture.").tag(sync=True)
+    uid = traitlets.Unicode().tag(sync=True, role="identity")
+    title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
     view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
-        sync=True
+        sync=True, role="look"
     )
-    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
-    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
-    color_range = ColorRange(help="What the colours span.").tag(sync=True)
-    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True)
-    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(sync=True)
+    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
+    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True, role="look")
+    color_range = ColorRange(help="What the colours span.").tag(sync=True, role="look")
+    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True, role="look")
+    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(
+        sync=True, role="look"
+    )
 
-    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
-    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
-    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(sync=True)
-    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
+    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+        sync=True, role="look"
+    )
+    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
+    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(
+        sync=True, role="numbers"
+    )
+    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
+        sync=True, role="look"
+    )
 
-    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True)
-    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True)
-    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
+    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
+    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True, role="look")
+    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
-    facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
+    facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
-        sync=True, to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
+        sync=True, role="derived", to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
     )
-    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
+    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(
+        sync=True, role="derived"
+    )
     progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
-        sync=True
+        sync=True, role="derived"
     )
-    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
+    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(
+        sync=True, role="derived"
+    )
 
+    errors = traitlets.Dict(help="Why derived traits could not be computed, by name.").tag(sync=True, role="derived")
     findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
-        sync=True
+        sync=True, role="derived"
     )
     deviation = traitlets.Dict(None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
-        sync=True
+        sync=True, role="derived"
     )
-    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
-    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(sync=True)
-    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
+    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(
+        sync=True, role="derived"
+    )
+    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(
+        sync=True, role="derived"
+    )
+    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(
+        sync=True, role="derived"
+    )
 
     @traitlets.default("_esm")
     def _script(self) -> str:
@@ -159,30 +173,23 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return bundled("widget.css")
 
     def __init__(
-        self,
-        q: Any,
-        k: Any,
-        v: Any = None,
-        *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: Any = None,
-        scale: Any = None,
-        softcap: Any = None,
-        dims: str | None = None,
-        **show: Any,
+        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[WidgetKeywords]
     ) -> None:
-        refuse_unknown(show, [*SHOW, *TENSOR_KEYWORDS])
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "dims": dims}
-        self._open(attention_of(q, k, v, keywords), show, keywords)
+        refuse_unknown(keywords, [*keywords_of(type(self)), *KEYWORDS])
+        given: dict[str, Any] = {**keywords}
+        about_tensors = {name: given.pop(name) for name in KEYWORDS if name in given}
+        self._open(attention_of(q, k, v, about_tensors), given, about_tensors)
 
     @classmethod
-    def from_attention(cls, attention: Attention | AttentionStack, **show: Any) -> AttentionWidget:
-        """Show an `Attention` or an `AttentionStack` that is there already; keywords as for the widget itself.
+    def from_attention(cls, attention: Attention | AttentionStack, **show: Unpack[ShowKeywords]) -> AttentionWidget:
+        """Show an `Attention` or an `AttentionStack` that is there already.
+
+        Args:
+            attention: what is shown; it is not copied.
+            show: the keywords of `AttentionWidget` from `tokens` on.
+
+        Raises:
+            ValueError, TypeError, IndexError: as the widget does.
 
         >>> import torch
         >>> att = Attention(*torch.randn(3, 4, 8), is_causal=True)
@@ -190,19 +197,27 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
         """
         attention = as_attention(attention, "AttentionWidget(q, k, v)")
-        refuse_unknown(show, SHOW)
+        refuse_unknown(show, keywords_of(cls))
         widget = cls.__new__(cls)
-        cls._open(widget, attention, show, {})
+        cls._open(widget, attention, {**show}, {})
         return widget
 
     @classmethod
-    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None, **show: Any) -> AttentionWidget:
-        """Show weights that are in hand, such as a model's `output.attentions`; keywords as for the widget itself.
+    def from_weights(
+        cls,
+        weights: TensorsLike,
+        v: TensorsLike | None = None,
+        *,
+        dims: str | None = None,
+        **show: Unpack[ShowKeywords],
+    ) -> AttentionWidget:
+        """Show weights that are in hand, such as a model's `output.attentions`.
 
         Args:
             weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
             v: values, for outputs and contributions; with layers, as many.
             dims: other orders of axes, as in `Attention.from_weights`.
+            show: the keywords of `AttentionWidget` from `tokens` on.
 
         Raises:
             ValueError, TypeError: as `Attention.from_weights` does.
@@ -229,7 +244,9 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             self._replace_layers(attention)
             self._throttle.soon()
 
-    def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
+    def update(
+        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
+    ) -> None:
         """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
 
         Args:
@@ -247,8 +264,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         >>> int(w.weights(0).argmax())
         0
         """
-        refuse_unknown(keywords, TENSOR_KEYWORDS)
-        merged = self._tensor_keywords | keywords
+        refuse_unknown(keywords, KEYWORDS)
+        merged = {**self._tensor_keywords, **keywords}
         self.attention = attention_of(q, k, v, merged)
         self._tensor_keywords = merged
 
@@ -376,7 +393,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
             ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
         """
-        from .._export.figure.figure import figure_of
+        from .._export.figure import figure_of
 
         with self._lock:
             return figure_of(self._export_view(), width=width, dpi=dpi)
@@ -394,12 +411,18 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         """The widget as exports see it."""
         context = self._request_context()
         return ExportView(
-            self, self._shown, self._exact_pass, context, self._derived, self._sent_traits, self._more_traits
+            traits=self,
+            shown=self._shown,
+            exact_pass=self._exact_pass,
+            context=context,
+            derivations=self._derived,
+            sent=self._sent_traits,
+            more=self._more_traits,
+            find_patches=self._patches,
         )
 
     def _sent_traits(self) -> dict[str, Any]:
-        names = [name for name in self.keys if not name.startswith("_") and name not in NOT_OURS]
-        return dict(self.get_state(names))
+        return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
         """What another kind of widget saves of these heads."""
@@ -448,7 +471,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
         self._refresh()
         self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), [*picture.OF, *LINKED])
+        self.observe(lambda change: self._refresh(), FOLLOWED)
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
         self.observe(lambda change: self._read_anew(), ["tokens", "key_tokens", "tokenizer"])
         self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
@@ -572,7 +595,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
         given = sync_data if isinstance(sync_data, dict) else {}
-        wanted = {name: given[name] for name in self._from_front_end if name in given}
+        wanted = {name: given[name] for name in names_of(type(self), *WRITABLE) if name in given}
         with self._lock:
             with self._waited_for(rules="what_if" in wanted):
                 try:
@@ -623,3 +646,12 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             selection=Selection.of(self),
             refresh=self._refresh,
         )
+
+
+for _function, _keywords in (
+    (AttentionWidget.__init__, WidgetKeywords),
+    (AttentionWidget.from_attention, ShowKeywords),
+    (AttentionWidget.from_weights, ShowKeywords),
+    (AttentionWidget.update, LayeredKeywords),
+):
+    list_keywords(_function, _keywords, AttentionWidget)

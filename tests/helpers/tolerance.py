@@ -184,11 +184,16 @@ def assert_as_near(ours: Tensor, theirs: Tensor, exact: Tensor, what: str = "", 
         ours, theirs: the same numbers in one dtype, by two programs.
         exact: the same in float64.
         what: what they are, for the message.
-        each: errors are relative to each number, none of which may be 0; else to the largest.
+        each: errors are relative to each number, and absolute where it is 0; else relative to the largest.
     """
-    assert ours.shape == theirs.shape == exact.shape, what
+    mine, most = nearness(ours, theirs, exact, each=each)
+    assert mine <= most, f"{what} {mine:.2g} from float64, where at most {most:.2g} is rounding"
+
+
+def nearness(ours: Tensor, theirs: Tensor, exact: Tensor, *, each: bool = False) -> tuple[float, float]:
+    """Return how far ours is from float64, and how far it may be: see `assert_as_near`."""
+    assert ours.shape == theirs.shape == exact.shape
     exact = exact.detach().double()
-    size = exact.abs() if each else exact.abs().max()
+    size = exact.abs().masked_fill(exact == 0, 1) if each else exact.abs().max()
     mine, other = (((x.detach().double() - exact) / size).abs().max().item() for x in (ours, theirs))
-    most = 2 * other + FEW * torch.finfo(theirs.dtype).eps
-    assert mine <= most, f"{what} {mine:.2g} from float64, the reference {other:.2g}: at most {most:.2g} is rounding"
+    return mine, 2 * other + FEW * torch.finfo(theirs.dtype).eps

@@ -199,8 +199,8 @@ def test_long_heads_are_looked_at_in_a_few_exact_rows() -> None:
 
 
 def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_overview, "AT_FIRST", 0.0)
-    monkeypatch.setattr(heads_overview, "SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "SLICE_SECONDS", 0.0)
 
     async def explore() -> None:
         w = show(stack_of(*[(4, 1, 40)] * 6), head=1)

@@ -69,8 +69,8 @@ def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
     level = data.draw(st.integers(0, regions.top_level(att)))
     levels = LevelCache(att, largest=data.draw(st.sampled_from((1, 7, 16, 100))))
     if data.draw(st.booleans()):
-        assert list(levels.visit(0, head, stage=stage, pool=pool, seconds=0))
-        assert not list(levels.visit(0, head, stage=stage, pool=pool))
+        assert list(levels.build(0, head, stage=stage, pool=pool, seconds=0))
+        assert not list(levels.build(0, head, stage=stage, pool=pool))
     values, allowed = expected(matrix, stage, pool, level)
     within = case.rounding().pooled(stage, 4**level)
     for tiles in (lambda *at, **what: overview.tile(att, *at, **what), levels.tile):
@@ -259,7 +259,7 @@ def test_a_tile_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="no pool is called"):
         LevelCache(att).tile(0, 0, level=0, row=0, column=0, pool="sum")
     levels = LevelCache(att)
-    list(levels.visit(0, 0))
+    list(levels.build(0, 0))
     with pytest.raises(IndexError, match="column 4 is not there"):
         levels.tile(0, 0, level=0, row=0, column=4)
 
@@ -269,14 +269,14 @@ def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> N
     one = 64 * 64 * (4 + 1) + 64 * 4
     levels = LevelCache(att, budget=2 * one)
     for head in range(2):
-        list(levels.visit(0, head))
+        list(levels.build(0, head))
     assert levels.nbytes == 2 * one
     levels.tile(0, 0, level=0, row=0, column=0)  # so that head 1 is the least recent
-    list(levels.visit(0, 2))
-    assert [bool(list(levels.visit(0, head))) for head in (2, 0)] == [False, False]
+    list(levels.build(0, 2))
+    assert [bool(list(levels.build(0, head))) for head in (2, 0)] == [False, False]
     assert levels.nbytes == 2 * one
     small = LevelCache(att, budget=one - 1)
-    list(small.visit(0, 0))
+    list(small.build(0, 0))
     assert small.nbytes == 0
     assert small.tile(0, 0, level=1, row=0, column=0).values.shape == (32, 32)
 
@@ -286,10 +286,10 @@ def test_levels_of_tensors_that_changed_are_not_used() -> None:
     q, k = torch.randn(2, 40, 4)
     att = Attention(q, k)
     levels = LevelCache(att)
-    list(levels.visit(0, 0))
+    list(levels.build(0, 0))
     q.neg_()
     assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block(), **rounding(att).weights)
-    half_way = levels.visit(0, 0, seconds=0)
+    half_way = levels.build(0, 0, seconds=0)
     next(half_way)
     q.neg_()
     list(half_way)
