@@ -9,7 +9,7 @@ import math
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import NamedTuple
 
-from .._messages.picture import UNSIGNED
+from .._engine.stages import SIGNED
 
 MINUS = "−"
 TINY = 1e-4  # below this a number is written with an exponent
@@ -92,7 +92,7 @@ def legend_ticks(low: float, high: float, *, log: bool, stage: str, min_gap: flo
     ['0', '.2', '.4', '.62']
     """
     low, high = float(low), float(high)
-    if stage not in UNSIGNED:
+    if stage in SIGNED:
         most = max(abs(low), abs(high))
         return [Tick(value, _end_text(value, stage)) for value in ((-most, 0.0, most) if most > 0 else (0.0,))]
     if not high > low:
