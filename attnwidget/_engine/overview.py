@@ -328,7 +328,7 @@ def finding_own_keys(
     keys = range(start, min(start + found.key_bin, att.shape.K))
     if len(keys) == 1:
         return keys.stop
-    limits = att.rules.strip(batch)
+    limits = att.rules.band_limits(batch)
     if limits is not None:
         ends = (keys.stop, None if limits.high is None else queries[-1] + limits.high + 1, limits.stop)
         return min(end for end in ends if end is not None)
@@ -424,7 +424,7 @@ class PoolingPlan:
         batch, head, queries = region[:3]
         masked = streamed(att, stage) == "masked"
         self.rules = att.rules if masked else Rules()
-        self.limits = att.rules.strip(batch)
+        self.limits = att.rules.band_limits(batch)
         self.normalized = masked and stage in NORMALIZED
         self.whole_rows = region.keys == range(att.shape.K)
         self.dense = self.whole_rows and serves(att, batch, head, queries, stage)

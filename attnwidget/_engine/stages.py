@@ -149,7 +149,7 @@ def exponentials(
     rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
     scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
     row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
-    limits = att.rules.strip(batch)
+    limits = att.rules.band_limits(batch)
     if limits is not None and isinstance(queries, range) and queries.step == 1:
         for keys in cuts(att.rules.span(row), width, KEYS):
             yield keys, limits.zero_(rows.block(keys, scratch).exp2_(), queries, keys), True
