@@ -209,7 +209,7 @@ class Attention(AttentionBase):
             if streamed(self, stage) != stage:
                 if columns == range(self.shape.K):
                     return softmax.whole_rows(self, cells, stage)
-                normalizer = softmax.normalizers(*found, rows)
+                normalizer = softmax.normalizers(found, rows)
             return softmax.exact_block(self, cells, stage, normalizer)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
@@ -232,7 +232,7 @@ class Attention(AttentionBase):
         self.check_stage("masked")
         found = self.head(batch, head)
         with exact(self.device):
-            return softmax.head_logsumexp(*found).log_normalizer()
+            return softmax.head_logsumexp(found).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """Compute weights · v of one head, streamed over the keys (Dao et al. 2022, algorithm 1).
@@ -255,7 +255,7 @@ class Attention(AttentionBase):
             raise ValueError("there is no v, so no output: give Attention(q, k, v)")
         found = self.head(batch, head)
         with exact(self.device):
-            out, normalizer = softmax.output(*found)
+            out, normalizer = softmax.output(found)
         if normalizer is not None:
             self.remember(found.batch, found.head, normalizer)
         return out

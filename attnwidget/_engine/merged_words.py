@@ -129,7 +129,7 @@ class WordRows:
         found = torch.zeros(self.count, len(keys), dtype=base.result_dtype, device=base.device)
         for at in cuts(range(len(self.rows)), 1, ROWS_AT_ONCE):
             rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
-            pair = softmax.normalizers(base, batch, head, rows) if streamed(base, "weights") == "masked" else None
+            pair = softmax.normalizers(Head(base, batch, head), rows) if streamed(base, "weights") == "masked" else None
             for part in cuts(range(len(columns)), 1, KEYS_AT_ONCE):
                 cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
                 weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)

@@ -19,7 +19,7 @@ from .._rules.rules import Rules, whole
 from .._utils.indexing import Block, cuts
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
-from .base import AttentionBase
+from .base import AttentionBase, Head
 from .dense_masks import rows_at_once, serves
 from .logsumexp import LogSumExp
 from .matmul import exact
@@ -421,18 +421,16 @@ class PoolingPlan:
 
     def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str):
         self.att, self.region, self.pool = att, region, pool
-        batch, head, queries = region[:3]
+        self.head, queries = Head(att, region.batch, region.head), region.queries
         masked = streamed(att, stage) == "masked"
         self.rules = att.rules if masked else Rules()
-        self.limits = att.rules.band_limits(batch)
+        self.limits = att.rules.band_limits(region.batch)
         self.normalized = masked and stage in NORMALIZED
         self.whole_rows = region.keys == range(att.shape.K)
-        self.dense = self.whole_rows and serves(att, batch, head, queries, stage)
+        self.dense = self.whole_rows and serves(self.head, queries, stage)
         self._over_allowed = pool == "mean" and stage == "masked"  # else a mean is over all cells of its bin
         self._counts = masked and (self.limits is None or self._over_allowed)
-        self._numbers_tell = self._counts and (
-            self.dense or (stage == "weights" and is_finite(att, batch, head, queries))
-        )
+        self._numbers_tell = self._counts and (self.dense or (stage == "weights" and is_finite(self.head, queries)))
         self.pieces = list(cuts(range(len(queries)), region.query_bin, self._queries_at_once()))
 
     def _queries_at_once(self) -> int:
@@ -472,7 +470,7 @@ class PoolingPlan:
             return None  # of no use even if they are known
         known = att.known_rows(batch, head, rows)
         if known is None and not self.whole_rows:
-            known = yield from normalizing(att, batch, head, rows)
+            known = yield from normalizing(self.head, rows)
         return known
 
     def merge(self, values: Tensor, found: Tensor) -> None:
