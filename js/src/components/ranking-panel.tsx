@@ -5,20 +5,20 @@ import { isSigned, wordsOf } from "../contract/stages";
 import type { Over } from "../data/matrix";
 import { shortened } from "../data/rank";
 import {
+  type Combination,
+  combinationSource,
   hasPairs,
   type Ranked,
   type Strongest,
-  steady,
+  stableComputed,
   strongestSource,
-  type Together,
-  togetherSource,
   type Unranked,
 } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { mount, part, rove, Token, type View } from "./dom";
-import { GoTo, travelTo } from "./goto";
+import { GoTo, goToPlace } from "./goto";
 import { isNamed, sentence } from "./phrases";
 import { type Pass, PassSlot, passOf } from "./progress";
 
@@ -37,11 +37,11 @@ export function panel(ui: Ui): View {
     const places = store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]).filter((index) => index !== null);
     return { side, indices: [...new Set(places)].slice(-MOST_PINS) };
   });
-  const wanted = steady<Together>(() => {
+  const wanted = stableComputed<Combination>(() => {
     const over = choice.value;
     return over === "last" || pins.value.indices.length < 2 ? null : { ...pins.value, over };
   });
-  const together = togetherSource(store, kernel, wanted, stop);
+  const together = combinationSource(store, kernel, wanted, stop);
   const strongest = strongestSource(store, kernel, () => true, stop);
   const pass = passOf(ui);
   return mount(part("aw-panel", "panel"), () => (
@@ -106,7 +106,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
         <ol class="aw-pairs" aria-label="Strongest pairs">
           {pairs.map(({ query, key, weight }) => (
             <li key={`${query} ${key}`}>
-              <button type="button" class="aw-pair" onClick={() => travelTo(ui, query, key)}>
+              <button type="button" class="aw-pair" onClick={() => goToPlace(ui, query, key)}>
                 <span>
                   <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
                   <Place labels={keyLabels.value} index={key} />

@@ -92,10 +92,10 @@ function computing({ store, kernel }: Ui): boolean {
 /** The lower edge of the rows that are exact already, while the others stand for several each. */
 export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
   const picture = ui.store.picture.value;
-  const lattice = plot.lattice.value;
-  if (picture?.sampled == null || lattice === null || lattice.levels !== null) return null;
+  const cellGrid = plot.cellGrid.value;
+  if (picture?.sampled == null || cellGrid === null || cellGrid.levels !== null) return null;
   const { exact, every } = picture.sampled;
-  const { rows } = lattice;
+  const { rows } = cellGrid;
   const place = exact * picture.queryBin;
   if (place >= picture.queries) return null;
   const at = startOf(rows, cellOf(rows, place), ui.dpr.value);

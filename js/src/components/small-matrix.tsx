@@ -2,9 +2,9 @@
 
 import { Component, createRef } from "preact";
 import { isSigned } from "../contract/stages";
-import { asPicture, type Small, type Stages } from "../data/stage-data";
+import { asPicture, type SmallPicture, type Stages } from "../data/stage-data";
 import { drawRaster } from "../draw/cells";
-import { type Brush, makeBrush, type Paints } from "../draw/color-mapper";
+import { type ColorMapper, makeColorMapper, type Paints } from "../draw/color-mapper";
 import { legendTicks } from "../text/format";
 import { px } from "./dom";
 
@@ -12,13 +12,13 @@ const LEAST = 14; // of the shorter side, in pixels
 const LEAST_RAMP = 64;
 
 export interface SmallProps {
-  readonly small: Small;
+  readonly small: SmallPicture;
   readonly of: Stages["of"];
   readonly paints: { sequential: Paints; diverging: Paints };
 }
 
 /** As large as fits, cells square where that leaves no hairline. */
-export function sizeOf({ grid }: Small, side: number): { width: number; height: number } {
+export function sizeOf({ grid }: SmallPicture, side: number): { width: number; height: number } {
   const most = Math.max(grid.rows, grid.columns);
   return {
     width: Math.max(LEAST, Math.round((side * grid.columns) / most)),
@@ -26,8 +26,8 @@ export function sizeOf({ grid }: Small, side: number): { width: number; height: 
   };
 }
 
-function brushOf(small: Small, of: Stages["of"]): Brush {
-  return makeBrush(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
+function brushOf(small: SmallPicture, of: Stages["of"]): ColorMapper {
+  return makeColorMapper(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
 }
 
 interface RasterProps extends SmallProps {
@@ -59,9 +59,9 @@ export class Raster extends Component<RasterProps> {
 
   private draw() {
     const { small, of, paints } = this.props;
-    const brush = brushOf(small, of);
+    const mapper = brushOf(small, of);
     if (this.canvas.current !== null) {
-      drawRaster(this.canvas.current, small.grid, brush, brush.signed ? paints.diverging : paints.sequential);
+      drawRaster(this.canvas.current, small.grid, mapper, mapper.signed ? paints.diverging : paints.sequential);
     }
   }
 

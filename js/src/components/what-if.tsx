@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals-core";
 import { Component, createRef } from "preact";
 import type { WhatIf } from "../contract/messages";
-import type { Pair } from "../data/stage-data";
+import type { ExplainedPair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";
 import { Menu, type Section } from "./menu";
@@ -246,7 +246,7 @@ export function newestOnly(store: Store): (scale: number) => void {
 const senders = new WeakMap<Store, (scale: number) => void>();
 
 /** Handlers of the dot that stands for the scaled score: moving it is choosing another scale. */
-export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number) => number) {
+export function dragScale(ui: Ui, pair: ExplainedPair, valueAt: (x: number, width: number) => number) {
   const { store } = ui;
   const score = pair.score ?? 0;
   const send = senders.get(store) ?? newestOnly(store);

@@ -39,7 +39,7 @@ export type Comparison = {
       readonly keys: Places;
     }
 );
-export type Shown = Extract<Comparison, { error: null }>;
+export type ReadyComparison = Extract<Comparison, { error: null }>;
 
 export async function decodeComparison(message: ComparisonMessage): Promise<Comparison> {
   const { layer, batch, head, stage, pool, against, error } = message;
@@ -95,18 +95,18 @@ export function labelsOf(labels: Labels, places: Places): Labels {
 }
 
 /** One cell, or of several the one that changes most, with both its numbers; a blocked one is null. */
-export interface Changed {
+export interface CellChange {
   readonly bin: Bin;
   readonly query: number;
   readonly key: number;
   readonly a: number | null;
   readonly b: number | null;
   readonly value: number | null;
-  readonly of: Shown;
+  readonly of: ReadyComparison;
 }
 
 /** The change of one cell, where the pictures have its numbers. */
-export function changedAt(of: Shown, bin: Bin): Changed | null {
+export function changedAt(of: ReadyComparison, bin: Bin): CellChange | null {
   const { a, b, change } = of.pictures;
   const [query, key] = [bin.queries.start, bin.keys.start];
   if (!change.exact || query >= change.queries || key >= change.keys) return null;
@@ -166,7 +166,7 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
 }
 
 /** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
-export function changesIn(comparison: Shown, side: Side, place: number): Changes | null {
+export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
   const { pictures, of, against, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
   const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
@@ -205,7 +205,7 @@ export function axisTicks(high: number): number[] {
 }
 
 /** Both sides in one: of each cell the number of larger size, for ranges that they share. */
-export function merged(a: Grid, b: Grid): Grid {
+export function mergedGrid(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
   const kinds = a.kinds.slice();
   for (let at = 0; at < values.length; at++) {
@@ -218,7 +218,7 @@ export function merged(a: Grid, b: Grid): Grid {
 }
 
 /** The lesser and the greater of two numbers, either of which may not be there. */
-export function spanOf(a: Picture, b: Picture): { low: number | null; high: number | null } {
+export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);
   return { low: least.length ? Math.min(...least) : null, high: most.length ? Math.max(...most) : null };

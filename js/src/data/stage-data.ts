@@ -4,7 +4,7 @@ import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode"
 import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, StagesMessage } from "../contract/messages";
 import type { Stage } from "../contract/values";
 
-export interface Small {
+export interface SmallPicture {
   readonly stage: Stage;
   readonly grid: Grid;
   readonly queryBin: number;
@@ -17,9 +17,9 @@ export interface Small {
 
 export interface Stages {
   readonly of: { readonly layer: number; readonly batch: number; readonly head: number };
-  readonly pictures: readonly Small[];
+  readonly pictures: readonly SmallPicture[];
   /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
-  readonly output: (Small & { readonly rows: number; readonly columns: number }) | null;
+  readonly output: (SmallPicture & { readonly rows: number; readonly columns: number }) | null;
 }
 
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
@@ -28,7 +28,7 @@ export type Numbers = { readonly [K in Exclude<keyof PairNumbers, "allowed" | "e
   readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
 };
 
-export interface Pair extends Numbers {
+export interface ExplainedPair extends Numbers {
   readonly query: number;
   readonly key: number;
   readonly products: Float32Array | null;
@@ -41,7 +41,7 @@ export interface Pair extends Numbers {
 
 export async function decodeStages(message: StagesMessage): Promise<Stages> {
   const { layer, batch, head, output } = message;
-  const small = async (one: StagesMessage["pictures"][number]): Promise<Small> => ({
+  const small = async (one: StagesMessage["pictures"][number]): Promise<SmallPicture> => ({
     stage: one.stage,
     grid: await decodeGrid(one.values, one.blocked),
     queryBin: one.query_bin,
@@ -54,12 +54,12 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
   const [drawn, ...pictures] = await Promise.all([values && small(values), ...message.pictures.map(small)]);
   return {
     of: { layer, batch, head },
-    pictures: pictures as Small[],
+    pictures: pictures as SmallPicture[],
     output: drawn && output && { ...drawn, rows: output.rows, columns: output.columns },
   };
 }
 
-export async function decodePair(message: PairMessage): Promise<Pair> {
+export async function decodePair(message: PairMessage): Promise<ExplainedPair> {
   const { original } = message;
   const keys = await decode(message.row.keys);
   if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
@@ -112,7 +112,7 @@ export function numberOf(figure: Figure): number | null {
 }
 
 /** A small picture in the form that colours are made for. */
-export function asPicture(small: Small, of: Stages["of"]): Picture {
+export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
   const { grid, queryBin, keyBin, low, high } = small;
   return {
     of: { ...of, stage: small.stage, pool: "max" },

@@ -32,7 +32,7 @@ export interface HeadOf {
 }
 
 /** One metric of all heads: NaN of a head that has none, or is not known yet. */
-export interface Measured {
+export interface HeadMetric {
   readonly name: Metric;
   readonly word: string;
   readonly kind: Kind;
@@ -49,7 +49,7 @@ export interface Survey {
   readonly heads: readonly HeadOf[];
   /** By place; null as long as it is not known. */
   readonly pictures: readonly (Grid | null)[];
-  readonly metrics: readonly Measured[];
+  readonly metrics: readonly HeadMetric[];
   /** Whether all layers are there. */
   readonly complete: boolean;
   readonly error: string | null;
@@ -107,7 +107,7 @@ function medianOf(sorted: Float32Array): number {
 }
 
 /** 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
-export function rankOf({ values }: Measured, place: number): number {
+export function rankOf({ values }: HeadMetric, place: number): number {
   const own = values[place]!;
   if (!Number.isFinite(own)) return 0;
   let above = 0;
@@ -116,8 +116,8 @@ export function rankOf({ values }: Measured, place: number): number {
 }
 
 /** The metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
-export function strongestOf(survey: Survey, place: number): { metric: Measured; rank: number } | null {
-  let best: { metric: Measured; rank: number } | null = null;
+export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number } | null {
+  let best: { metric: HeadMetric; rank: number } | null = null;
   for (const metric of survey.metrics) {
     const rank = rankOf(metric, place);
     const alone = metric.values.some((value) => value < metric.values[place]!);
@@ -163,7 +163,7 @@ const MARGIN = 4;
 const GUTTER = 30; // left of the rows, for the layers' numbers
 const HEADER = 22; // above the columns, for the heads'
 
-export interface Sheet {
+export interface HeadsLayout {
   /** Side of a picture, and from one to the next, in pixels. */
   readonly size: number;
   readonly across: number;
@@ -186,7 +186,7 @@ export interface Sheet {
 }
 
 /** A row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
-export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): Sheet {
+export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): HeadsLayout {
   const room = width / unit;
   const places = orderOf(survey, order);
   const where: [number, number][] = new Array(places.length);
@@ -250,11 +250,11 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
 const sizeFor = (pitch: number) => Math.min(SIZE, Math.round(pitch - Math.max(8, 0.216 * pitch)));
 
 /** The place at a point of the canvas: a picture with half of what is around it. */
-export function placeAt(sheet: Sheet, x: number, y: number): number {
-  const gap = (sheet.across - sheet.size) / 2;
-  return sheet.at(
-    Math.floor((x - sheet.margin + gap) / sheet.across),
-    Math.floor((y - sheet.margin + Math.min(gap, sheet.margin)) / sheet.down),
+export function placeAt(layout: HeadsLayout, x: number, y: number): number {
+  const gap = (layout.across - layout.size) / 2;
+  return layout.at(
+    Math.floor((x - layout.margin + gap) / layout.across),
+    Math.floor((y - layout.margin + Math.min(gap, layout.margin)) / layout.down),
   );
 }
 
@@ -265,18 +265,18 @@ export function nameOf({ layers, heads }: Survey, place: number): string {
 }
 
 /** The corner of a picture on the canvas. */
-export function cornerOf(sheet: Sheet, place: number): { x: number; y: number } {
-  const [column, row] = sheet.where[place]!;
-  return { x: sheet.margin + column * sheet.across, y: sheet.margin + row * sheet.down };
+export function cornerOf(layout: HeadsLayout, place: number): { x: number; y: number } {
+  const [column, row] = layout.where[place]!;
+  return { x: layout.margin + column * layout.across, y: layout.margin + row * layout.down };
 }
 
 /** Where an arrow key leads: the next that there is in its direction, or where it was. */
-export function stepFrom(sheet: Sheet, place: number, right: number, down: number): number {
-  const [column, row] = sheet.where[place]!;
-  if (right !== 0) return orElse(sheet.at(column + right, row), place);
-  for (let at = row + down; at >= 0 && at < sheet.rows; at += down) {
+export function stepFrom(layout: HeadsLayout, place: number, right: number, down: number): number {
+  const [column, row] = layout.where[place]!;
+  if (right !== 0) return orElse(layout.at(column + right, row), place);
+  for (let at = row + down; at >= 0 && at < layout.rows; at += down) {
     for (let back = column; back >= 0; back--) {
-      const found = sheet.at(back, at); // a layer of fewer heads: its last
+      const found = layout.at(back, at); // a layer of fewer heads: its last
       if (found >= 0) return found;
     }
   }

@@ -20,7 +20,7 @@ export interface Paints {
   readonly badTintPacked: number;
 }
 
-export interface Brush {
+export interface ColorMapper {
   readonly signed: boolean;
   readonly log: boolean;
   /** The ends of the legend; null where each row has its own. */
@@ -35,13 +35,13 @@ export interface Brush {
   share(value: number): number;
 }
 
-export function makeBrush(
+export function makeColorMapper(
   picture: Picture,
   grid: Grid,
   signed: boolean,
   scale: ColorScaleName,
   range: ColorRange,
-): Brush {
+): ColorMapper {
   const kind = signed ? "diverging" : "sequential";
   const greatest = signed
     ? Math.max(Math.abs(picture.low ?? 0), Math.abs(picture.high ?? 0))

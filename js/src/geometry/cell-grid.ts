@@ -23,7 +23,7 @@ export interface Axis {
   readonly size: number;
 }
 
-export interface Lattice {
+export interface CellGrid {
   readonly rows: Axis;
   readonly columns: Axis;
   /** The levels of both axes where tiles are drawn; null where the picture itself has the cells. */
@@ -74,7 +74,7 @@ export function zoomFor(reach: Reach, size: number): number {
 }
 
 /** With `whole` the picture has every cell of the matrix: at any zoom its own cells are drawn, folded or not. */
-export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice {
+export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGrid {
   const x = wantedLevel(reach.x, view.k);
   const y = wantedLevel(reach.y, view.k);
   // The picture's own cells as long as nothing finer is worth having.
@@ -89,7 +89,7 @@ export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice
 }
 
 /** A picture that has nothing finer: its own bins at any zoom, as many of them together as the screen has fewer pixels. */
-export function ownLattice(reach: Reach, view: Viewport, size: Size): Lattice {
+export function ownCellGrid(reach: Reach, view: Viewport, size: Size): CellGrid {
   const axis = (axis: AxisReach, offset: number, bin: number) =>
     axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)));
   return {

@@ -8,14 +8,14 @@ import type { Ui } from "../state/ui";
 import { compare } from "../views/compare/index";
 import { graph } from "../views/graph/index";
 import { heads } from "../views/heads/index";
-import { matrix } from "../views/heatmap/index";
+import { heatmapView } from "../views/heatmap/index";
 import { stages } from "../views/stages/index";
 import { image, text } from "../views/text/index";
-import { picker } from "./head-picker";
+import { headPicker } from "./head-picker";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, text, image, heads, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: heatmapView, graph, text, image, heads, stages };
 
 export function frame(ui: Ui): View {
   const { store } = ui;
@@ -24,7 +24,7 @@ export function frame(ui: Ui): View {
     store.title.value ? <div class="aw-title">{store.title.value}</div> : null,
   );
   const tools = toolbar(ui);
-  const pick = picker(ui);
+  const pick = headPicker(ui);
   const body = part("aw-body");
   const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
@@ -51,7 +51,7 @@ export function frame(ui: Ui): View {
     effect(() => {
       // Each view lives and ends with its own signal.
       const own = new AbortController();
-      const view = (VIEWS[store.view.value] ?? matrix)({ ...ui, stop: own.signal });
+      const view = (VIEWS[store.view.value] ?? heatmapView)({ ...ui, stop: own.signal });
       stage.replaceChildren(view.node);
       return () => {
         own.abort();

@@ -5,7 +5,7 @@ import { Message } from "../components/message";
 import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
-import type { Pair } from "../data/stage-data";
+import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
@@ -222,7 +222,7 @@ function Pinned({ ui }: { ui: Ui }) {
 }
 
 /** Of the stages view: the number that its steps lead to. */
-function PairWeight({ pair }: { pair: Pair }) {
+function PairWeight({ pair }: { pair: ExplainedPair }) {
   return (
     <>
       <i class="aw-gap" />

@@ -12,7 +12,7 @@ import { isSigned } from "../contract/stages";
 import type { ColorRange, Side, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
-import { barSection, canCombine, HeadsMenus, orderSection, togetherName, togetherSection } from "../views/heads/menus";
+import { barSection, canCombine, combineName, combineSection, HeadsMenus, orderSection } from "../views/heads/menus";
 import { HeadStepper, LayerStepper } from "./head-picker";
 
 const COMPARE = { value: "compare", name: "Compare" } as const;
@@ -120,7 +120,7 @@ function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
         )}
         {isHeads && menus && <HeadsMenus ui={ui} />}
         {togetherMenu && roomy && (
-          <Menu name="Heads" label="Heads" value={togetherName(ui)} sections={[togetherSection(ui)]} />
+          <Menu name="Heads" label="Heads" value={combineName(ui)} sections={[combineSection(ui)]} />
         )}
         {isGraph && menus && <GraphMenus ui={ui} />}
         {(isStages || changed) && !isHeads && store.facts.value.stages.length > 2 && !store.facts.value.saved && (
@@ -148,7 +148,7 @@ function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
           sections={[
             ...(isGraph && !menus ? [keepSection(ui, "Keep"), readSection(ui, "Read")] : []),
             ...(isHeads && !menus ? [barSection(ui, "Bar"), orderSection(ui, "Order")] : []),
-            ...(togetherMenu && !roomy ? [togetherSection(ui, "Heads")] : []),
+            ...(togetherMenu && !roomy ? [combineSection(ui, "Heads")] : []),
             ...(isGraph || isStages || isHeads || (isRead ? roomy : menus) ? [] : [{ ...show, title: "Show" }]),
             ...(isRead && crowded ? [readSection(ui, "Read")] : []),
             ...(isGraph || isStages || isHeads || (roomy && !isRead) ? [] : colour),
@@ -334,7 +334,7 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string 
   };
 
   override render({ range, ui }: { range: ColorRange; ui: Ui }, { error }: { error: string }) {
-    const domain = ui.brush.value?.domain;
+    const domain = ui.mapper.value?.domain;
     const own = Array.isArray(range);
     const text = (value: number | undefined) => (value === undefined ? "" : String(Number(value.toPrecision(3))));
     return (

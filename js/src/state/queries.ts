@@ -7,7 +7,8 @@ import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
 import { type Kernel, KernelError } from "../kernel/kernel";
-import { isOf, type Store } from "./store";
+import type { Store } from "./store";
+import { isOf } from "./store-pictures";
 
 /** What is asked of a row or column: its strongest, and sums over all. */
 export interface Ranked {
@@ -63,7 +64,7 @@ function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
  * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
  * answer stays until the next one comes: a single number only on the picture that it is of.
  */
-export function asked<Q extends { picture: Picture }, A>(
+export function latestAnswer<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
   known: (question: Q) => A | null,
   ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
@@ -99,7 +100,7 @@ export function asked<Q extends { picture: Picture }, A>(
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
 /** A computed that keeps its old value while the new one says the same. */
-export function steady<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
+export function stableComputed<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
   let last: T | null = null;
   return computed(() => {
     const next = compute();
@@ -116,7 +117,7 @@ export function rankedSource(
   target: ReadonlySignal<Target | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Target }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Target }, Ranked | Unranked>(
     questionOf(store, target),
     ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
     async ({ picture, about }, signal) => {
@@ -257,19 +258,19 @@ export function linesSource(
 }
 
 /** Several rows or columns of the selected head taken together, ranked. */
-export interface Together {
+export interface Combination {
   readonly side: Side;
   readonly indices: readonly number[];
   readonly over: Over;
 }
 
-export function togetherSource(
+export function combinationSource(
   store: Store,
   kernel: Kernel,
-  wanted: ReadonlySignal<Together | null>,
+  wanted: ReadonlySignal<Combination | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Together }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Combination }, Ranked | Unranked>(
     questionOf(store, wanted),
     ({ picture, about }) => {
       if (!picture.exact) return null;
@@ -295,14 +296,14 @@ export function togetherSource(
 }
 
 /** A link of the matrix, with its weight. */
-export interface Pair {
+export interface WeightedPair {
   readonly query: number;
   readonly key: number;
   readonly weight: number;
 }
 
 /** Strongest first; or Python's sentence, or null while nobody knows. */
-export type Strongest = readonly Pair[] | { readonly problem: string } | null;
+export type Strongest = readonly WeightedPair[] | { readonly problem: string } | null;
 
 const PAIRS = 8;
 
@@ -317,7 +318,7 @@ export function strongestSource(
     const picture = store.picture.value;
     return picture !== null && hasPairs(picture) && picture.sampled === null && isWanted() ? true : null;
   });
-  return asked<{ picture: Picture; about: true }, NonNullable<Strongest>>(
+  return latestAnswer<{ picture: Picture; about: true }, NonNullable<Strongest>>(
     questionOf(store, wanted),
     () => null,
     async ({ picture }, signal) => {
@@ -340,7 +341,7 @@ export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
 }
 
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
-  return asked<{ picture: Picture; about: Bin }, Reading>(
+  return latestAnswer<{ picture: Picture; about: Bin }, Reading>(
     questionOf(store, bin),
     ({ picture, about: bin }) => {
       if (!picture.exact || picture.grid === null || bin.keys.start >= picture.keys) return null;
@@ -390,7 +391,7 @@ export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal
     const picture = store.picture.value;
     return picture === null || picture.exact || window.value === null ? null : { picture, window: window.value };
   });
-  return asked<{ picture: Picture; window: Bin }, Patch>(
+  return latestAnswer<{ picture: Picture; window: Bin }, Patch>(
     question,
     () => null,
     async ({ picture, window }, signal) => {

@@ -2,9 +2,9 @@
 
 import { px, Token } from "../../components/dom";
 import { isNamed } from "../../components/phrases";
-import { axisTicks, type ChangeRow, type Changes, changesIn, type Shown } from "../../data/comparison";
+import { axisTicks, type ChangeRow, type Changes, changesIn, type ReadyComparison } from "../../data/comparison";
 import { count, listNumber, signed } from "../../text/format";
-import type { Lens } from "./place-space";
+import type { PlaceSpace } from "./place-space";
 
 const ROWS = 12;
 const NARROW_ROWS = 9;
@@ -12,7 +12,7 @@ const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
 const SIDES = ["a", "b"] as const;
 
-export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | null }) {
+export function ChangeList({ ui, comparison }: { ui: PlaceSpace; comparison: ReadyComparison | null }) {
   const { store } = ui;
   if (comparison === null) return <div style={{ minHeight: px((ROW * (ROWS + 1) + 60) * ui.unit.value) }} />;
   const most = ui.mode.value === "narrow" ? NARROW_ROWS : ROWS;
@@ -42,7 +42,7 @@ export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | n
 }
 
 /** What Python says of the pin; until it does, what the pictures say. */
-function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
+function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Changes | null {
   const [query, key, said] = [store.query.value, store.key.value, store.changes.value];
   if (lost.value || said === null) return said;
   const { layer, batch, head } = comparison.of;
@@ -53,7 +53,7 @@ function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
   return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
 }
 
-function whyNothing({ store, lost }: Lens, pinned: boolean): string {
+function whyNothing({ store, lost }: PlaceSpace, pinned: boolean): string {
   if (!pinned) return "Point at a row to see what changes for it. Click to keep it.";
   if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
   if (store.query.value === null) return "Of a key of a long head the changes are not listed: pin a query.";
@@ -61,9 +61,9 @@ function whyNothing({ store, lost }: Lens, pinned: boolean): string {
 }
 
 interface ListProps {
-  readonly ui: Lens;
+  readonly ui: PlaceSpace;
   readonly found: Changes;
-  readonly comparison: Shown;
+  readonly comparison: ReadyComparison;
   readonly pinned: boolean;
   readonly most: number;
 }

@@ -3,18 +3,18 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { QueryLabels } from "../../components/axis-labels";
 import { mount, part, px, rove, Token, type View } from "../../components/dom";
-import { keyboard } from "../../components/keyboard";
+import { watchKeyboard } from "../../components/keyboard";
 import { countKinds, KindList, type Kinds, Ramp, ticksOf } from "../../components/legend";
 import { Message } from "../../components/message";
 import { isNamed } from "../../components/phrases";
-import { pointing } from "../../components/pointer";
+import { createPointer } from "../../components/pointer";
 import { Rings, ZoomHint } from "../../components/rings";
 import type { Grid, Picture } from "../../contract/decode";
 import { isSigned, legendOf } from "../../contract/stages";
-import { merged, PARTS, type Part, type Places, type Shown, spanOf } from "../../data/comparison";
+import { mergedGrid, PARTS, type Part, type Places, type ReadyComparison, sharedRange } from "../../data/comparison";
 import type { Bin } from "../../data/matrix";
 import { foldGrid, paint } from "../../draw/cells";
-import { type Brush, makeBrush } from "../../draw/color-mapper";
+import { type ColorMapper, makeColorMapper } from "../../draw/color-mapper";
 import { cellOf } from "../../geometry/cell-grid";
 import { createPlot, type Plot } from "../../state/plot";
 import type { Store } from "../../state/store";
@@ -23,7 +23,7 @@ import { count, listNumber, signed } from "../../text/format";
 import { fade, pictureCanvas } from "../heatmap/heatmap";
 import { ChangeList } from "./changes";
 import { GAP, isBeside, layoutCompare } from "./layout";
-import { askChange, type Lens, lensOf } from "./place-space";
+import { askChange, type PlaceSpace, placeSpaceOf } from "./place-space";
 
 const LEAST_WIDTH = 640; // of the list, however small the pictures are
 const NAMES = { a: "picture", b: "picture-b", change: "picture-change" } as const;
@@ -35,12 +35,12 @@ export function compare(outer: Ui): View {
     const found = outer.store.comparison.value;
     return found !== null && found.error === null ? found : null;
   });
-  const ui = lensOf(outer, comparison);
+  const ui = placeSpaceOf(outer, comparison);
   const { store, stop } = ui;
   const single = signal<Part>("a"); // where only one picture has room
   const plot = createPlot(ui, layoutCompare, false);
   const grids = gridsOf(comparison, plot);
-  const brushes = brushesOf(outer, comparison, grids);
+  const mappers = mappersOf(outer, comparison, grids);
 
   const figure = part("aw-figure");
   const live = part("aw-visually-hidden");
@@ -56,8 +56,8 @@ export function compare(outer: Ui): View {
     const canvas = pictureCanvas(NAMES[name]);
     const over = part("aw-over");
     frame.append(canvas, over);
-    const pointer = pointing(ui, plot, canvas, { first: name === "a", peakIn: askPeak });
-    keyboard(ui, plot, canvas, pointer);
+    const pointer = createPointer(ui, plot, canvas, { first: name === "a", peakIn: askPeak });
+    watchKeyboard(ui, plot, canvas, pointer);
     const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
     return { name, frame, canvas, over, pointer, rings };
   });
@@ -76,7 +76,7 @@ export function compare(outer: Ui): View {
       only={isBeside(ui.mode.value) ? null : single.value}
       comparison={comparison.value}
       grids={grids.value}
-      brushes={brushes.value}
+      mappers={mappers.value}
     />
   ));
   const list = mount(part("aw-panel aw-changes", "panel"), () => <ChangeList ui={ui} comparison={comparison.value} />);
@@ -123,23 +123,23 @@ export function compare(outer: Ui): View {
 
   function draw(): void {
     const at = plot.figure.value;
-    const lattice = plot.lattice.value;
+    const cellGrid = plot.cellGrid.value;
     const of = comparison.value;
     const drawn = grids.value;
     const both = ui.paints.value;
-    if (at === null || lattice === null || of === null || drawn === null || both === null) return;
+    if (at === null || cellGrid === null || of === null || drawn === null || both === null) return;
     const now = [of, ui.paints.value, store.color_scale.value, store.color_range.value];
     const another = last.length > 0 && now.some((value, index) => value !== last[index]);
     last = now;
-    const { rows, columns } = lattice;
+    const { rows, columns } = cellGrid;
     for (const { name, frame, canvas, over } of pictures) {
-      const brush = brushes.value?.[name];
-      if (brush === undefined) continue;
+      const mapper = mappers.value?.[name];
+      if (mapper === undefined) continue;
       if (another && !frame.hidden) fade(canvas, over);
       paint(canvas, {
         grid: drawn[name],
-        brush,
-        paints: brush.signed ? both.diverging : both.sequential,
+        mapper,
+        paints: mapper.signed ? both.diverging : both.sequential,
         stage: of.of.stage,
         cellWidth: columns.cell,
         cellHeight: rows.cell,
@@ -174,10 +174,10 @@ export function compare(outer: Ui): View {
 // --- what is drawn -------------------------------------------------------------------------------------------------------------
 
 type Grids = { readonly [K in Part]: Grid };
-type Brushes = { readonly [K in Part]: Brush };
+type Mappers = { readonly [K in Part]: ColorMapper };
 
 /** The cells that are drawn: folded where the screen has fewer pixels, changes by their size. */
-function gridsOf(comparison: ReadonlySignal<Shown | null>, plot: Plot): ReadonlySignal<Grids | null> {
+function gridsOf(comparison: ReadonlySignal<ReadyComparison | null>, plot: Plot): ReadonlySignal<Grids | null> {
   return computed(() => {
     const of = comparison.value;
     const scale = plot.scale.value;
@@ -193,25 +193,31 @@ function gridsOf(comparison: ReadonlySignal<Shown | null>, plot: Plot): Readonly
 }
 
 /** One scale for A and B, and one of its own, symmetric, for their difference. */
-function brushesOf(
+function mappersOf(
   { store }: Ui,
-  comparison: ReadonlySignal<Shown | null>,
+  comparison: ReadonlySignal<ReadyComparison | null>,
   grids: ReadonlySignal<Grids | null>,
-): ReadonlySignal<Brushes | null> {
+): ReadonlySignal<Mappers | null> {
   return computed(() => {
     const of = comparison.value;
     const drawn = grids.value;
     if (of === null || drawn === null) return null;
     const { a, b, change } = of.pictures;
     const range = store.color_range.value;
-    const together = range === "row" ? merged(drawn.a, drawn.b) : drawn.a;
-    const sides = makeBrush({ ...a, ...spanOf(a, b) }, together, isSigned(of.of.stage), store.color_scale.value, range);
+    const together = range === "row" ? mergedGrid(drawn.a, drawn.b) : drawn.a;
+    const sides = makeColorMapper(
+      { ...a, ...sharedRange(a, b) },
+      together,
+      isSigned(of.of.stage),
+      store.color_scale.value,
+      range,
+    );
     const own = Array.isArray(range) ? "head" : range; // a range of one's own is one of the numbers, not of changes
-    return { a: sides, b: sides, change: makeBrush(change, drawn.change, true, "linear", own) };
+    return { a: sides, b: sides, change: makeColorMapper(change, drawn.change, true, "linear", own) };
   });
 }
 
-function nameOf({ store }: Ui, { of, against, queries, keys }: Shown, name: Part): string {
+function nameOf({ store }: Ui, { of, against, queries, keys }: ReadyComparison, name: Part): string {
   const layers = store.facts.value.layers.length > 1 ? `layer ${of.layer}, ` : "";
   const size = `${count(queries.length)} queries by ${count(keys.length)} keys`;
   const sides = { a: store.sides.value?.[0] ?? "A", b: against };
@@ -220,7 +226,7 @@ function nameOf({ store }: Ui, { of, against, queries, keys }: Shown, name: Part
 }
 
 /** The pinned pair for those who hear it. */
-function spoken({ store, pinned, changed }: Lens): string {
+function spoken({ store, pinned, changed }: PlaceSpace): string {
   const now = changed.value;
   if (pinned.value === null || now === null || now.query !== store.query.value || now.key !== store.key.value)
     return "";
@@ -240,7 +246,7 @@ function Heads({
   ui: Ui;
   plot: Plot;
   single: { value: Part };
-  comparison: Shown | null;
+  comparison: ReadyComparison | null;
 }) {
   const at = plot.figure.value;
   if (at === null || comparison === null) return null;
@@ -304,8 +310,8 @@ const PILL = 6.5; // pixels a character, about: only to keep pills inside
 function KeyPins({ ui, plot, left }: { ui: Ui; plot: Plot; left: number }) {
   const { store } = ui;
   const at = plot.figure.value;
-  const lattice = plot.lattice.value;
-  if (at === null || lattice === null) return null;
+  const cellGrid = plot.cellGrid.value;
+  if (at === null || cellGrid === null) return null;
   const unit = ui.unit.value;
   const pinned = store.key.value;
   const hover = ui.hover.value;
@@ -344,7 +350,7 @@ function KeyPins({ ui, plot, left }: { ui: Ui; plot: Plot; left: number }) {
   const apart =
     pinned === null ||
     pointed === null ||
-    lattice.columns.cell * Math.abs(cellOf(lattice.columns, pinned) - cellOf(lattice.columns, pointed)) > 90 * unit;
+    cellGrid.columns.cell * Math.abs(cellOf(cellGrid.columns, pinned) - cellOf(cellGrid.columns, pointed)) > 90 * unit;
   return (
     <>
       {pinned !== null && label(pinned, true)}
@@ -360,16 +366,16 @@ interface LegendProps {
   /** The one picture that is shown, if it is one. */
   readonly only: Part | null;
   readonly plot: Plot;
-  readonly comparison: Shown | null;
+  readonly comparison: ReadyComparison | null;
   readonly grids: Grids | null;
-  readonly brushes: Brushes | null;
+  readonly mappers: Mappers | null;
 }
 
-function Legend({ ui, plot, only, comparison, grids, brushes }: LegendProps) {
+function Legend({ ui, plot, only, comparison, grids, mappers }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;
   const both = ui.paints.value;
-  if (at === null || comparison === null || grids === null || brushes === null || both === null) return null;
+  if (at === null || comparison === null || grids === null || mappers === null || both === null) return null;
   const { stage, pool } = comparison.of;
   const beside = isBeside(ui.mode.value);
   const columns = {
@@ -380,8 +386,8 @@ function Legend({ ui, plot, only, comparison, grids, brushes }: LegendProps) {
   const scale = plot.scale.value;
   const pooled = scale !== null && scale.queries * scale.keys > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
-  const kinds = sumOf(countKinds(grids.a, brushes.a), countKinds(grids.b, brushes.b));
-  const sides = brushes.a.signed ? both.diverging : both.sequential;
+  const kinds = sumOf(countKinds(grids.a, mappers.a), countKinds(grids.b, mappers.b));
+  const sides = mappers.a.signed ? both.diverging : both.sequential;
   const every = comparison.pictures.a.sampled?.every ?? 1;
   const bins = pooled && `${count(every > 1 ? 1 : scale.queries)} × ${count(scale.keys)} cells`;
   const range = store.color_range.value;
@@ -394,14 +400,14 @@ function Legend({ ui, plot, only, comparison, grids, brushes }: LegendProps) {
           <div class="aw-ramp">
             <span>
               {legendOf(stage)}
-              {brushes.a.log ? ", log" : ""}
+              {mappers.a.log ? ", log" : ""}
             </span>
-            <Ramp paints={sides} ticks={ticksOf(brushes.a, stage)} mark={null} />
+            <Ramp paints={sides} ticks={ticksOf(mappers.a, stage)} mark={null} />
           </div>
         </div>
       )}
       <div class="aw-compare-key aw-kinds">
-        <KindList {...{ kinds, stage, cells }} brush={brushes.a} paints={sides} />
+        <KindList {...{ kinds, stage, cells }} mapper={mappers.a} paints={sides} />
         {range === "row" && <span>each row on its own range, the same in A and B</span>}
         {pooled && (
           <span>
@@ -416,7 +422,7 @@ function Legend({ ui, plot, only, comparison, grids, brushes }: LegendProps) {
           <div class="aw-ramp">
             <span>Change</span>
             {changes ? (
-              <Ramp paints={both.diverging} ticks={ticksOf(brushes.change, stage)} mark={null} />
+              <Ramp paints={both.diverging} ticks={ticksOf(mappers.change, stage)} mark={null} />
             ) : (
               <span>none</span>
             )}
@@ -434,7 +440,7 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
 }
 
 /** What is not compared, or not labelled: "left out: 2 queries of A, 3 of B". */
-function onlyText({ queries, keys }: Shown, { facts }: Store): string | null {
+function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string | null {
   const some = (n: number, [one, many]: readonly [string, string], side: string) =>
     n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];
   const text = (what: readonly [string, string], { only: [a, b] }: Places) => [

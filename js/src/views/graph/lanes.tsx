@@ -1,6 +1,6 @@
 /** The graph's columns: tokens, gaps where tokens are folded away, bars by head with their mean, the heads' legend. */
 
-import { pinLine } from "../../components/axis-labels";
+import { pinRowOrColumn } from "../../components/axis-labels";
 import { px } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
@@ -220,7 +220,7 @@ function GraphLabel(props: GraphLabelProps) {
         ui.hover.value = null;
       }}
       onPointerDown={(event: PointerEvent) => event.preventDefault()}
-      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+      onClick={(event: MouseEvent) => pinRowOrColumn(ui, side, index, event.shiftKey)}
     >
       <bdi>{text}</bdi>
       {label.subscript !== "" && <sub>{label.subscript}</sub>}

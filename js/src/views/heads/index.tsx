@@ -5,13 +5,13 @@ import { mount, part, px, type View } from "../../components/dom";
 import { Message } from "../../components/message";
 import {
   cornerOf,
+  type HeadMetric,
   type HeadOf,
+  type HeadsLayout,
   layoutHeads,
-  type Measured,
   metricText,
   nameOf,
   placeAt,
-  type Sheet,
   type Survey,
   stepFrom,
 } from "../../data/survey";
@@ -35,7 +35,7 @@ export function heads(ui: Ui): View {
   live.setAttribute("aria-live", "polite");
   const scrolled = signal(0);
 
-  const sheet = computed<Sheet | null>(() => {
+  const layout = computed<HeadsLayout | null>(() => {
     const survey = store.survey.value;
     if (survey === null || ui.width.value === 0) return null;
     return layoutHeads(survey, store.order.value, Math.min(ui.width.value, 1280 * ui.unit.value), ui.unit.value);
@@ -53,14 +53,14 @@ export function heads(ui: Ui): View {
 
   const views = [
     mount(part("aw-prompt"), () => <Caption ui={ui} metric={metric.value} />),
-    mount(part("aw-heads-names"), () => <Names ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
-    mount(part("aw-heads-layers"), () => <LayerNames ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
+    mount(part("aw-heads-names"), () => <Names ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />),
+    mount(part("aw-heads-layers"), () => <LayerNames ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />),
     mount(part("aw-heads-card"), () => (
-      <HeadCard ui={ui} sheet={sheet.value} place={described.value} scrolled={scrolled.value} />
+      <HeadCard ui={ui} layout={layout.value} place={described.value} scrolled={scrolled.value} />
     )),
     mount(part("aw-problem"), () => <Problem survey={store.survey.value} ui={ui} />),
     mount(part("aw-heads-marks"), () => (
-      <Marks survey={store.survey.value} sheet={sheet.value} selected={selected.value} pointed={pointed.value} />
+      <Marks survey={store.survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
     )),
   ];
   const [caption, names, layers, card, problem, marks] = views as [View, View, View, View, View, View];
@@ -76,7 +76,7 @@ export function heads(ui: Ui): View {
   const detail = signal(0); // grows as larger pictures come
   const ends = [
     effect(() => {
-      const at = sheet.value;
+      const at = layout.value;
       if (at === null) return;
       Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
       board.style.width = px(at.width);
@@ -91,11 +91,11 @@ export function heads(ui: Ui): View {
       ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
     }),
     effect(() => {
-      const [at, survey, paints] = [sheet.value, store.survey.value, ui.paints.value?.sequential];
+      const [at, survey, paints] = [layout.value, store.survey.value, ui.paints.value?.sequential];
       void detail.value;
       void ui.theme.value;
       if (at === null || survey === null || !paints) return;
-      drawHeads(canvas, { sheet: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas });
+      drawHeads(canvas, { layout: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas });
     }),
     effect(() => {
       const survey = store.survey.value;
@@ -106,11 +106,11 @@ export function heads(ui: Ui): View {
     effect(() => {
       live.textContent = spoken(store.survey.value, pointed.value, metric.value);
     }),
-    moreDetail(ui, { canvas, sheet, atlas, arrived: () => detail.value++ }),
+    moreDetail(ui, { canvas, layout, atlas, arrived: () => detail.value++ }),
   ];
 
   const under = (event: MouseEvent): number => {
-    const at = sheet.value;
+    const at = layout.value;
     if (at === null) return -1;
     const box = canvas.getBoundingClientRect();
     return placeAt(at, event.clientX - box.left, event.clientY - box.top);
@@ -139,7 +139,7 @@ export function heads(ui: Ui): View {
   canvas.addEventListener(
     "keydown",
     (event) => {
-      const at = sheet.value;
+      const at = layout.value;
       if (at === null || event.ctrlKey || event.metaKey || event.altKey) return;
       const from = pointed.peek() >= 0 ? pointed.peek() : selected.peek();
       if (from < 0) return;
@@ -180,19 +180,19 @@ export function heads(ui: Ui): View {
   };
 }
 
-function stepToEnd(sheet: Sheet, place: number): number {
+function stepToEnd(layout: HeadsLayout, place: number): number {
   let at = place;
-  for (let next = stepFrom(sheet, at, 1, 0); next !== at; next = stepFrom(sheet, at, 1, 0)) at = next;
+  for (let next = stepFrom(layout, at, 1, 0); next !== at; next = stepFrom(layout, at, 1, 0)) at = next;
   return at;
 }
 
 /** Scroll, across only, so that a head is in view. */
-function follow(scroller: HTMLElement, sheet: Sheet, place: number): void {
+function follow(scroller: HTMLElement, layout: HeadsLayout, place: number): void {
   if (place < 0) return;
-  const { x } = cornerOf(sheet, place);
+  const { x } = cornerOf(layout, place);
   const room = scroller.clientWidth;
-  if (x < scroller.scrollLeft) scroller.scrollLeft = x - sheet.margin;
-  else if (x + sheet.size > scroller.scrollLeft + room) scroller.scrollLeft = x + sheet.size + sheet.margin - room;
+  if (x < scroller.scrollLeft) scroller.scrollLeft = x - layout.margin;
+  else if (x + layout.size > scroller.scrollLeft + room) scroller.scrollLeft = x + layout.size + layout.margin - room;
 }
 
 function styleOf(ui: Ui) {
@@ -213,30 +213,30 @@ function styleOf(ui: Ui) {
 
 interface MarksProps {
   readonly survey: Survey | null;
-  readonly sheet: Sheet | null;
+  readonly layout: HeadsLayout | null;
   /** Places; -1 for none. */
   readonly selected: number;
   readonly pointed: number;
 }
 
 /** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
-function Marks({ survey, sheet, selected, pointed }: MarksProps) {
-  if (survey === null || sheet === null) return null;
+function Marks({ survey, layout, selected, pointed }: MarksProps) {
+  if (survey === null || layout === null) return null;
   const around = (place: number) => {
-    const { x, y } = cornerOf(sheet, place);
-    const out = sheet.bars ? 1 : 0;
+    const { x, y } = cornerOf(layout, place);
+    const out = layout.bars ? 1 : 0;
     return (
       <div
         key={place}
-        style={{ transform: `translate(${x}px, ${y}px)`, width: px(sheet.size), height: px(sheet.size) }}
+        style={{ transform: `translate(${x}px, ${y}px)`, width: px(layout.size), height: px(layout.size) }}
       >
         <i
           class="aw-ring"
           data-pinned={place === selected || undefined}
-          data-small={!sheet.bars || undefined}
+          data-small={!layout.bars || undefined}
           style={{ inset: px(-out) }}
         />
-        {sheet.named && <b>{nameOf(survey, place)}</b>}
+        {layout.named && <b>{nameOf(survey, place)}</b>}
       </div>
     );
   };
@@ -249,7 +249,7 @@ function Marks({ survey, sheet, selected, pointed }: MarksProps) {
 }
 
 /** How to read what is below. */
-function Caption({ ui, metric }: { ui: Ui; metric: Measured | null }) {
+function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
   if (survey === null) return <>The kernel computes all heads when this view opens.</>;
@@ -282,7 +282,7 @@ function isDense(ui: Ui): boolean {
   return survey !== null && !layoutHeads(survey, ui.store.order.value, width, ui.unit.value).bars;
 }
 
-function rangeOf({ kind, high }: Measured): string {
+function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
   return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
@@ -293,7 +293,7 @@ function sizeOf({ layers, heads }: Survey): string {
   return `${layers.length} ${layers.length === 1 ? "layer" : "layers"} by ${layers[0]?.heads ?? 0} heads`;
 }
 
-function spoken(survey: Survey | null, place: number, metric: Measured | null): string {
+function spoken(survey: Survey | null, place: number, metric: HeadMetric | null): string {
   const at = survey?.heads[place];
   if (at === undefined) return "";
   const number =
@@ -303,27 +303,27 @@ function spoken(survey: Survey | null, place: number, metric: Measured | null): 
 
 interface NamesProps {
   readonly ui: Ui;
-  readonly sheet: Sheet | null;
+  readonly layout: HeadsLayout | null;
   readonly pointed: HeadOf | null;
 }
 
 /** Numbers above the columns; a line below those that share a key/value head, where that is so in all layers. */
-function Names({ ui, sheet, pointed }: NamesProps) {
+function Names({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
-  if (sheet === null || survey === null || sheet.top === 0) return null;
+  if (layout === null || survey === null || layout.top === 0) return null;
   const now = pointed ?? { layer: ui.store.layer.value, head: ui.store.head.value };
   const [first] = survey.layers;
   const alike = survey.layers.every(({ heads, groups }) => heads === first?.heads && groups === first?.groups);
   const shared = alike && first !== undefined && first.groups < first.heads ? first.heads / first.groups : 0;
-  const every = sheet.across >= 22 * ui.unit.value ? 1 : 4;
+  const every = layout.across >= 22 * ui.unit.value ? 1 : 4;
   return (
-    <div style={{ height: px(sheet.top) }}>
-      {Array.from({ length: sheet.columns }, (_, head) =>
+    <div style={{ height: px(layout.top) }}>
+      {Array.from({ length: layout.columns }, (_, head) =>
         head % every === 0 || head === now.head ? (
           <span
             key={head}
             data-now={head === now.head || undefined}
-            style={{ left: px(sheet.margin + head * sheet.across), width: px(sheet.size) }}
+            style={{ left: px(layout.margin + head * layout.across), width: px(layout.size) }}
           >
             {head}
           </span>
@@ -335,8 +335,8 @@ function Names({ ui, sheet, pointed }: NamesProps) {
             key={group}
             title={`key/value head ${group}`}
             style={{
-              left: px(sheet.margin + group * shared * sheet.across),
-              width: px((shared - 1) * sheet.across + sheet.size),
+              left: px(layout.margin + group * shared * layout.across),
+              width: px((shared - 1) * layout.across + layout.size),
             }}
           />
         ))}
@@ -344,9 +344,9 @@ function Names({ ui, sheet, pointed }: NamesProps) {
   );
 }
 
-function LayerNames({ ui, sheet, pointed }: NamesProps) {
+function LayerNames({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
-  if (sheet === null || survey === null || sheet.left === 0) return null;
+  if (layout === null || survey === null || layout.left === 0) return null;
   const now = (pointed ?? { layer: ui.store.layer.value }).layer;
   const names = ui.store.facts.value.layers;
   return (
@@ -356,7 +356,7 @@ function LayerNames({ ui, sheet, pointed }: NamesProps) {
           key={layer}
           title={names[layer]}
           data-now={layer === now || undefined}
-          style={{ top: px(sheet.margin + layer * sheet.down), lineHeight: px(sheet.size) }}
+          style={{ top: px(layout.margin + layer * layout.down), lineHeight: px(layout.size) }}
         >
           {layer}
         </span>

@@ -55,14 +55,14 @@ export function canCombine({ store }: Ui): boolean {
 
 const HOW = { none: "one", mean: "mean", max: "maximum" } as const;
 
-export function togetherName({ store }: Ui): string {
+export function combineName({ store }: Ui): string {
   const how = store.combine.value ?? "none";
   const heads = store.shownHeads.value.length;
   if (how === "none") return store.view.value === "graph" && heads > 1 ? "each" : HOW.none;
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
-export function togetherSection({ store }: Ui, title?: string): Section {
+export function combineSection({ store }: Ui, title?: string): Section {
   return {
     ...(title ? { title } : {}),
     value: store.combine.value ?? "none",

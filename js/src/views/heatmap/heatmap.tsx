@@ -3,9 +3,9 @@
 import { effect, signal } from "@preact/signals-core";
 import { KeyLabels, QueryLabels } from "../../components/axis-labels";
 import { mount, part, px, type View } from "../../components/dom";
-import { keyboard } from "../../components/keyboard";
+import { watchKeyboard } from "../../components/keyboard";
 import { headWords, numberOf } from "../../components/phrases";
-import { pointing } from "../../components/pointer";
+import { createPointer } from "../../components/pointer";
 import { ExactTo, Readout, Rings, ZoomHint } from "../../components/rings";
 import { BLOCKED, type Picture } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
@@ -13,12 +13,12 @@ import type { Bin } from "../../data/matrix";
 import { paint } from "../../draw/cells";
 import type { Span } from "../../geometry/viewport";
 import { createPlot, inView, type Plot } from "../../state/plot";
-import { isCurrent, patchSource, steady } from "../../state/queries";
-import { isOf } from "../../state/store";
+import { isCurrent, patchSource, stableComputed } from "../../state/queries";
+import { isOf } from "../../state/store-pictures";
 import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
-import { paintMosaic, Rasters } from "./tile-compositor";
+import { paintTiles, TileRasters } from "./tile-compositor";
 
 export interface Heatmap extends View {
   readonly plot: Plot;
@@ -38,8 +38,8 @@ export function heatmap(ui: Ui): Heatmap {
   live.setAttribute("aria-live", "polite");
   frame.append(canvas, over);
 
-  const pointer = pointing(ui, plot, canvas);
-  keyboard(ui, plot, canvas, pointer);
+  const pointer = createPointer(ui, plot, canvas);
+  watchKeyboard(ui, plot, canvas, pointer);
   const parts = [
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
@@ -53,17 +53,17 @@ export function heatmap(ui: Ui): Heatmap {
   const patch = patchSource(
     store,
     kernel,
-    steady<Bin>(() => {
-      const lattice = plot.lattice.value;
-      if (lattice === null || !plot.numbersFit.value || plot.flying.value) return null;
-      const { rows, columns } = inView(lattice);
-      return { queries: inBlocks(rows, lattice.rows.total), keys: inBlocks(columns, lattice.columns.total) };
+    stableComputed<Bin>(() => {
+      const cellGrid = plot.cellGrid.value;
+      if (cellGrid === null || !plot.numbersFit.value || plot.flying.value) return null;
+      const { rows, columns } = inView(cellGrid);
+      return { queries: inBlocks(rows, cellGrid.rows.total), keys: inBlocks(columns, cellGrid.columns.total) };
     }),
     stop,
   );
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
 
-  const rasters = new Rasters();
+  const rasters = new TileRasters();
   const tick = signal(0);
   let frameAsked = 0;
   let last: Drawn | null = null;
@@ -95,19 +95,19 @@ export function heatmap(ui: Ui): Heatmap {
 
   function draw(): void {
     const figure = plot.figure.value;
-    const lattice = plot.lattice.value;
-    const brush = plot.brush.value;
+    const cellGrid = plot.cellGrid.value;
+    const mapper = plot.mapper.value;
     const both = ui.paints.value;
     const picture = store.picture.value;
-    if (figure === null || lattice === null || brush === null || both === null || picture === null) return;
-    const paints = brush.signed ? both.diverging : both.sequential;
+    if (figure === null || cellGrid === null || mapper === null || both === null || picture === null) return;
+    const paints = mapper.signed ? both.diverging : both.sequential;
     const { color_scale, color_range } = store;
     const now = { picture, look: [color_scale.value, color_range.value, both] };
     if (last !== null && isAnother(last, now)) fade(canvas, over);
     last = now;
-    const { rows, columns } = lattice;
+    const { rows, columns } = cellGrid;
     const scene = {
-      brush,
+      mapper,
       paints,
       stage: picture.of.stage,
       width: figure.width,
@@ -119,7 +119,7 @@ export function heatmap(ui: Ui): Heatmap {
       patch: patch.value,
     };
     const grid = plot.grid.value;
-    if (lattice.levels === null && grid !== null) {
+    if (cellGrid.levels === null && grid !== null) {
       const viewport = { k: 1, x: columns.offset, y: rows.offset };
       paint(canvas, {
         ...scene,
@@ -135,7 +135,7 @@ export function heatmap(ui: Ui): Heatmap {
       void tick.value;
       const of = plot.tilesOf.value;
       const clock = isStill() ? Number.POSITIVE_INFINITY : performance.now();
-      const painted = paintMosaic(canvas, { ...scene, picture, lattice, tiles: store.tiles, of, rasters, now: clock });
+      const painted = paintTiles(canvas, { ...scene, picture, cellGrid, tiles: store.tiles, of, rasters, now: clock });
       plot.every.value = painted.every;
       if (painted.fading && frameAsked === 0) {
         frameAsked = requestAnimationFrame(() => {
@@ -157,7 +157,7 @@ export function heatmap(ui: Ui): Heatmap {
       pointer.dispose();
       rasters.dispose();
       ui.window.value = null;
-      ui.travel.value = null;
+      ui.destination.value = null;
     },
   };
 }

@@ -14,7 +14,7 @@ const ROW = 22;
 const SUMS = 54;
 const LEGEND_LEAST = 420;
 
-export function matrix(ui: Ui): View {
+export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");
   const picture = heatmap(ui);

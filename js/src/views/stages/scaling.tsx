@@ -8,7 +8,7 @@ import { Asked, headOf, sentence } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
 import type { Figure } from "../../contract/messages";
 import type { CostStep, Reply, SweepStep } from "../../contract/requests";
-import { numberOf, type Small, vector } from "../../data/stage-data";
+import { numberOf, type SmallPicture, vector } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 
@@ -29,14 +29,14 @@ function widthOf(ui: Ui): number {
 
 // Scaling.
 
-interface Spread extends Omit<Reply<"spread">, "rows"> {
+interface Variances extends Omit<Reply<"spread">, "rows"> {
   readonly rows: Record<"entropy" | "peak" | "sensitivity" | "allowed", Float32Array>;
 }
 
-async function readSpread(reply: Reply<"spread">): Promise<Spread> {
+async function readVariances(reply: Reply<"spread">): Promise<Variances> {
   const names = ["entropy", "peak", "sensitivity", "allowed"] as const;
   const rows = await Promise.all(names.map((name) => vector(reply.rows[name], reply.buffers)));
-  return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Spread["rows"] };
+  return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Variances["rows"] };
 }
 
 export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
@@ -48,16 +48,16 @@ export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
         kind="spread"
         body={body}
         of={key}
-        read={readSpread}
+        read={readVariances}
         tall={180}
-        draw={(found) => <Spreads ui={ui} found={found} />}
+        draw={(found) => <VarianceTable ui={ui} found={found} />}
       />
       <Sweep ui={ui} own={own} />
     </>
   );
 }
 
-function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
+function VarianceTable({ ui, found }: { ui: Ui; found: Variances }) {
   const { theory, scale, every, rows, means } = found;
   const query = ui.store.query.value;
   const wide = widthOf(ui);
@@ -169,12 +169,12 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
 // The sweep of d_k.
 
 interface Swept extends Omit<SweepStep, "weights" | "unscaled_weights"> {
-  readonly scaled: Small;
-  readonly raw: Small;
+  readonly scaled: SmallPicture;
+  readonly raw: SmallPicture;
 }
 
 async function readSweep(reply: Reply<"sweep">): Promise<{ own: boolean; steps: Swept[] }> {
-  const corner = async (envelope: SweepStep["weights"]): Promise<Small> => {
+  const corner = async (envelope: SweepStep["weights"]): Promise<SmallPicture> => {
     const grid = await decodeGrid(envelope, null, reply.buffers);
     const high = grid.values.reduce((a, b) => Math.max(a, b), 0);
     return { stage: "weights", grid, queryBin: 1, keyBin: 1, low: 0, high, every: 1 };
