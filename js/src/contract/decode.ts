@@ -180,14 +180,15 @@ export async function decodeTile(
   size: { queries: number; keys: number },
   buffers: readonly Bytes[] = [],
 ): Promise<Tile> {
-  const { tile, every, first, values } = message;
+  const { every, first, values } = message;
+  const tile: TileAddress = message.tile;
   if (!Array.isArray(tile) || tile.length !== 4 || !tile.every((part) => Number.isInteger(part) && part >= 0)) {
     throw new Error(`tile must be two levels, a row and a column, got ${JSON.stringify(tile)}`);
   }
   if (!Number.isInteger(every) || every < 1 || !Number.isInteger(first) || first < 0) {
     throw new Error(`a tile's rows must be every 1, 2, … from 0, 1, … on, got ${every} from ${first}`);
   }
-  const [rowLevel, columnLevel, row, column] = tile as unknown as TileAddress;
+  const [rowLevel, columnLevel, row, column] = tile;
   const cells = (total: number, level: number, at: number) => Math.min(TILE, Math.ceil(total / 2 ** level) - at * TILE);
   const wanted = [cells(size.queries, rowLevel, row), cells(size.keys, columnLevel, column)];
   const [rows, columns] = matrixShape(values?.shape ?? []);

@@ -102,9 +102,11 @@ const NAMES = [
 ] as const;
 
 function numbersOf(message: PairNumbers): Numbers {
-  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])]));
+  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])])) as {
+    [K in (typeof NAMES)[number]]: number | null;
+  };
   const effects = message.effects.map((effect) => ({ ...effect, adds: numberOf(effect.adds) }));
-  return { ...numbers, allowed: message.allowed, effects } as unknown as Numbers;
+  return { ...numbers, allowed: message.allowed, effects };
 }
 
 export function numberOf(figure: Figure): number | null {

@@ -126,7 +126,8 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     saved,
     sent,
     fromPython(changes) {
-      const names = (Object.keys(changes) as TraitName[]).filter((name) => write(name, changes[name] as never));
+      const writeOne = <K extends TraitName>(name: K) => write(name, changes[name] as Traits[K]);
+      const names = (Object.keys(changes) as TraitName[]).filter((name) => writeOne(name));
       for (const name of names) emit(`change:${name}`, undefined, traits[name]);
     },
     tell(message) {

@@ -28,8 +28,8 @@ export function frame(ui: Ui): View {
   const body = part("aw-body");
   const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
-  const views = [title, tools, pick, problem, notice(ui), status(ui)];
-  const [, , , , notes, line] = views as [View, View, View, View, View, View];
+  const notes = notice(ui);
+  const line = status(ui);
   body.append(stage, problem.node);
   node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
 
@@ -67,7 +67,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of views) view.dispose();
+      for (const view of [title, tools, pick, problem, notes, line]) view.dispose();
     },
   };
 }

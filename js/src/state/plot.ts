@@ -71,9 +71,41 @@ export interface Plot {
 /** `layout` places the picture; one that is not `tiled` has nothing finer than its own cells. */
 export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const { store } = ui;
-  const viewport = signal<Viewport>(WHOLE);
   const flying = signal(false);
-  const every = signal(1);
+  const geometry = plotGeometry(ui, layout, tiled);
+  const { cellGrid } = geometry;
+  const of = computed(() => {
+    const picture = store.picture.value;
+    return picture === null ? "" : tilesOf(picture.of, store.facts.value.version);
+  });
+  return {
+    ...geometry,
+    ...drawnCells(ui, geometry),
+    flying,
+    tilesOf: of,
+    wanted: computed(() => {
+      const picture = store.picture.value;
+      if (cellGrid.value === null || cellGrid.value.levels === null || flying.value || picture === null) return null;
+      return { picture, of: of.value, tiles: tilesInView(cellGrid.value) };
+    }),
+    window: stableComputed<Window>(() => {
+      if (cellGrid.value === null) return null;
+      const { rows, columns } = cellGrid.value;
+      const queries = placesInView(rows);
+      const keys = placesInView(columns);
+      const all = (span: Span, total: number) => span.stop - span.start >= total;
+      if (all(queries, rows.total) && all(keys, columns.total)) return null;
+      return { queries, keys, cellWidth: columns.pitch, cellHeight: rows.pitch };
+    }),
+    every: signal(1),
+    ...cellLookUp(ui, cellGrid, of),
+  };
+}
+
+/** How large the picture is drawn, and which cells at the zoom in force. */
+function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
+  const { store } = ui;
+  const viewport = signal<Viewport>(WHOLE);
   const measure = textMeasure(ui);
   /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
   const size = stableComputed<Size>(() => {
@@ -82,17 +114,17 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
       ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns }
       : null;
   });
-  const room = computed(() =>
+  const labels = computed(() =>
     size.value === null ? null : labelRoom(size.value, store.queryLabels.value, store.keyLabels.value, measure.value),
   );
   const figure = computed<Figure | null>(() => {
-    if (size.value === null || room.value === null || ui.width.value === 0) return null;
+    if (size.value === null || labels.value === null || ui.width.value === 0) return null;
     return layout({
       width: ui.width.value,
       mode: ui.mode.value,
       rows: size.value.rows,
       columns: size.value.columns,
-      labels: room.value,
+      labels: labels.value,
       dpr: ui.dpr.value,
       unit: ui.unit.value,
     });
@@ -111,6 +143,12 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
     const pixel = Math.max(rows.cell, columns.cell) < 4 * ui.unit.value;
     return { queries: rows.bin, keys: columns.bin, pixel };
   });
+  return { viewport, measure, figure, reach, cellGrid, scale };
+}
+
+/** The cells that are drawn, their colours, and whether numbers fit into them. */
+function drawnCells(ui: Ui, { figure, cellGrid, scale }: ReturnType<typeof plotGeometry>) {
+  const { store } = ui;
   const grid = computed<Grid | null>(() => {
     const picture = store.picture.value;
     if (picture?.grid == null || scale.value === null || cellGrid.peek()?.levels !== null) return null;
@@ -127,24 +165,12 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
     const { rows, columns } = cellGrid.value;
     return rows.bin * columns.bin === 1 && Math.min(rows.cell, columns.cell) >= NUMBERS_FROM * ui.unit.value;
   });
-  const of = computed(() => {
-    const picture = store.picture.value;
-    return picture === null ? "" : tilesOf(picture.of, store.facts.value.version);
-  });
-  const wanted = computed<WantedTiles | null>(() => {
-    const picture = store.picture.value;
-    if (cellGrid.value === null || cellGrid.value.levels === null || flying.value || picture === null) return null;
-    return { picture, of: of.value, tiles: tilesInView(cellGrid.value) };
-  });
-  const window = stableComputed<Window>(() => {
-    if (cellGrid.value === null) return null;
-    const { rows, columns } = cellGrid.value;
-    const queries = placesInView(rows);
-    const keys = placesInView(columns);
-    const all = (span: Span, total: number) => span.stop - span.start >= total;
-    if (all(queries, rows.total) && all(keys, columns.total)) return null;
-    return { queries, keys, cellWidth: columns.pitch, cellHeight: rows.pitch };
-  });
+  return { grid, mapper, numbersFit };
+}
+
+/** From a drawn cell, or a point of the canvas, to places of the matrix, and back. */
+function cellLookUp(ui: Ui, cellGrid: Plot["cellGrid"], of: ReadonlySignal<TilesOf>) {
+  const { store } = ui;
 
   function bin(row: number, column: number): Bin | null {
     const picture = store.picture.value;
@@ -185,25 +211,7 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
     return boxAt(cellGrid.value, cellOf(rows, query), cellOf(columns, key), ui.dpr.value, ui.unit.value);
   }
 
-  return {
-    figure,
-    viewport,
-    flying,
-    reach,
-    cellGrid,
-    scale,
-    measure,
-    grid,
-    mapper,
-    numbersFit,
-    tilesOf: of,
-    wanted,
-    window,
-    every,
-    bin,
-    under,
-    box,
-  };
+  return { bin, under, box };
 }
 
 /** Cells of the matrix among which the kernel looks for the greatest. */

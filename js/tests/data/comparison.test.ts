@@ -1,6 +1,6 @@
 /** Two attentions side by side: places and positions, ranges, layout, and the view in a page. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { BLOCKED, type Grid, NUMBER } from "../../src/contract/decode";
 import type { ChangesMessage, ComparisonMessage, Envelope } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -35,13 +35,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const FULL: Cells = [
   [0.4, 0.3, 0.2, 0.1],

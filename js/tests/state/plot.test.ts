@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { type CellGrid, cellGridOf, cellOf, placesOf, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
@@ -11,16 +11,9 @@ import { createUi } from "../../src/state/ui";
 import { settle } from "../helpers/page.ts";
 import { resize } from "../helpers/setup.ts";
 import { CAUSAL, type Cells, factsOf, pictureOf, quantised, stateOf, tokensOf, weights } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 async function plotOf(cells: Cells, { width = 900, ...changes }: Partial<Traits> & { width?: number } = {}) {
   const host = createHost(stateOf(cells, changes));

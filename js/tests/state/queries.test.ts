@@ -1,5 +1,5 @@
 import { type Signal, signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
 import type { Sampled } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -35,16 +35,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 const LARGE = weights(300, 300);
 /** Other numbers for each head. */

@@ -1,5 +1,5 @@
 import { signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
 import type { TileAddress } from "../../src/contract/messages";
 import { cellGridOf, centred, reachOf, zoomFor } from "../../src/geometry/cell-grid";
@@ -11,6 +11,7 @@ import { createTileCache, tileSource, tilesInView, tilesOf, type WantedTiles } f
 import { longHead } from "../helpers/long-head.ts";
 import { settle } from "../helpers/page.ts";
 import { asked, random, stateOf } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
 const head = longHead(16_384);
 const size = { queries: head.queries, keys: head.keys };
@@ -136,15 +137,7 @@ describe("the tiles in view", () => {
 });
 
 describe("asking", () => {
-  let end: AbortController;
-  beforeEach(() => {
-    vi.useFakeTimers();
-    end = new AbortController();
-  });
-  afterEach(() => {
-    end.abort();
-    vi.useRealTimers();
-  });
+  const end = endOfTest();
 
   async function asker(answer: (request: HostRequest) => object | Promise<object> = head.answer) {
     const picture = await decodePicture(head.picture());

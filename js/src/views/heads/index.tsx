@@ -1,6 +1,6 @@
 /** All heads of all layers, small: which differ from the others, and in what. Click opens one in the heatmap. */
 
-import { computed, effect, signal } from "@preact/signals-core";
+import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { Message } from "../../components/message";
 import {
@@ -11,21 +11,74 @@ import {
   layoutHeads,
   metricText,
   nameOf,
-  placeAt,
   type Survey,
-  stepFrom,
 } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
+import { watchKeys, watchPointer } from "./input";
 import { wordOf } from "./menus";
+import { type HeadsState, headsState } from "./state";
 
 export function heads(ui: Ui): View {
   const { store, stop } = ui;
+  const state = headsState(ui);
+  const scrolled = signal(0);
+  const parts = partsOf(ui, state, scrolled);
+  const { node, canvas, scroller } = parts;
+
+  const atlas = new Atlas();
+  const detail = signal(0); // grows as larger pictures come
+  const ends = [
+    effect(() => place(ui, state, parts)),
+    effect(() => {
+      const [at, survey, paints] = [state.layout.value, store.survey.value, ui.paints.value?.sequential];
+      void detail.value;
+      void ui.theme.value;
+      if (at === null || survey === null || !paints) return;
+      drawHeads(canvas, { layout: at, survey, metric: state.metric.value, paints, style: styleOf(ui), atlas });
+    }),
+    effect(() => {
+      const survey = store.survey.value;
+      const metric = state.metric.value;
+      const bar = metric === null ? "" : `, ${metric.word.toLowerCase()} below each`;
+      const size = survey === null ? "" : `, ${sizeOf(survey)}`;
+      canvas.setAttribute("aria-label", `Attention heads${size}${bar}`);
+    }),
+    effect(() => {
+      parts.live.textContent = spoken(store.survey.value, state.pointed.value, state.metric.value);
+    }),
+    moreDetail(ui, { canvas, layout: state.layout, atlas, arrived: () => detail.value++ }),
+  ];
+
+  watchPointer(canvas, state, stop);
+  watchKeys(canvas, scroller, state, stop);
+  scroller.addEventListener(
+    "scroll",
+    () => {
+      scrolled.value = scroller.scrollLeft;
+    },
+    { signal: stop },
+  );
+
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      for (const view of parts.views) view.dispose();
+    },
+  };
+}
+
+/** The elements of the view, one in another, and what keeps them up to date. */
+function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: HeadsState, scrolled: Signal<number>) {
+  const { survey } = ui.store;
   const node = part("aw-all-heads");
   const frame = part("aw-heads-frame");
   const scroller = part("aw-heads-scroller");
+  const board = part("aw-heads-board");
+  const pictures = part("aw-heads-pictures");
   const canvas = document.createElement("canvas");
   canvas.dataset.aw = "picture";
   canvas.tabIndex = 0;
@@ -33,166 +86,47 @@ export function heads(ui: Ui): View {
   canvas.setAttribute("aria-roledescription", "grid of heads");
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
-  const scrolled = signal(0);
 
-  const layout = computed<HeadsLayout | null>(() => {
-    const survey = store.survey.value;
-    if (survey === null || ui.width.value === 0) return null;
-    return layoutHeads(survey, store.order.value, Math.min(ui.width.value, 1280 * ui.unit.value), ui.unit.value);
-  });
-  const metric = computed(() => store.survey.value?.metrics.find(({ name }) => name === store.bar.value) ?? null);
-  const placeOf = ({ layer, head }: HeadOf) =>
-    store.survey.value?.heads.findIndex((one) => one.layer === layer && one.head === head) ?? -1;
-  const pointed = computed(() => (ui.pointedHead.value === null ? -1 : placeOf(ui.pointedHead.value)));
-  const selected = computed(() => placeOf({ layer: store.layer.value, head: store.head.value }));
-  /** Where it stands below the pictures there is always one, so that nothing moves. */
-  const described = computed(() => (pointed.value < 0 && ui.mode.value === "narrow" ? selected.value : pointed.value));
-  const point = (place: number) => {
-    ui.pointedHead.value = store.survey.value?.heads[place] ?? null;
-  };
+  const caption = mount(part("aw-prompt"), () => <Caption ui={ui} metric={metric.value} />);
+  const names = mount(part("aw-heads-names"), () => (
+    <Names ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />
+  ));
+  const layers = mount(part("aw-heads-layers"), () => (
+    <LayerNames ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />
+  ));
+  const card = mount(part("aw-heads-card"), () => (
+    <HeadCard ui={ui} layout={layout.value} place={described.value} scrolled={scrolled.value} />
+  ));
+  const problem = mount(part("aw-problem"), () => <Problem survey={survey.value} ui={ui} />);
+  const marks = mount(part("aw-heads-marks"), () => (
+    <Marks survey={survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
+  ));
 
-  const views = [
-    mount(part("aw-prompt"), () => <Caption ui={ui} metric={metric.value} />),
-    mount(part("aw-heads-names"), () => <Names ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />),
-    mount(part("aw-heads-layers"), () => <LayerNames ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />),
-    mount(part("aw-heads-card"), () => (
-      <HeadCard ui={ui} layout={layout.value} place={described.value} scrolled={scrolled.value} />
-    )),
-    mount(part("aw-problem"), () => <Problem survey={store.survey.value} ui={ui} />),
-    mount(part("aw-heads-marks"), () => (
-      <Marks survey={store.survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
-    )),
-  ];
-  const [caption, names, layers, card, problem, marks] = views as [View, View, View, View, View, View];
-  const board = part("aw-heads-board");
-  const pictures = part("aw-heads-pictures");
   pictures.append(canvas, marks.node);
   board.append(names.node, pictures);
   scroller.append(board);
   frame.append(layers.node, scroller, card.node);
   node.append(caption.node, frame, problem.node, live);
-
-  const atlas = new Atlas();
-  const detail = signal(0); // grows as larger pictures come
-  const ends = [
-    effect(() => {
-      const at = layout.value;
-      if (at === null) return;
-      Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
-      board.style.width = px(at.width);
-      frame.style.paddingLeft = px(at.left);
-      scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
-      frame.style.setProperty("--aw-heads-left", px(at.left));
-      // Few rows: the card stands beside a head, and has room to.
-      const survey = store.survey.value;
-      const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
-      frame.style.minHeight = px(tall);
-      layers.node.style.top = px(at.top);
-      ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
-    }),
-    effect(() => {
-      const [at, survey, paints] = [layout.value, store.survey.value, ui.paints.value?.sequential];
-      void detail.value;
-      void ui.theme.value;
-      if (at === null || survey === null || !paints) return;
-      drawHeads(canvas, { layout: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas });
-    }),
-    effect(() => {
-      const survey = store.survey.value;
-      const bar = metric.value === null ? "" : `, ${metric.value.word.toLowerCase()} below each`;
-      const size = survey === null ? "" : `, ${sizeOf(survey)}`;
-      canvas.setAttribute("aria-label", `Attention heads${size}${bar}`);
-    }),
-    effect(() => {
-      live.textContent = spoken(store.survey.value, pointed.value, metric.value);
-    }),
-    moreDetail(ui, { canvas, layout, atlas, arrived: () => detail.value++ }),
-  ];
-
-  const under = (event: MouseEvent): number => {
-    const at = layout.value;
-    if (at === null) return -1;
-    const box = canvas.getBoundingClientRect();
-    return placeAt(at, event.clientX - box.left, event.clientY - box.top);
-  };
-  const open = (place: number) => {
-    const head = store.survey.value?.heads[place];
-    if (head === undefined) return;
-    store.select({ layer: head.layer, head: head.head, heads: [head.head] });
-    store.show({ view: "heatmap" });
-  };
-  const listen = { signal: stop };
-  canvas.addEventListener("pointermove", (event) => event.pointerType !== "touch" && point(under(event)), listen);
-  canvas.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && point(-1), listen);
-  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
-  canvas.addEventListener(
-    "click",
-    (event) => {
-      const place = under(event);
-      // A finger cannot point without touching: the first tap points, the second opens.
-      const isTouch = (event as PointerEvent).pointerType === "touch";
-      if (isTouch && place !== pointed.peek()) point(place);
-      else open(place);
-    },
-    listen,
-  );
-  canvas.addEventListener(
-    "keydown",
-    (event) => {
-      const at = layout.value;
-      if (at === null || event.ctrlKey || event.metaKey || event.altKey) return;
-      const from = pointed.peek() >= 0 ? pointed.peek() : selected.peek();
-      if (from < 0) return;
-      const moves: Record<string, () => void> = {
-        ArrowLeft: () => point(stepFrom(at, from, -1, 0)),
-        ArrowRight: () => point(stepFrom(at, from, 1, 0)),
-        ArrowUp: () => point(stepFrom(at, from, 0, -1)),
-        ArrowDown: () => point(stepFrom(at, from, 0, 1)),
-        Home: () => point(at.at(0, at.where[from]![1])),
-        End: () => point(stepToEnd(at, from)),
-        Enter: () => open(from),
-        " ": () => open(from),
-        Escape: () => point(-1),
-      };
-      const move = moves[event.key];
-      if (move === undefined) return;
-      move();
-      follow(scroller, at, pointed.peek());
-      event.preventDefault();
-      event.stopPropagation();
-    },
-    listen,
-  );
-  scroller.addEventListener(
-    "scroll",
-    () => {
-      scrolled.value = scroller.scrollLeft;
-    },
-    listen,
-  );
-
-  return {
-    node,
-    dispose() {
-      for (const end of ends) end();
-      for (const view of views) view.dispose();
-    },
-  };
+  const views = [caption, names, layers, card, problem, marks];
+  return { node, frame, scroller, board, canvas, live, layers: layers.node, views };
 }
 
-function stepToEnd(layout: HeadsLayout, place: number): number {
-  let at = place;
-  for (let next = stepFrom(layout, at, 1, 0); next !== at; next = stepFrom(layout, at, 1, 0)) at = next;
-  return at;
-}
-
-/** Scroll, across only, so that a head is in view. */
-function follow(scroller: HTMLElement, layout: HeadsLayout, place: number): void {
-  if (place < 0) return;
-  const { x } = cornerOf(layout, place);
-  const room = scroller.clientWidth;
-  if (x < scroller.scrollLeft) scroller.scrollLeft = x - layout.margin;
-  else if (x + layout.size > scroller.scrollLeft + room) scroller.scrollLeft = x + layout.size + layout.margin - room;
+/** Put everything where the layout says. */
+function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>): void {
+  const at = layout.value;
+  if (at === null) return;
+  const { canvas, board, frame, scroller, layers } = parts;
+  Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
+  board.style.width = px(at.width);
+  frame.style.paddingLeft = px(at.left);
+  scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
+  frame.style.setProperty("--aw-heads-left", px(at.left));
+  // Few rows: the card stands beside a head, and has room to.
+  const survey = ui.store.survey.value;
+  const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
+  frame.style.minHeight = px(tall);
+  layers.style.top = px(at.top);
+  ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
 }
 
 function styleOf(ui: Ui) {

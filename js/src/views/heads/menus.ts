@@ -1,23 +1,17 @@
 /** Menus about heads: what is drawn under each, in which order they stand, and whether several are shown as one. */
 
-import { Menu, type Section } from "../../components/menu";
+import type { Section } from "../../components/menu";
 import type { Traits } from "../../contract/traits";
 import type { Metric } from "../../contract/values";
 import { METRICS } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 
-export function HeadsMenus({ ui }: { ui: Ui }) {
-  return (
-    <>
-      <Menu name="Bar" label="Bar" value={briefOf(ui.store.bar.value)} sections={[barSection(ui)]} />
-      <Menu name="Order" label="Order" value={`by ${briefOf(ui.store.order.value)}`} sections={[orderSection(ui)]} />
-    </>
-  );
-}
-
 export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
 
 const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
+
+export const barName = ({ store }: Ui) => briefOf(store.bar.value);
+export const orderName = ({ store }: Ui) => `by ${briefOf(store.order.value)}`;
 
 /** The metrics that there are: without tokens some are not. */
 function choices({ store }: Ui) {
@@ -28,18 +22,16 @@ function choices({ store }: Ui) {
   }));
 }
 
-export function barSection(ui: Ui, title?: string): Section {
+export function barSection(ui: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: ui.store.bar.value,
     choices: choices(ui),
     choose: (bar) => ui.store.show({ bar: bar as Metric }),
   };
 }
 
-export function orderSection(ui: Ui, title?: string): Section {
+export function orderSection(ui: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: ui.store.order.value,
     choices: [{ value: "layer", name: "Layer" }, ...choices(ui)],
     choose: (order) => ui.store.show(order === "layer" ? { order } : { order: order as Metric, bar: order as Metric }),
@@ -62,9 +54,8 @@ export function combineName({ store }: Ui): string {
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
-export function combineSection({ store }: Ui, title?: string): Section {
+export function combineSection({ store }: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: store.combine.value ?? "none",
     choices: [
       { value: "none", name: store.view.value === "graph" ? "each by itself" : "one" },
