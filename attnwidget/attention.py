@@ -7,7 +7,7 @@ output  = weights · v
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,14 +31,15 @@ from ._engine.overview import Overview
 from ._engine.sources import STAGES, Given, Products
 from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
+from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
 from ._utils.indexing import Block, as_places
-from ._utils.validation import detached, refuse_unknown
+from ._utils.validation import detached
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["STAGES", "Attention", "Shape"]
-
-RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
-KEYWORDS = (*RULES, "scale", "softcap", "dims")
 
 
 class Attention(AttentionBase):
@@ -79,47 +80,30 @@ class Attention(AttentionBase):
     tensor([[0.8808, 0.1192]])
     """
 
+    @with_keywords
     def __init__(
         self,
-        q: Any,
-        k: Any,
-        v: Any = None,
+        q: TensorLike,
+        k: TensorLike,
+        v: TensorLike | None = None,
         *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
         dims: str | None = None,
-        **unknown: NoReturn,
+        **options: Unpack[AttentionKeywords],
     ) -> None:
-        refuse_unknown(unknown, KEYWORDS)
+        found = AttentionOptions.of(options).detached()
         q, k, v = as_heads(detached(q), detached(k), detached(v), dims)
         (B, H, Q, D), (_, G, K, _) = q.shape, k.shape
-        shape = Shape(B, H, G, Q, K, D, None if v is None else v.shape[3])
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
-        self._fill(Products(q, k), v, shape, D**-0.5 if scale is None else scale, **keywords)
+        super().__init__(Products(q, k), v, Shape(B, H, G, Q, K, D, None if v is None else v.shape[3]), found)
 
     @classmethod
+    @with_keywords
     def from_scores(
         cls,
-        scores: Any,
-        v: Any = None,
+        scores: TensorLike,
+        v: TensorLike | None = None,
         *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
         dims: str | None = None,
-        **unknown: NoReturn,
+        **options: Unpack[AttentionKeywords],
     ) -> Attention:
         """The attention of scores that are there already, in the place of q and k; the matrix is never copied.
 
@@ -135,16 +119,12 @@ class Attention(AttentionBase):
         >>> Attention.from_scores(torch.zeros(1, 4), mask=torch.tensor([[True, True, False, False]])).block()
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
         """
-        refuse_unknown(unknown, KEYWORDS)
+        found = AttentionOptions.of(options).detached()
         scores, v = as_matrix(detached(scores), detached(v), dims, "scores")
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
-        att = cls.__new__(cls)
-        att._fill(Given(scores, "scores"), v, _shape_of(scores, v), scale, **keywords)
-        return att
+        return cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found)
 
     @classmethod
-    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None) -> Attention:
+    def from_weights(cls, weights: TensorLike, v: TensorLike | None = None, *, dims: str | None = None) -> Attention:
         """The attention of weights that are there already; the matrix is never copied, and never changed.
 
         Args:
@@ -168,9 +148,7 @@ class Attention(AttentionBase):
             raise ValueError(
                 f"weights go down to {least:.4g}: give what the softmax gives, or Attention.from_scores(scores)"
             )
-        att = cls.__new__(cls)
-        att._fill(Given(weights, "weights"), v, _shape_of(weights, v), 1.0)
-        return att
+        return cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
 
     def block(
         self,
@@ -325,9 +303,7 @@ class Attention(AttentionBase):
         >>> att.combine().block(), att.combine(how="max").block()
         (tensor([[0.5000, 0.5000]]), tensor([[0.7500, 0.7500]]))
         """
-        found = type(self).__new__(type(self))
-        found.__setstate__(combined(self, heads, how))
-        return found
+        return combined(self, heads, how)
 
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
         """The same tensors under other rules; this attention stays as it is.
@@ -372,9 +348,7 @@ class Attention(AttentionBase):
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]])
         """
-        found = type(self).__new__(type(self))
-        found._fill(**merged(self, words, key_words))
-        return found
+        return merged(self, words, key_words)
 
     def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
         """What is likely wrong with one head, or worth knowing: masks, padding, NaN, saturation, parity with torch.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._analysis.rollout import rollout
+from ._rules.options import LayeredKeywords
 from ._utils.validation import as_tensor
 from .attention import Attention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class AttentionStack(Sequence[Attention]):
@@ -97,7 +101,7 @@ class AttentionStack(Sequence[Attention]):
         tensor([[1.0000, 0.0000],
                 [0.7500, 0.2500]])
         """
-        return rollout(self.layers, self.names, batch, heads, residual)
+        return Attention.from_weights(rollout(self.layers, self.names, batch, heads, residual))
 
     def _find(self, name: str) -> int:
         if name not in self.names:
@@ -139,7 +143,7 @@ def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
     )
 
 
-def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
+def attention_of(q: Any, k: Any, v: Any, keywords: Mapping[str, Any]) -> Attention | AttentionStack:
     """One attention, or a stack of layers where there are five dimensions or a list."""
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
         return stack_layers(q, k, v, **keywords)
@@ -169,7 +173,7 @@ def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention 
 
 
 def stack_layers(
-    q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
+    q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Unpack[LayeredKeywords]
 ) -> AttentionStack:
     """A stack of tensors with layers.
 

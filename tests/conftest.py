@@ -11,7 +11,31 @@ from hypothesis import settings
 settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("attnwidget")
 
-torch.set_num_threads(1)  # small tensors: threads would only wait for one another
+# One thread: tensors are small, threads would only wait for one another. `make portable` asks for two as well,
+# by the variable that torch reads in the notebooks' kernels too.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def pytest_report_header() -> str:
+    """Say in a log what the numbers were computed with."""
+    threads = torch.get_num_threads()
+    return (
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' * (threads > 1)}"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Draw the same numbers in a test whichever tests ran before it, in this process or beside it."""
+    torch.manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="let the tests in a browser save pictures in test-artifacts/screenshots",
+    )
 
 
 @pytest.fixture

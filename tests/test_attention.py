@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference import CLOSE, Case, cases, dense
+from reference import Case, cases, dense
+from tolerance import Bound, approx, exponentials, rounding, sums
 from torch.testing import assert_close
 
 from attnwidget.attention import STAGES, Attention
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
-    assert_close(actual.double(), expected.double(), **CLOSE[dtype], equal_nan=True)
+def close(actual: torch.Tensor, expected: torch.Tensor, bound: Bound) -> None:
+    assert_close(actual.double(), expected.double(), **bound, equal_nan=True)
 
 
 # The same numbers as by the book.
@@ -29,13 +30,13 @@ def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> N
 def test_every_stage_is_that_of_the_dense_matrix(case: Case, data: st.DataObject) -> None:
     att = case.attention()
     batch, head = data.draw(st.integers(0, att.shape.B - 1)), data.draw(st.integers(0, att.shape.H - 1))
-    expected = case.dense(batch, head)
+    expected, within = case.dense(batch, head), case.rounding()
     for stage in STAGES:
         actual = att.block(stage, batch=batch, head=head)
         assert actual.dtype == (torch.float64 if case.q.dtype == torch.float64 else torch.float32)
-        close(actual, expected[stage], case.q.dtype)
+        close(actual, expected[stage], within[stage])
     assert torch.equal(att.block("allowed", batch=batch, head=head), expected["allowed"])
-    close(att.log_normalizer(batch, head), expected["normalizer"], case.q.dtype)
+    close(att.log_normalizer(batch, head), expected["normalizer"], within.normalizer)
 
 
 @given(cases(), st.data())
@@ -45,9 +46,9 @@ def test_part_of_the_weights_is_exact_whether_or_not_the_head_was_seen_before(ca
     queries = data.draw(st.lists(st.integers(-att.shape.Q, att.shape.Q - 1), max_size=5))
     keys = data.draw(st.slices(att.shape.K))
     expected = case.dense(0, 0)["weights"][queries][:, list(range(*keys.indices(att.shape.K)))]
-    close(att.block(queries=queries, keys=keys), expected, case.q.dtype)
+    close(att.block(queries=queries, keys=keys), expected, case.rounding().weights)
     att.log_normalizer()
-    close(att.block(queries=queries, keys=keys), expected, case.q.dtype)
+    close(att.block(queries=queries, keys=keys), expected, case.rounding().weights)
 
 
 @given(cases(dtypes=(torch.float32, torch.float64)))
@@ -64,7 +65,7 @@ def test_output_is_that_of_torch(case: Case) -> None:
     att = case.attention()
     for batch in range(att.shape.B):
         for head in range(att.shape.H):
-            close(att.output(batch, head), expected[batch, head], case.q.dtype)
+            close(att.output(batch, head), expected[batch, head], case.rounding().output)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -75,15 +76,15 @@ def test_half_types_are_computed_in_float32(dtype: torch.dtype) -> None:
     att = Attention(q, k, v)
     expected = dense(q, k, scale=0.5)
     assert att.dtype is dtype
-    close(att.block("weights"), expected["weights"], dtype)
+    close(att.block("weights"), expected["weights"], rounding(att).weights)
     assert 0 < att.block("weights").min() < 1e-8
-    close(att.output(), expected["weights"] @ v.double(), dtype)
+    close(att.output(), expected["weights"] @ v.double(), rounding(att).output)
 
 
 def test_rows_sum_to_one_over_more_keys_than_a_block_has() -> None:
     att = Attention(*torch.randn(2, 5000, 8), is_causal=True)
-    sums = att.block(queries=slice(None, None, 100)).sum(1)
-    assert_close(sums, torch.ones(50), atol=2e-6, rtol=0)
+    totals = att.block(queries=slice(None, None, 100)).sum(1)
+    assert_close(totals, torch.ones(50), **rounding(att).weights)
 
 
 @pytest.mark.parametrize("largest", [450, 4650, 100_000])
@@ -95,11 +96,12 @@ def test_weights_stay_exact_where_scores_are_large(largest: float) -> None:
     expected = dense(q, k, scale=1.0)
     assert torch.equal(att.block("masked").double(), expected["masked"].float().double())
     by_hand = torch.softmax(att.block("masked").double(), 1)
-    assert_close(att.block().double(), by_hand, rtol=5e-6, atol=0)
+    within = exponentials(float(att.block("masked").max() - att.block("masked").min()))
+    assert_close(att.block().double(), by_hand, **within)
     att.log_normalizer()
-    assert_close(att.block(queries=[3, 0], keys=slice(7, 90)).double(), by_hand[[3, 0], 7:90], rtol=5e-6, atol=0)
+    assert_close(att.block(queries=[3, 0], keys=slice(7, 90)).double(), by_hand[[3, 0], 7:90], **within)
     one_number = torch.exp(att.block("masked") - att.log_normalizer()[:, None])
-    assert largest < 4650 or (one_number / by_hand - 1).abs().max() > 1e-5  # what the pair is for
+    assert largest < 4650 or (one_number / by_hand - 1).abs().max() > 3 * within["rtol"]  # what the pair is for
 
 
 # Blocked cells.
@@ -130,7 +132,7 @@ def test_causal_is_aligned_at_the_upper_left_as_torch_has_it(queries: int, keys:
     att = Attention(q, k, v, is_causal=True)
     expected = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
     assert torch.equal(att.block("allowed"), torch.ones(queries, keys).tril().bool())
-    assert_close(att.output(), expected, rtol=1e-5, atol=2e-6)
+    assert_close(att.output(), expected, **rounding(att).output)
 
 
 @pytest.mark.parametrize("where", ["causal", "bool", "float"])
@@ -212,15 +214,15 @@ def test_lowered_precision_of_one_backend_changes_nothing_and_is_left_as_it_was(
 
 def test_a_million_keys_are_summed_in_float32_without_loss() -> None:
     att = Attention(torch.zeros(1, 1), torch.zeros(2**20, 1), torch.ones(2**20, 1))
-    assert att.log_normalizer()[0] == pytest.approx(20 * np.log(2), rel=1e-6)
-    assert att.block(keys=7)[0, 0] == pytest.approx(2**-20, rel=1e-6)
-    assert att.output()[0, 0] == pytest.approx(1, rel=1e-6)
+    assert att.log_normalizer()[0] == approx(20 * np.log(2), sums(1, size=0))  # whole numbers are summed without error
+    assert att.block(keys=7)[0, 0] == approx(2**-20, sums(1, size=0))
+    assert att.output()[0, 0] == approx(1, sums(1, size=0))
 
 
 def test_queries_beyond_the_last_key_and_its_window_are_empty() -> None:
     att = Attention(torch.randn(9, 4), torch.randn(3, 4), torch.ones(3, 1), is_causal=True, window=2)
     assert att.block("allowed").sum(1).tolist() == [1, 2, 2, 1, 0, 0, 0, 0, 0]
-    assert att.output()[:, 0].tolist() == pytest.approx([1, 1, 1, 1, 0, 0, 0, 0, 0])
+    assert att.output()[:, 0].tolist() == approx([1, 1, 1, 1, 0, 0, 0, 0, 0], sums(3))
     assert att.statistics().empty_rows == 5
 
 
@@ -257,11 +259,11 @@ def test_default_dtype_of_the_caller_changes_nothing() -> None:
 
 def test_a_block_is_two_dimensional_whatever_is_asked_for() -> None:
     att = Attention(*torch.randn(2, 6, 4))
-    full = att.block()
-    assert_close(att.block(queries=-1, keys=2), full[5:, 2:3])
-    assert_close(att.block(queries=slice(None, None, -2)), full[[5, 3, 1]])
-    assert_close(att.block(queries=range(1, 6, 2), keys=torch.tensor([3, -1])), full[1::2][:, [3, 5]])
-    assert_close(att.block(keys=np.array([4, 4])), full[:, [4, 4]])
+    full, within = att.block(), rounding(att).weights
+    assert_close(att.block(queries=-1, keys=2), full[5:, 2:3], **within)
+    assert_close(att.block(queries=slice(None, None, -2)), full[[5, 3, 1]], **within)
+    assert_close(att.block(queries=range(1, 6, 2), keys=torch.tensor([3, -1])), full[1::2][:, [3, 5]], **within)
+    assert_close(att.block(keys=np.array([4, 4])), full[:, [4, 4]], **within)
     assert att.block(queries=[], keys=slice(2, 2)).shape == (0, 0)
     assert att.block("allowed", queries=[]).shape == (0, 6)
     assert att.block(queries=slice(0, 0)).shape == (0, 6)
@@ -312,7 +314,7 @@ def test_tensors_changed_in_place_are_looked_at_anew_and_said() -> None:
     mask[0, 1] = False
     expected = dense(q, k, scale=0.5, allowed=mask)["weights"]
     with pytest.warns(UserWarning, match=r"q and mask changed in place after this Attention was made"):
-        assert_close(att.block().double(), expected, rtol=1e-5, atol=1e-6)
+        assert_close(att.block().double(), expected, **rounding(att).weights)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "mask", "bias", "scores", "weights"])
@@ -358,7 +360,7 @@ def test_threads_share_one_attention() -> None:
     def work() -> None:
         for head in (0, 1, 2, 3) * 3:
             att.overview(head=head, size=50)
-            if not torch.allclose(att.block(head=head), expected[head], atol=1e-6):
+            if not torch.allclose(att.block(head=head), expected[head], **rounding(att).weights):
                 wrong.append(head)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

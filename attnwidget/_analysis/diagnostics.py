@@ -17,7 +17,7 @@ from .._engine.softmax import exact_block
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
 from .._utils.indexing import Block, cuts
-from ..masks import Band
+from ..masks import causal
 from .mask_counts import MaskCounts, permitted
 from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
@@ -226,7 +226,7 @@ def _look_ahead(att: AttentionBase, seen: MaskCounts) -> Iterator[Finding]:
 
 def _alignment(att: AttentionBase) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
-    aligned = any(isinstance(rule, ByIndex) and rule.mask == Band(None, 0) for rule in att.rules.rules)
+    aligned = any(isinstance(rule, ByIndex) and rule.mask == causal for rule in att.rules.rules)
     if Q == K or not aligned:
         return
     if K > Q:

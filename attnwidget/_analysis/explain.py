@@ -13,12 +13,9 @@ from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
-from .._engine.what_if import WithoutKeys
-from .._rules.row_spans import Spans
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction
+from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
-from ..masks import And, Band, Mask, Opaque, Or, Padding
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,8 @@ class Effect:
 
     name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
     blocks: whether it blocks the pair.
-    adds: what it adds to the score; None for a rule, which only allows or blocks.
+    adds: what it adds to the score; None for a rule, which only allows or blocks. It is the bias's own number where
+        that is known: of a tensor always, of a function if it adds the same to a score of 0; else the difference.
     """
 
     name: str
@@ -146,60 +144,30 @@ def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Eff
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
-        adds = None
-        if isinstance(rule, Bias):
-            adds = float(rule.apply(torch.zeros(1, 1, dtype=att.result_dtype, device=att.device), at)[0, 0])
-        effects.append(Effect(words_of(rule, at.batch), blocks, adds))
+        adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
+        effects.append(Effect(rule.describe(at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
-            given = torch.full((1, 1), score, dtype=att.result_dtype, device=att.device)
-            after = float(bias.apply(given, at)[0, 0])
-            blocks = after <= torch.finfo(att.result_dtype).min
-            effects.append(Effect(words_of(bias, at.batch), blocks, -inf if blocks else after - score))
-            score = after
+            score, adds = _function_on(att, bias, at, score)
+            effects.append(Effect(bias.describe(at.batch), adds == -inf, adds))
     return tuple(effects)
 
 
-def words_of(rule: Rule | ScoreFunction, batch: int) -> str:
-    """A rule in words."""
-    if isinstance(rule, ByIndex):
-        return _words(rule.mask, batch)
-    if isinstance(rule, Keep):
-        return "mask: 1 blocks" if rule.hide else "mask"
-    if isinstance(rule, ScoreFunction):
-        return f"bias {_called(rule.function)}".strip()
-    return rule.name if isinstance(rule, Bias) else type(rule).__name__.lower()
+def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: float) -> tuple[float, float]:
+    """Return what a function makes of a pair's score, and what it adds, −∞ where it blocks.
 
-
-def _words(mask: Mask, batch: int) -> str:
-    if isinstance(mask, Band):
-        return _band(mask)
-    if isinstance(mask, Padding):
-        return f"padding: key < {mask.lengths[batch]}"
-    if isinstance(mask, And | Or):
-        return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
-    if isinstance(mask, WithoutKeys):
-        return "dropped keys"
-    if isinstance(mask, Spans):
-        return "mask"
-    return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
-
-
-def _band(mask: Band) -> str:
-    low, high = mask.low, mask.high
-    if low is None:
-        return "causal: key ≤ query" + (f" {'+' if high > 0 else '−'} {abs(high)}" if high else "")
-    if high is not None and low == -high:
-        return f"window {high + 1}: |query − key| < {high + 1}"
-    return f"{low} ≤ key − query" + ("" if high is None else f" ≤ {high}")
-
-
-def _called(function: Any) -> str:
-    name = getattr(function, "__name__", "")
-    return "" if name == "<lambda>" else str(name)
+    The difference of two rounded scores is off by their last bits. So where the score 0 tells the number that the
+    function adds, and the score and that number add up to just what it made of the score, it is told in its place.
+    """
+    before, zero = torch.tensor([score, 0.0], dtype=att.result_dtype, device=att.device).view(2, 1, 1)
+    after, of_zero = (bias.apply(number.clone(), at) for number in (before, zero))
+    if float(after) <= torch.finfo(att.result_dtype).min:
+        return float(after), -inf
+    adds = of_zero if torch.equal(before + of_zero, after) else after.double() - before.double()
+    return float(after), float(adds) + 0.0  # not −0
 
 
 def spoken(explanation: Explanation) -> str:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase
 from .._engine.matmul import LOG2_E, Product, Scratch, exact
-from .._engine.overview import pool_first
+from .._engine.pooling import pool_first
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
-from .._rules.rules import Bias, cut, is_common, whole
+from .._rules.rules import Bias, cut, whole
 from .._utils.indexing import Block, cuts, take
 from .._utils.validation import as_size
 from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
@@ -184,7 +184,7 @@ class SharedRows:
 
 def _is_plain(att: AttentionBase) -> bool:
     """Whether scores are products, and rules the same for all heads of a sample."""
-    return isinstance(att.source, Products) and not att.rules.by_score and all(map(is_common, att.rules.rules))
+    return isinstance(att.source, Products) and att.rules.same_for_heads
 
 
 def rows_of(

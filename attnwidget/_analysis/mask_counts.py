@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +9,9 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase
 from .._engine.stages import KEYS, QUERIES, allowed_cells
-from .._engine.what_if import WithoutKeys
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ask, whole
+from .._rules.rules import whole
 from .._utils.indexing import Block, cuts
-from ..masks import And, BandLimits, Mask
+from ..masks import BandLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,36 +51,15 @@ def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tenso
         return None
     strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
     row = Block(batch, head, range(1), range(att.shape.K))
-    for rule in att.rules.rules:
-        for part in _parts(rule):
-            if isinstance(part, Mask):
-                simple = part.strip(batch)
-                if simple is not None:
-                    strip = strip.meet(simple)
-                elif isinstance(part, WithoutKeys):
-                    open_keys &= ask(part, row, att.device)[0]
-                else:
-                    return None
-            elif isinstance(part, Keep | Bias) and _by_key(part):
-                open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
-            else:
-                return None
+    for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
+        simple = part.strip(batch)
+        if simple is not None:
+            strip = strip.meet(simple)
+        elif part.by_key:
+            open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
+        else:
+            return None
     return strip, open_keys
-
-
-def _parts(rule: Rule | Mask) -> Iterator[Rule | Mask]:
-    """A rule in parts that all have to allow a cell."""
-    inside = rule.mask if isinstance(rule, ByIndex) else rule
-    if isinstance(inside, And):
-        for part in inside.parts:
-            yield from _parts(part)
-    else:
-        yield inside
-
-
-def _by_key(rule: Keep | Bias) -> bool:
-    """Whether all queries have the same."""
-    return (rule.mask if isinstance(rule, Keep) else rule.added).shape[2] == 1
 
 
 def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.overview import pool_first
+from .._engine.pooling import pool_first
 from .._utils.indexing import positions
 
 

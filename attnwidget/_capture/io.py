@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .._rules.row_spans import Spans, as_spans
+from .._rules.row_spans import as_spans
+from .._utils.validation import as_tensor
 from ..attention import Attention
-from ..masks import And, Band, Mask, Or, Padding
-from .records import Part, asked
+from ..masks import Mask, mask_from_json, mask_to_json
+from .records import CallRules, evaluate_mask
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -56,9 +57,9 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     """All tensors that an attention holds, by what they are."""
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     for name in ("mask", "bias"):
-        rule = att._how[name]
-        if isinstance(rule, Spans):
-            found |= {f"{name}.starts": rule.starts, f"{name}.stops": rule.stops}
+        rule = getattr(att.options, name)
+        if isinstance(rule, Mask):
+            found |= {f"{name}.{part}": x for part, x in rule.tensors().items()}
         elif isinstance(rule, Tensor):
             found[name] = rule
     return found
@@ -125,33 +126,29 @@ class _Table:
 def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
     att = record.attention
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
-    how = att._how
+    options = att.options
     told = {"name": name, "cross": record.cross, **parts}
     told |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
-    return told | {"mask": _mask_told(how["mask"], att, name, table), "bias": _bias_told(how["bias"], name, table)}
+    return told | {"mask": _mask_told(options.mask, att, name, table), "bias": _bias_told(options.bias, name, table)}
 
 
 def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
     if callable(mask) and not isinstance(mask, Mask | Tensor):
-        cells = asked(mask, Part(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
+        cells = evaluate_mask(mask, CallRules(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
         mask = as_spans(cells)
         if mask is None:
             raise ValueError(
                 f"the mask of {name!r} is a function whose rows are not runs of keys, and a file holds no code: run "
                 "the model with attn_implementation='sdpa', whose masks are tensors, or give it a mask tensor"
             )
-    if isinstance(mask, Spans):
-        return {"kind": "spans", "starts": table.add(mask.starts), "stops": table.add(mask.stops)}
-    if isinstance(mask, Tensor):
-        return {"kind": "tensor", "tensor": table.add(mask)}
-    if isinstance(mask, Band):
-        return {"kind": "band", "low": mask.low, "high": mask.high}
-    if isinstance(mask, Padding):
-        return {"kind": "padding", "lengths": list(mask.lengths)}
-    if isinstance(mask, And | Or):
-        kind = "and" if isinstance(mask, And) else "or"
-        return {"kind": kind, "parts": [_mask_told(part, att, name, table) for part in mask.parts]}
-    return None
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        return {"kind": "tensor", "tensor": table.add(as_tensor(mask, "mask"))}
+    try:
+        return mask_to_json(mask, table.add)
+    except ValueError as error:
+        raise ValueError(f"the mask of {name!r} cannot be saved: {error}") from error
 
 
 def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
@@ -200,26 +197,14 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 
 
 def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
-    q, k, v = (tensors[told[name]] if name in told else None for name in ("q", "k", "v"))
+    given: list[Any] = [tensors[told[name]] if name in told else None for name in ("q", "k", "v")]
     how = {name: told[name] for name in AS_TOLD}
     bias = None if told["bias"] is None else tensors[told["bias"]]
-    att = Attention(q, k, v, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
+    att = Attention(*given, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
     return LoadedRecord(told["name"], bool(told["cross"]), att)
 
 
 def _mask_read(told: Any, tensors: dict[str, Tensor]) -> Any:
-    return None if told is None else READERS[told["kind"]](told, tensors)
-
-
-def _parts_read(told: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Mask, ...]:
-    return tuple(_mask_read(part, tensors) for part in told["parts"])
-
-
-READERS: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
-    "spans": lambda told, tensors: Spans(tensors[told["starts"]], tensors[told["stops"]]),
-    "tensor": lambda told, tensors: tensors[told["tensor"]],
-    "band": lambda told, tensors: Band(told["low"], told["high"]),
-    "padding": lambda told, tensors: Padding(tuple(told["lengths"])),
-    "and": lambda told, tensors: And(_parts_read(told, tensors)),
-    "or": lambda told, tensors: Or(_parts_read(told, tensors)),
-}
+    if told is None or told["kind"] == "tensor":
+        return None if told is None else tensors[told["tensor"]]
+    return mask_from_json(told, tensors)

@@ -6,20 +6,19 @@ from math import ceil
 
 from .._utils.indexing import Block, cuts
 from .base import AttentionBase
-from .combined_heads import CombinedHeads
 from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MOST = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
-FEW = 16  # words, of which the rows are computed in no time
 PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
 def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
     """How many cells of a region are computed, those aside that known rules exclude; at most a few hundredths too
     many."""
-    if isinstance(att.source, CombinedHeads):
-        return sum(cells(att.source.att, batch, one, queries, keys, stage) for one in att.source.heads)
+    heads = att.source.heads_in_cells(batch, head)
+    if heads:
+        return sum(cells(*one, queries, keys, stage) for one in heads)
     if streamed(att, stage) != "masked":
         return len(queries) * len(keys)
     pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / PIECES)))
@@ -30,11 +29,9 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:
     """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known; of
     words, for those of all their pieces, if not all are known."""
-    if isinstance(att.source, CombinedHeads):
-        return sum(normalizers(att.source.att, batch, one, queries, stage) for one in att.source.heads)
-    pieces = getattr(att.source, "pieces", None)
-    if pieces is not None:
-        return normalizers(pieces, batch, head, range(pieces.shape.Q), stage) if len(queries) > FEW else 0
+    needed = att.source.rows_needed(batch, head, queries)
+    if needed is not None:
+        return sum(normalizers(*one, rows, stage) for one, rows in needed)
     if stage not in NORMALIZED or streamed(att, stage) != "masked":
         return 0
     if att.known_rows(batch, head, queries) is not None:

@@ -25,7 +25,7 @@ LONGEST = 1 << 15  # keys: of longer rows too few would fit
 
 def serves(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> bool:
     """Whether a mask or bias is there cell by cell, and nothing that only knows blocks of (keys, queries)."""
-    if stage not in NORMALIZED or att.q is None or att.softcap is not None or att.shape.K > LONGEST:
+    if stage not in NORMALIZED or not att.scores_are_products or att.shape.K > LONGEST:
         return False
     tensors = [x for rule in att.rules.rules if isinstance(rule, Keep | Bias) for x in rule.tensors().values()]
     return any(min(x.shape[2:]) > 1 for x in tensors) and is_finite(att, batch, head, queries)

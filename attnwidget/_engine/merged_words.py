@@ -7,26 +7,29 @@ weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .. import masks
+from .._rules.options import AttentionOptions
 from .._rules.rules import ByIndex, whole
 from .._tokens.tokenizers import joined, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
 from . import softmax
-from .base import AttentionBase, Shape
+from .base import AttentionBase, Head, Shape
 from .matmul import Scratch
 from .sources import SourceRows
 from .stages import allowed_cells, streamed
 
 ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
+FEW = 16  # words, of which the rows are computed in no time
+A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,9 @@ class MergedWords:
     queries: WordBounds
     keys: WordBounds
     gives: Literal["weights"] = "weights"
+    default_scale: float = 1.0
+    description: tuple[str, ...] = ()  # its options are of words, and tell it
+    derived: bool = True
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return WordRows(self, batch, head, queries, scale)
@@ -74,6 +80,20 @@ class MergedWords:
     def tensors(self) -> dict[str, Tensor]:
         base = self.pieces
         return {f"{name} of the pieces": x for name, x in {**base.source.tensors(), **base.rules.tensors()}.items()}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> MergedWords:
+        return self
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        yield from ()
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        return ()
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
+        """Those of all pieces; none for a few words, whose rows are computed in no time."""
+        one = Head(self.pieces, batch, head), range(self.pieces.shape.Q)
+        return (one,) if len(queries) > FEW else ()
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         """A mask function: a word may attend to another if any of its pieces may to any of the other's."""
@@ -182,8 +202,8 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
     return [*starts, length]
 
 
-def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, Any]:
-    """What an attention between words is filled with: see `Attention.merge`."""
+def merged(att: A, words: Any, key_words: Any = None) -> A:
+    """The attention between words: see `Attention.merge`."""
     B, H, _, Q, K, *_ = att.shape
     queries = bounds(words, B, Q, "words", att.device)
     if key_words is None and Q != K:
@@ -193,14 +213,10 @@ def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, A
     padded = len({*queries.lengths, queries.words}) + len({*keys.lengths, keys.words}) > 2
     causal = [rule.mask for rule in att.rules.rules if isinstance(rule, ByIndex)] == [masks.causal]
     causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
-    return {
-        "source": source,
-        "v": None,
-        "shape": Shape(B, H, H, queries.words, keys.words, None, None),
-        "scale": 1.0,
-        "is_causal": causal,  # then so are words, and as quickly
-        "mask": source if (att.rules.rules and not causal) or att.rules.by_score or padded else None,
-    }
+    limited = (att.rules.rules and not causal) or att.rules.by_score or padded
+    shape = Shape(B, H, H, queries.words, keys.words, None, None)
+    # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
+    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=source if limited else None))
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:

@@ -86,7 +86,7 @@ def online(att: AttentionBase, batch: int, head: int, queries: Indices) -> Calla
 def is_small(att: AttentionBase, batch: int, head: int, queries: Indices, limit: float = SMALL) -> bool:
     """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
     it."""
-    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
+    return att.scores_are_products and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
 
 
 def is_finite(att: AttentionBase, batch: int, head: int, queries: Indices) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
+
+if TYPE_CHECKING:
+    from .base import Head
 
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
 
@@ -29,20 +33,68 @@ class Source(Protocol):
     def gives(self) -> Literal["scores", "weights"]:
         """Which stage that is."""
 
+    @property
+    def default_scale(self) -> float:
+        """What scores are multiplied by where nobody says."""
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """What it is made of, each part in a few words; () where the options tell it."""
+
+    @property
+    def derived(self) -> bool:
+        """Whether it is computed from another attention."""
+
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
-        """Some queries of a head."""
+        """Return some queries of a head, multiplied by a scale."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+        """Return what it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Source:
+        """Return a source of the same tensors, each with a change made to it; of another attention, as it is."""
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        """Compute what blocks of some queries need, so that none has to wait for it; yield after each part how many
+        cells it had."""
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        """Return the heads of which one cell each is computed for a cell of a head; () if it is computed from
+        tensors."""
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
+        """Return the heads, and of each the queries, whose log-normalizers blocks of some queries need; None if they
+        are the attention's own."""
+
+
+class TensorSource:
+    """What all sources have in common that are read from tensors alone."""
+
+    description: tuple[str, ...] = ()
+    derived = False
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        yield from ()
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        return ()
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
+class Products(TensorSource):
     """scores = q · kᵀ, computed where they are looked at."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
     gives: Literal["scores"] = "scores"
+
+    @property
+    def default_scale(self) -> float:
+        """1 / √D (Vaswani et al. 2017, eq. 1)."""
+        return float(self.q.shape[3] ** -0.5)
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         group = head // (self.q.shape[1] // self.k.shape[1])
@@ -52,6 +104,9 @@ class Products:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"q": self.q, "k": self.k}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Products:
+        return Products(change(self.q), change(self.k))
 
 
 class ProductRows:
@@ -65,17 +120,21 @@ class ProductRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Given(TensorSource):
     """A matrix that is there already, never copied whole."""
 
     matrix: Tensor  # (B, H, Q, K)
     gives: Literal["scores", "weights"]
+    default_scale: float = 1.0
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return GivenRows(take(self.matrix[batch, head], queries, 0), scale)
 
     def tensors(self) -> dict[str, Tensor]:
         return {self.gives: self.matrix}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Given:
+        return Given(change(self.matrix), self.gives)
 
 
 class GivenRows:

@@ -18,7 +18,9 @@ from .base import AttentionBase
 from .matmul import LOG2_E, Scratch
 from .sources import SourceRows
 
-NORMALIZED = ("weights", "contribution")  # the stages that take a whole row
+NORMALIZED = ("weights", "contribution")  # stages that take a whole row
+SIGNED = ("scores", "scaled", "capped", "masked")  # stages whose numbers may be negative
+MASKED = ("masked", "weights", "contribution")  # stages in which a blocked cell has no number of its own
 QUERIES, KEYS = 512, 2048  # of one block
 
 

@@ -7,15 +7,13 @@ import hashlib
 import html
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._utils.assets import bundled
 from . import snapshot
 from .colors import LOOKS, look_of
-from .preview import still_of
-
-if TYPE_CHECKING:
-    from .._widget.widget import AttentionWidget
+from .preview import preview_of
+from .view import SavedHead, WidgetView
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -46,7 +44,7 @@ img {{ max-width: 100%; }}
 
 
 def to_html(
-    widget: AttentionWidget,
+    widget: WidgetView,
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
@@ -84,13 +82,13 @@ def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
     return target
 
 
-def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str | None) -> bytes:
+def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
     whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title
     script = bundled("page.js").replace("</script", "<\\/script")
-    look, dark = look_of(widget.theme), LOOKS["dark"]
-    auto = widget.theme == "auto"
+    look, dark = look_of(widget.traits.theme), LOOKS["dark"]
+    auto = widget.traits.theme == "auto"
     page = PAGE.format(
         policy=_policy(script),
         schemes="light dark" if auto else "dark" if look.dark else "light",
@@ -101,7 +99,7 @@ def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str
         if auto
         else "",
         footer=html.escape(_footer(widget, choices)),
-        still=_still(widget),
+        still=_preview(widget),
         data=base64.b64encode(snapshot.packed(whole)).decode(),
         script=script,
     )
@@ -117,11 +115,11 @@ def _policy(script: str) -> str:
     )
 
 
-def _footer(widget: AttentionWidget, choices: list[snapshot.SavedHead]) -> str:
+def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
     """What is in the file, and what is not."""
-    layers, there = sorted({choice.layer for choice in choices}), len(widget._held.stack)
+    layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
-    shape = widget._selected.shape
+    shape = widget.selected.shape
     words = []
     if there > 1:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
@@ -139,8 +137,9 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _still(widget: AttentionWidget) -> str:
-    made = still_of(widget)
+def _preview(widget: WidgetView) -> str:
+    made = preview_of(widget)
     if made is None:
         return ""
-    return f'<img alt="{html.escape(repr(widget))}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'
+    name = html.escape(repr(widget.traits))
+    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'

@@ -5,17 +5,16 @@ It needs nothing but zlib: indexed colours, no text; the words are in `text/plai
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, indices, of_picture
 from . import colors
-
-if TYPE_CHECKING:
-    from .._widget.widget import AttentionWidget
+from .view import WidgetView
 
 MOST_BYTES = 48 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
 SIDE = 320  # pixels of the longer side, about
@@ -23,16 +22,26 @@ LARGEST_CELL = 16  # pixels
 GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
 BESIDE = 4  # pixels of page around the picture
 
+log = logging.getLogger(__name__)
+
 Array = np.ndarray[Any, Any]
 
 
-def still_of(widget: AttentionWidget) -> bytes | None:
-    """A small PNG of the picture that a widget shows; None where there is none."""
+def preview_of(widget: WidgetView) -> bytes | None:
+    """Return a small PNG of the picture that a widget shows; None where there is none."""
+    traits = widget.traits
+    if traits.picture.get("values") is None:
+        return None
     try:
-        seen = of_picture(widget._exact.as_far_as_known(widget.picture))
-        looks = {name: getattr(widget, name) for name in ("color_scale", "color_range", "palette", "theme")}
-        return png_of(seen, **looks)
+        return png_of(
+            of_picture(widget.picture),
+            color_scale=traits.color_scale,
+            color_range=traits.color_range,
+            palette=traits.palette,
+            theme=traits.theme,
+        )
     except Exception:  # displaying a widget must not fail for want of a picture of it
+        log.warning("the small picture beside a widget could not be drawn", exc_info=True)
         return None
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from .._engine.stages import NORMALIZED
 from .._export import colors
 from . import encoding
-from .picture import UNSIGNED
 
 NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # what a cell is, as in js/src/contract/decode.ts
 
@@ -42,7 +42,7 @@ class DecodedMatrix:
     @property
     def kind(self) -> str:
         """Which ramp: weights go in one direction, scores in two."""
-        return "sequential" if self.stage in UNSIGNED else "diverging"
+        return "sequential" if self.stage in NORMALIZED else "diverging"
 
     @property
     def is_pooled(self) -> bool:

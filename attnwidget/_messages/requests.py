@@ -22,14 +22,13 @@ from .._engine import cost
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
+from .._engine.stages import MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, stage_sections
 from .comparison import ComparedPair
-from .picture import MASKED
-from .tiles import MOST as MAX_TILES
-from .tiles import Address, region
+from .tiles import MAX_TILES_PER_REQUEST, Address, region
 
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
@@ -50,7 +49,7 @@ class Context(Protocol):
     """Who knows the answers that are not in the tensors alone."""
 
     @property
-    def stack(self) -> WhatIfLayers | Sequence[Attention]:
+    def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         """The layers."""
 
     def levels(self, layer: int) -> LevelCache:
@@ -179,8 +178,10 @@ def _tiles(message: Message, request: Reply) -> Reply:
     if not isinstance(view, str) or len(view) > MAX_TEXT or not view.isprintable():
         raise ValueError(f"view is {short(view)}: give a short text")
     asked = request.get("tiles")
-    if not isinstance(asked, list) or not 0 < len(asked) <= MAX_TILES:
-        raise ValueError(f"tiles are a list of 1 to {MAX_TILES}, each [row_level, column_level, row, column]")
+    if not isinstance(asked, list) or not 0 < len(asked) <= MAX_TILES_PER_REQUEST:
+        raise ValueError(
+            f"tiles are a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
+        )
     addresses = [_address(att, key, one) for one in asked]
     tiles, buffers = message.desk.tiles(request["layer"], key, view, addresses, message.for_tiles)
     for tile in tiles:
@@ -241,13 +242,15 @@ def _strongest(message: Message, request: Reply) -> Reply:
         if needed > cost.AT_ONCE:
             raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
         message.purse.spend(needed, "ask for it alone")
-        for _ in levels.visit(batch, head):
+        for _ in levels.build(batch, head):
             pass
     kept = levels.find(key)
     if kept is None:
         raise ValueError("the strongest pairs were forgotten: ask again")
-    bins = min(count, kept.seen.values.shape[0])
-    unknown = cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.seen.query_bin * att.shape.K
+    bins = min(count, kept.overview.values.shape[0])
+    unknown = (
+        cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.overview.query_bin * att.shape.K
+    )
     message.purse.spend(unknown, "the head is to be computed again")
     return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip)}
 
@@ -299,8 +302,8 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
     layer = _integer(request, "layer", len(message.desk.stack))
     att = message.desk.stack[layer]
     batch, heads = _integer(request, "batch", att.shape.B), _span_of(request, "heads", att.shape.H)
-    if len(heads) > heads_overview.MOST:
-        raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MOST} at once")
+    if len(heads) > heads_overview.MAX_HEADS_PER_REQUEST:
+        raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
     plan = heads_overview.Plan(message.desk.stack, batch)
     message.purse.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
     values = heads_overview.finer(message.desk.stack, plan, layer, batch, heads)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import scaling
 from ..attention import Attention
 from . import encoding
-from .stage_pictures import pooled
+from .stage_pictures import pool_matrix
 
 ROWS = 512  # of a chart, at most: beyond, every so many
 SWEPT = 128  # queries and keys of one's own that are swept
@@ -85,7 +85,7 @@ def cost(att: Attention) -> Made:
 
 def small(x: Tensor) -> Made:
     """At most 128 × 128 numbers, of each bin that of largest size; the range is that of all."""
-    made, row_bin, column_bin = pooled(x)
+    made, row_bin, column_bin = pool_matrix(x)
     finite = x[x.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (None, None)
     encoded = encoding.encode_picture(made, None, signed=True)

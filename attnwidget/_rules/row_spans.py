@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ class Spans(Mask):
 
     starts: Tensor  # (B or 1, H or 1, Q or 1) int32
     stops: Tensor  # the same; an empty row is 0, 0
+    kind: ClassVar[str] = "spans"
 
     def __repr__(self) -> str:
         return f"Spans{tuple(self.starts.shape)}"
@@ -29,6 +31,23 @@ class Spans(Mask):
     @property
     def shared(self) -> bool:  # type: ignore[override]
         return self.starts.shape[:2] == (1, 1)
+
+    @property
+    def by_key(self) -> bool:  # type: ignore[override]
+        return self.starts.shape[2] == 1
+
+    def describe(self, batch: int) -> str:
+        return "mask"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"starts": self.starts, "stops": self.stops}
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        return {name: add(x) for name, x in self.tensors().items()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Spans:
+        return cls(tensors[told["starts"]], tensors[told["stops"]])
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Tensor) -> Tensor:
         at = tuple(i * (n > 1) for i, n in zip((b, h, q_idx), self.starts.shape, strict=True))

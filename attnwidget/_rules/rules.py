@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .._utils.indexing import Block, Indices, cuts, hull, positions, take
-from ..masks import NOTHING, BandLimits, KeyBounds, Mask, MaskFunction, overlap
+from ..masks import NOTHING, BandLimits, KeyBounds, Mask, MaskFunction, name_of, overlap
 
 Allowed = Tensor | bool  # of some cells: bool (queries, keys) or broadcasts to it; True for all, False for none
 WORTH = 512  # keys: an inner part of fewer is not worth blocks of its own
@@ -29,11 +29,28 @@ class Rule(Protocol):
     def shared(self) -> bool:
         """Whether all samples and heads have the same."""
 
+    @property
+    def same_for_heads(self) -> bool:
+        """Whether it is known to be the same for all heads of a sample."""
+
+    @property
+    def by_key(self) -> bool:
+        """Whether it is known to be the same for all queries of a sample and head."""
+
     def bounds(self, cells: Block) -> KeyBounds:
         """Which keys the queries may see at most, and which all of them may see."""
 
+    def strip(self, batch: int) -> BandLimits | None:
+        """The whole rule for a sample in three numbers, if it is that simple."""
+
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        """Rules which all have to allow a cell; itself, where it is one."""
+
     def allowed(self, cells: Block) -> Allowed:
         """Which of the cells are allowed."""
+
+    def describe(self, batch: int) -> str:
+        """The rule for a sample in words."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What the rule is read from, and changes with, by the user's name for it."""
@@ -50,8 +67,25 @@ class ByIndex:
     def shared(self) -> bool:
         return self.mask.shared
 
+    @property
+    def same_for_heads(self) -> bool:
+        return self.mask.shared or self.mask.strip(0) is not None  # three numbers know no heads
+
+    @property
+    def by_key(self) -> bool:
+        return self.mask.by_key
+
     def bounds(self, cells: Block) -> KeyBounds:
         return self.mask.bounds(cells)
+
+    def strip(self, batch: int) -> BandLimits | None:
+        return self.mask.strip(batch)
+
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        return tuple(ByIndex(part, self.device) for part in self.mask.parts_of_all())
+
+    def describe(self, batch: int) -> str:
+        return self.mask.describe(batch)
 
     def allowed(self, cells: Block) -> Allowed:
         outer, inner = self.bounds(cells)
@@ -80,19 +114,48 @@ def indices(cells: Block, device: torch.device) -> tuple[Tensor, Tensor, Tensor,
     return b, h, positions(cells.queries, device)[:, None], positions(cells.keys, device)[None, :]
 
 
+class _ByTensor:
+    """A rule whose cells are read from a tensor, (B or 1, H or 1, Q or 1, K or 1)."""
+
+    @property
+    def _cells(self) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def shared(self) -> bool:
+        return self._cells.shape[:2] == (1, 1)
+
+    @property
+    def same_for_heads(self) -> bool:
+        return self._cells.shape[1] == 1
+
+    @property
+    def by_key(self) -> bool:
+        return self._cells.shape[2] == 1
+
+    def bounds(self, cells: Block) -> KeyBounds:
+        return KeyBounds(hull(cells.keys), NOTHING)
+
+    def strip(self, batch: int) -> BandLimits | None:
+        return None
+
+
 @dataclass(frozen=True, eq=False)
-class Keep:
+class Keep(_ByTensor):
     """A bool or integer mask: what is not 0 may be attended to, or where `hide`, may not."""
 
     mask: Tensor  # (B or 1, H or 1, Q or 1, K or 1)
     hide: bool
 
     @property
-    def shared(self) -> bool:
-        return self.mask.shape[:2] == (1, 1)
+    def _cells(self) -> Tensor:
+        return self.mask
 
-    def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        return (self,)
+
+    def describe(self, batch: int) -> str:
+        return "mask: 1 blocks" if self.hide else "mask"
 
     def allowed(self, cells: Block) -> Allowed:
         part = cut(self.mask, cells)
@@ -103,7 +166,7 @@ class Keep:
 
 
 @dataclass(frozen=True, eq=False)
-class Bias:
+class Bias(_ByTensor):
     """What is added to the scores; at or below `lowest`, the least finite number, it blocks."""
 
     name: str  # mask or bias
@@ -111,11 +174,14 @@ class Bias:
     lowest: float
 
     @property
-    def shared(self) -> bool:
-        return self.added.shape[:2] == (1, 1)
+    def _cells(self) -> Tensor:
+        return self.added
 
-    def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        return (self,)
+
+    def describe(self, batch: int) -> str:
+        return self.name
 
     def allowed(self, cells: Block) -> Allowed:
         part = cut(self.added, cells)
@@ -140,6 +206,10 @@ class ScoreFunction:
         changed = self.function(S.mT, *indices(cells, S.device))
         return S.copy_(changed.expand(S.shape[1], S.shape[0]).mT)  # (keys, queries)
 
+    def describe(self, batch: int) -> str:
+        """The function in words."""
+        return f"bias {name_of(self.function)}".strip()
+
     def tensors(self) -> dict[str, Tensor]:
         return {}
 
@@ -154,6 +224,11 @@ class Rules(NamedTuple):
     def by_score(self) -> bool:
         """Whether a cell may also be blocked by what a function makes of its score."""
         return any(isinstance(bias, ScoreFunction) for bias in self.biases)
+
+    @property
+    def same_for_heads(self) -> bool:
+        """Whether which cells are allowed is known to be the same for all heads of a sample."""
+        return not self.by_score and all(rule.same_for_heads for rule in self.rules)
 
     def span(self, cells: Block) -> range:
         """Keys outside of which none of the queries may attend."""
@@ -174,7 +249,7 @@ class Rules(NamedTuple):
         """All rules in three numbers, if they are that simple."""
         found = BandLimits()
         for rule in self.rules:
-            one = rule.mask.strip(batch) if isinstance(rule, ByIndex) else None
+            one = rule.strip(batch)
             if one is None or self.by_score:
                 return None
             found = found.meet(one)
@@ -194,14 +269,6 @@ class Rules(NamedTuple):
     def tensors(self) -> dict[str, Tensor]:
         """What the rules are read from, and change with."""
         return {name: tensor for rule in self.rules for name, tensor in rule.tensors().items()}
-
-
-def is_common(rule: Rule) -> bool:
-    """Whether a rule is known to be the same for all heads of a sample."""
-    if isinstance(rule, ByIndex):
-        return rule.mask.shared or rule.mask.strip(0) is not None  # a strip knows no heads
-    tensor = rule.mask if isinstance(rule, Keep) else rule.added if isinstance(rule, Bias) else None
-    return rule.shared if tensor is None else tensor.shape[1] == 1
 
 
 def both(one: Allowed, other: Allowed) -> Allowed:

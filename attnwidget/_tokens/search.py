@@ -14,7 +14,7 @@ BACK = "</w>"
 class TokenSearch:
     """The tokens of one sample, which may be a million, of far fewer kinds.
 
-    >>> Vocabulary(["the", "Ġriver", "Ġbank", "s", "Ġthe"]).find("THE", start=1, count=10)
+    >>> TokenSearch(["the", "Ġriver", "Ġbank", "s", "Ġthe"]).find("THE", start=1, count=10)
     ([4, 0], 2)
     """
 

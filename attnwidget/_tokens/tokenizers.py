@@ -15,17 +15,19 @@ Spelling = Literal["bytes", "spaced", "text"]
 """How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (what
 `decode` gives), or as text with marks of its own, ▁, ## or none."""
 
-ALWAYS_SPECIAL = re.compile(r"\[/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>", re.DOTALL)
+ALWAYS_SPECIAL = re.compile(r"\[/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>", re.DOTALL | re.ASCII)
 SPECIAL_NAME = re.compile(
     r"</?(?:s|pad|unk|mask|bos|eos|bot|eot|eod|eop|cls|sep|think|tool_call|tool_response|mask_\d+|extra_id_\d+"
     r"|unused_?\d*|reserved\w*|special\w*|(?:start|end|begin)_(?:of|header)\w*|\w+_start|\w+_end|fim_\w+"
     r"|(?:image|audio|video)(?:_\w+)?|s_\w+)>",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 
 def is_special(token: str) -> bool:
-    """Whether a token was put there by the tokenizer rather than by the author; the front-end has the same rule.
+    """Return whether a token was put there by the tokenizer rather than by the author.
+
+    The same rule as `js/src/text/tokens.ts`: names in angle brackets are listed, because `<b>` may be somebody's text.
 
     >>> [is_special(token) for token in ("[CLS]", "<|endoftext|>", "<table>")]
     [True, True, False]

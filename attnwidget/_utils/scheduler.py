@@ -40,9 +40,9 @@ class Scheduler:
 
     >>> import asyncio, threading
     >>> async def main():
-    ...     slices, seen = Slices(threading.RLock()), []
-    ...     slices.start("a", (seen.append(n) for n in range(3)))
-    ...     while slices.names:
+    ...     scheduler, seen = Scheduler(threading.RLock()), []
+    ...     scheduler.start("a", (seen.append(n) for n in range(3)))
+    ...     while scheduler.names:
     ...         await asyncio.sleep(0.001)
     ...     return seen
     >>> asyncio.run(main())

@@ -29,27 +29,27 @@ class FindingsCache:
     """What was found about each head.
 
     Args:
-        slices: tells whether a loop runs, so that a long head can be checked later.
+        scheduler: tells whether a loop runs, so that a long head can be checked later.
     """
 
-    def __init__(self, slices: Scheduler) -> None:
-        self._slices = slices
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self._known: dict[tuple[Any, ...], Examined] = {}
 
     def forget(self) -> None:
         """The tensors, or their tokens, are others."""
         self._known.clear()
 
-    def of(self, held: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
+    def of(self, shown: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
         """What is likely wrong with a head, and how far others' results are; of a long one only when asked."""
-        att = held.layers[layer]
-        key = (layer, batch, head, repr(sorted(held.rules.items())), att.versions())
+        att = shown.layers[layer]
+        key = (layer, batch, head, repr(sorted(shown.rules.items())), att.versions())
         if key in self._known:
             return self._known[key]
         if not asked and not self._is_checked(att, batch, head):
             return None
-        found, same = examine(att, held.tokens("key", layer, batch), batch, head)
-        beside = deviation(att, held.before(layer), same, batch, head)
+        found, same = examine(att, shown.tokens("key", layer, batch), batch, head)
+        beside = deviation(att, shown.before(layer), same, batch, head)
         if len(self._known) >= EXAMINED:
             self._known.clear()
         self._known[key] = Examined([asdict(one) for one in found], beside)
@@ -61,7 +61,7 @@ class FindingsCache:
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
         """Whether a head is checked without being asked."""
-        most = CHECKED_AT_ONCE if self._slices.find_loop() is None else UNBIDDEN
+        most = CHECKED_AT_ONCE if self._scheduler.find_loop() is None else UNBIDDEN
         return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
 
 

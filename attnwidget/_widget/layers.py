@@ -9,11 +9,12 @@ from torch import Tensor
 
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
 from .token_store import TokenStore
 
-TOGETHER = 4  # several heads as one: of so many such sets the levels are kept
+COMBINED = 4  # sets of heads, shown as one, whose levels are kept
 
 
 class ShownLayers:
@@ -21,33 +22,33 @@ class ShownLayers:
 
     Args:
         attention: as it was given.
-        texts: the tokens of its positions.
+        token_store: the tokens of its positions.
         words: whether pieces are merged into words.
         rules: other rules that it is under.
         version: tells these numbers from earlier ones.
 
-    `whole` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
+    `given` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
     the other rules, each made when it is looked at.
     """
 
     def __init__(
         self,
         attention: Attention | AttentionStack,
-        texts: TokenStore,
+        token_store: TokenStore,
         *,
         words: bool = False,
         rules: Mapping[str, Any],
         version: int,
     ) -> None:
-        self.attention, self.rules, self.version, self._texts = attention, dict(rules), version, texts
-        self.whole = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
-        self.stack = self.whole
+        self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
+        self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self.stack = self.given
         if words:
-            self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.whole)], self.whole.names)
-        self.layers = WhatIfLayers(self.whole, rules, self._merge if words else None)
-        self._shelf = LevelStore()
+            self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.given)], self.given.names)
+        self.layers = WhatIfLayers(self.given, rules, self._merge if words else None)
+        self._level_store = LevelStore()
         self._levels: dict[int, LevelCache] = {}
-        self._together: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
+        self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
 
     def before(self, layer: int) -> Attention | None:
         """A layer without the other rules; None where there are none."""
@@ -55,11 +56,16 @@ class ShownLayers:
 
     # Tokens, and words.
 
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the tokens' vocabulary is written, where the tokenizer tells."""
+        return self._token_store.spelling
+
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """A token for each query or key of a sample of a layer; None where it has another length."""
-        if self.stack[layer] is not self.whole[layer]:
-            return self._texts.words(side, self.whole[layer], batch)
-        samples = self._texts.samples(side, self.whole[layer].shape)
+        if self.stack[layer] is not self.given[layer]:
+            return self._token_store.words(side, self.given[layer], batch)
+        samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
@@ -67,22 +73,22 @@ class ShownLayers:
         tokens = self.tokens("key", layer, batch)
         if tokens is None or len(tokens) != self.stack[layer].shape.Q:
             return None
-        return self._texts.ids(tokens)
+        return self._token_store.ids(tokens)
 
     def has_pieces(self, layer: int) -> bool:
         """Whether merging the tokens of a layer into words would change anything, as far as the first of them tell."""
-        return self._texts.has_pieces(self.whole[layer].shape)
+        return self._token_store.has_pieces(self.given[layer].shape)
 
     def across(self, side: str, index: int | None, layer: int, batch: int, *, to_words: bool) -> int | None:
         """The word that a piece is of, or a word's first piece; the position itself where there are no tokens."""
-        words = self._texts.bounds(side, self.whole[layer])
+        words = self._token_store.bounds(side, self.given[layer])
         if index is None or words is None:
             return index
         return words.word_of(index, batch) if to_words else words.first_of(index, batch)
 
     def _merge(self, layer: int, att: Attention) -> Attention:
         """A layer between words; as it is where no tokens fit it."""
-        words, key_words = (self._texts.bounds(side, self.whole[layer]) for side in ("query", "key"))
+        words, key_words = (self._token_store.bounds(side, self.given[layer]) for side in ("query", "key"))
         if words is None and key_words is None:
             return att
         return att.merge(words or range(att.shape.Q), key_words or range(att.shape.K))
@@ -91,19 +97,19 @@ class ShownLayers:
 
     def levels(self, layer: int) -> LevelCache:
         """What is kept of a layer."""
-        return self._levels.setdefault(layer, LevelCache(self.layers[layer], shelf=self._shelf))
+        return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
         """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
         own, by their name, such as "mean 0 4"."""
         if isinstance(head, int):
             return self.levels(layer), head
-        found = self._together.pop((layer, head), None)
+        found = self._combined.pop((layer, head), None)
         if found is None:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
-            found = LevelCache(att, shelf=self._shelf)
-        self._together[layer, head] = found  # the last
-        while len(self._together) > TOGETHER:
-            self._together.pop(next(iter(self._together)))
+            found = LevelCache(att, store=self._level_store)
+        self._combined[layer, head] = found  # the last
+        while len(self._combined) > COMBINED:
+            self._combined.pop(next(iter(self._combined)))
         return found, 0

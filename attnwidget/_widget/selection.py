@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from .._engine.base import OnlyWeightsError
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -13,9 +14,7 @@ from .layers import ShownLayers
 from .traits import Choice, Heads, Index, Pin, Pins, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
-SELECTION = tuple(PLURALS)
-LISTS = ("heads", "pins")  # several heads, several pinned places
-FOLLOWED = ("layer", "batch", "head", "stage", "pool")  # a change of these needs another picture
+SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
 
 
 class Selection(NamedTuple):
@@ -49,26 +48,28 @@ class Selection(NamedTuple):
 class SelectionTraits(traitlets.HasTraits):
     """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
 
-    _held: ShownLayers
+    _shown: ShownLayers
 
-    layer = Index(help="The selected layer.").tag(sync=True)
-    batch = Index(help="The selected sample of the batch.").tag(sync=True)
-    head = Index(help="The selected head.").tag(sync=True)
-    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True)
-    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True)
+    layer = Index(help="The selected layer.").tag(sync=True, role="selection")
+    batch = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
+    head = Index(help="The selected head.").tag(sync=True, role="selection")
+    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True, role="selection")
+    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True, role="selection")
 
-    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True)
-    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True)
+    heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True, role="selection")
+    pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True, role="selection")
 
-    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(sync=True)
+    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(
+        sync=True, role="numbers"
+    )
 
     @property
     def _selected(self) -> Attention:
-        return self._held.layers[self.layer]
+        return self._shown.layers[self.layer]
 
     def _there_are(self, name: str) -> int:
         if name == "layer":
-            return len(self._held.stack)
+            return len(self._shown.stack)
         shape = self._selected.shape
         return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
 
@@ -86,7 +87,10 @@ class SelectionTraits(traitlets.HasTraits):
     def _stage_is_there(self, proposal: Any) -> str:
         stage = str(proposal["value"])
         with refusing():  # also a layer set at the same time, that is not there
-            self._selected.check_stage(stage)
+            try:
+                self._selected.check_stage(stage)
+            except OnlyWeightsError as error:
+                raise OnlyWeightsError(f"{error} ({SINGLE})") from None
         return stage
 
     @traitlets.validate("heads")
@@ -120,7 +124,7 @@ class SelectionTraits(traitlets.HasTraits):
 
     def _drop_what_is_gone(self) -> None:
         """Another layer, or other tensors, may have fewer of everything."""
-        self.layer = min(self.layer, len(self._held.stack) - 1)
+        self.layer = min(self.layer, len(self._shown.stack) - 1)
         for name in ("batch", "head", "query", "key"):
             value = getattr(self, name)
             if value is not None and value >= self._there_are(name):

@@ -12,9 +12,9 @@ from .._engine.base import Shape
 from .._engine.merged_words import WordBounds, merged_tokens
 from .._engine.merged_words import bounds as word_bounds
 from .._messages import encoding
+from .._tokens.inputs import check_tokens
 from .._tokens.search import TokenSearch
 from .._tokens.tokenizers import Spelling, spelling_of, word_ids
-from .._utils.validation import check_tokens
 from ..attention import Attention
 
 KEPT = 8  # lists of tokens that are known to be right, and as many of their words
@@ -109,7 +109,7 @@ class TokenStore:
             if len(self._bounds) >= KEPT:
                 self._bounds.clear()
             distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
-            ids = [word_ids(sample, self._spelling) for sample in distinct]
+            ids = [word_ids(sample, self.spelling) for sample in distinct]
             self._bounds[key] = samples, word_bounds(ids, att.shape.B, length, "tokens", att.device)
         return self._bounds[key][1]
 
@@ -133,7 +133,7 @@ class TokenStore:
             left = encoding.PAGE
             for pieces in {id(one): one for one in self.samples(side, shape) or ()}.values():
                 some = pieces[:left]
-                if len(set(word_ids(some, self._spelling))) < len(some):
+                if len(set(word_ids(some, self.spelling))) < len(some):
                     return True
                 left -= len(some)
                 if left <= 0:
@@ -141,7 +141,8 @@ class TokenStore:
         return False
 
     @property
-    def _spelling(self) -> Spelling | None:
+    def spelling(self) -> Spelling | None:
+        """How the vocabulary is written, where the tokenizer tells."""
         tokenizer = self._given().tokenizer
         if self._spelled[0] is not tokenizer:  # a fast one writes out its whole vocabulary to tell
             self._spelled = tokenizer, spelling_of(tokenizer)
@@ -164,7 +165,7 @@ class TokenStore:
 
     def message(self, tokens: list[str] | None) -> dict[str, Any] | None:
         """A sample's tokens for the front-end, and how its vocabulary is written, where the tokenizer tells."""
-        message, spelling = encoding.encode_tokens(tokens), self._spelling
+        message, spelling = encoding.encode_tokens(tokens), self.spelling
         return message if message is None or spelling is None else {**message, "spelling": spelling}
 
     def is_new(self, name: str, tokens: list[str] | None) -> bool:

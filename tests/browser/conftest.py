@@ -14,11 +14,11 @@ Every notebook and page has `.page` (Playwright's), `.console`, `.problems` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from lab import Browser, Lab, LabServer, OfflinePages, chromium
+from lab import Browser, Lab, LabServer, OfflinePages, Page, PagePool, chromium
 
 HERE = Path(__file__).parent
 
@@ -32,10 +32,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item not in ours] + ours
 
 
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember which tests have failed: nobody uses their pages again."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+    Page.keeps_pictures = pytestconfig.getoption("screenshots")
     with chromium() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def pool() -> PagePool:
+    return PagePool()
 
 
 @pytest.fixture(scope="session")
@@ -44,16 +61,20 @@ def lab_server() -> Iterator[LabServer]:
         yield server
 
 
-@pytest.fixture
-def lab(browser: Browser, lab_server: LabServer) -> Iterator[Lab]:
-    opener = Lab(browser, lab_server)
-    try:
+@pytest.fixture(scope="session")
+def offline_pages(browser: Browser, pool: PagePool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflinePages]:
+    with OfflinePages(browser, tmp_path_factory.mktemp("pages"), pool) as opener:
         yield opener
-    finally:
-        opener.close()
 
 
 @pytest.fixture
-def offline_page(browser: Browser, tmp_path: Path) -> Iterator[OfflinePages]:
-    with OfflinePages(browser, tmp_path) as opener:
-        yield opener
+def lab(browser: Browser, lab_server: LabServer, pool: PagePool, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    opener = Lab(browser, lab_server, pool)
+    yield opener
+    opener.close(keep=not request.node.stash[FAILED])
+
+
+@pytest.fixture
+def offline_page(offline_pages: OfflinePages, request: pytest.FixtureRequest) -> Iterator[OfflinePages]:
+    yield offline_pages
+    offline_pages.close(keep=not request.node.stash[FAILED])

@@ -208,8 +208,10 @@ class Gallery:
     def end_kernel(self) -> None:
         self.page.evaluate("() => window.endKernel()")
 
-    def screenshot(self, name: str) -> Path:
+    def screenshot(self, name: str) -> None:
         """Save a picture of all widgets and of what floats over them."""
+        if not Page.keeps_pictures:
+            return
         width, height = self.page.evaluate(
             """() => {
               const nodes = [...document.querySelectorAll(".attnwidget, .attnwidget *")];
@@ -221,7 +223,6 @@ class Gallery:
         path = SCREENSHOTS / f"gallery-{name}.png"
         clip = {"x": 0, "y": 0, "width": width, "height": height}
         self.page.screenshot(path=path, full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
-        return path
 
 
 def show(
@@ -245,8 +246,8 @@ def show(
     files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
     context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
-    page.page.expose_function("answer", _answerer(widgets))
-    page.page.expose_function("take", _taker(widgets))
+    page.expose("answer", _answerer(widgets))
+    page.expose("take", _taker(widgets))
     page.page.wait_for_function("() => typeof window.start === 'function'")
     states = [portable(state_of(shown)) for shown in widgets]
     page.page.evaluate("([states, live]) => window.start(states, live)", [states, live])
@@ -258,7 +259,7 @@ def show(
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(shown._desk(), {"requests": [request]})
+        reply = requests.answer(shown._request_context(), {"requests": [request]})
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

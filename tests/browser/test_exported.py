@@ -13,7 +13,7 @@ from gallery import AUDIT
 from lab import LabNotebook, OfflinePages, Page
 
 from attnwidget import Attention, AttentionWidget, compare, load_sample
-from attnwidget._tokens.display import status_number
+from attnwidget._export.numbers import status_number
 
 PICTURE = "[data-aw=picture]"
 STATUS = "[data-aw=status]"

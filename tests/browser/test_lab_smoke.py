@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from lab import Lab, LabServer, OfflinePages
+from lab import SCREENSHOTS, Lab, LabServer, OfflinePages, Page
 
 COUNTER = '''
 import anywidget, traitlets
@@ -26,7 +26,7 @@ class Counter(anywidget.AnyWidget):
 '''
 
 
-def test_a_click_in_the_page_reaches_python(lab: Lab) -> None:
+def test_a_click_in_the_page_reaches_python(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = lab.open([COUNTER, "w = Counter(); w", "print('count is', w.count)"])
     notebook.run_cell(0)
     notebook.run_cell(1)
@@ -45,7 +45,9 @@ def test_a_click_in_the_page_reaches_python(lab: Lab) -> None:
 
     saved = notebook.save()
     assert saved.cells[2].outputs[0]["text"] == "count is 1\n"
-    assert notebook.screenshot("smoke-counter").stat().st_size > 1000
+    monkeypatch.setattr(Page, "keeps_pictures", True)
+    notebook.screenshot("smoke-counter")
+    assert (SCREENSHOTS / "smoke-counter.png").stat().st_size > 1000
 
     notebook.restart_kernel()
     notebook.run_cell(2, allow_error=True)

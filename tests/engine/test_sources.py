@@ -3,7 +3,8 @@
 import pytest
 import torch
 from hypothesis import given, settings
-from reference import CLOSE, Case, cases, dense
+from reference import Case, cases, dense
+from tolerance import exponentials, sums, together
 from torch.testing import assert_close
 
 from attnwidget.attention import Attention
@@ -18,16 +19,16 @@ def test_scores_in_hand_are_attention_as_from_q_and_k(case: Case) -> None:
     keywords = {**case.keywords, "scale": att.scale}
     given_scores = Attention.from_scores(scores, case.v, **keywords)
     head = att.shape.H - 1
-    expected = case.dense(0, head)
+    expected, within = case.dense(0, head), case.rounding()
     for stage in given_scores.stages:
         seen = given_scores.block(stage, head=head)
-        assert_close(seen.double(), expected[stage], **CLOSE[case.q.dtype])
-    assert_close(given_scores.output(0, head), att.output(0, head), rtol=1e-4, atol=1e-5)
-    assert_close(given_scores.log_normalizer(0, head), att.log_normalizer(0, head), rtol=1e-4, atol=1e-5)
+        assert_close(seen.double(), expected[stage], **within[stage])
+    assert_close(given_scores.output(0, head), att.output(0, head), **within.output)
+    assert_close(given_scores.log_normalizer(0, head), att.log_normalizer(0, head), **within.normalizer)
     assert torch.equal(given_scores.block("allowed", head=head), att.block("allowed", head=head))
     for pool in ("max", "mean"):
         seen, wanted = (x.overview(0, head, size=5, pool=pool) for x in (given_scores, att))
-        assert_close(seen.values, wanted.values, rtol=1e-4, atol=1e-6)
+        assert_close(seen.values, wanted.values, **within.pooled("weights", seen.query_bin * seen.key_bin))
         assert torch.equal(seen.allowed, wanted.allowed)
 
 
@@ -37,17 +38,18 @@ def test_weights_in_hand_are_shown_as_those_that_are_computed(case: Case) -> Non
     att = case.attention()
     B, H = att.shape[:2]
     weights = torch.stack([torch.stack([att.block(batch=b, head=h) for h in range(H)]) for b in range(B)])
-    known = Attention.from_weights(weights, case.v)
+    known, within = Attention.from_weights(weights, case.v), case.rounding()
     head = H - 1
     assert known.stages == ("weights", "contribution")
     assert torch.equal(known.block(head=head), weights[0, head])
-    assert_close(known.block("contribution", head=head), att.block("contribution", head=head), rtol=1e-5, atol=1e-6)
-    assert_close(known.output(0, head), att.output(0, head), rtol=1e-4, atol=1e-5)
+    contribution = (x.block("contribution", head=head) for x in (known, att))
+    assert_close(*contribution, **within.contribution)
+    assert_close(known.output(0, head), att.output(0, head), **within.output)
     for stage in known.stages:
         for pool in ("max", "mean"):
-            seen, wanted = (x.overview(0, head, size=5, pool=pool, stage=stage).values for x in (known, att))
-            assert_close(seen, wanted, rtol=1e-4, atol=1e-6)
-    assert_close(known.statistics(0, head).entropy, att.statistics(0, head).entropy, rtol=1e-4, atol=1e-4)
+            seen, wanted = (x.overview(0, head, size=5, pool=pool, stage=stage) for x in (known, att))
+            assert_close(seen.values, wanted.values, **within.pooled(stage, seen.query_bin * seen.key_bin))
+    assert_close(known.statistics(0, head).entropy, att.statistics(0, head).entropy, **within.entropy)
 
 
 def test_a_matrix_in_hand_is_never_copied_or_changed() -> None:
@@ -69,8 +71,9 @@ def test_a_matrix_in_hand_is_never_copied_or_changed() -> None:
 
 def test_scores_are_logits_unless_a_scale_is_given() -> None:
     scores = torch.randn(3, 4)
-    assert_close(Attention.from_scores(scores).block(), scores.softmax(1))
-    assert_close(Attention.from_scores(scores, scale=0.5).block(), (scores / 2).softmax(1))
+    within = exponentials(float(scores.max() - scores.min()))
+    assert_close(Attention.from_scores(scores).block(), scores.softmax(1), **within)
+    assert_close(Attention.from_scores(scores, scale=0.5).block(), (scores / 2).softmax(1), **within)
     assert torch.equal(Attention.from_scores(scores, scale=0.5).block("scores"), scores)
 
 
@@ -78,20 +81,23 @@ def test_longer_than_a_block() -> None:
     scores = torch.randn(700, 5000)
     att = Attention.from_scores(scores, is_causal=True)
     expected = dense(scores, torch.eye(5000), scale=1.0, allowed=torch.ones(700, 5000).tril().bool())
-    assert_close(att.block().double(), expected["weights"], rtol=1e-4, atol=1e-6)
-    assert_close(att.log_normalizer().double(), expected["normalizer"], rtol=1e-5, atol=1e-5)
+    spread = float(scores.max() - scores.min())
+    assert_close(att.block().double(), expected["weights"], **exponentials(spread))
+    assert_close(att.log_normalizer().double(), expected["normalizer"], **exponentials(spread))
     weights = Attention.from_weights(expected["weights"].float(), torch.ones(5000, 1))
-    assert_close(weights.output(), torch.ones(700, 1))
+    assert_close(weights.output(), torch.ones(700, 1), **sums(5000, size=0))
 
 
 def test_axes_go_by_name() -> None:
     scores, v = torch.randn(5, 2, 7), torch.randn(7, 2, 3)
     att = Attention.from_scores(scores, v, dims="qhk")
     assert att.shape == (1, 2, 2, 5, 7, None, 3)
-    assert_close(att.output(head=1), scores[:, 1].softmax(1) @ v[:, 1])
+    within = together(exponentials(float(scores.max() - scores.min())), sums(7), size=float(v.abs().max()))
+    assert_close(att.output(head=1), scores[:, 1].softmax(1) @ v[:, 1], **within)
     assert Attention.from_weights(torch.rand(4, 5, 7)).shape == (4, 1, 1, 5, 7, None, None)
     grouped = Attention.from_weights(torch.rand(1, 4, 5, 7), torch.randn(1, 2, 7, 3))
-    assert_close(grouped.output(head=3), grouped.block(head=3) @ grouped.v[0, 1])
+    size = 7 * float(grouped.v.abs().max())
+    assert_close(grouped.output(head=3), grouped.block(head=3) @ grouped.v[0, 1], **sums(7, size))
 
 
 def test_half_types_and_what_it_says() -> None:

@@ -129,7 +129,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         self._levels = [LevelCache(att) for att in self.stack]
-        self._views = TileQueue(Scheduler(threading.RLock()), lambda content, buffers: None)
+        self._tile_queue = TileQueue(Scheduler(threading.RLock()), lambda content, buffers: None)
 
     def levels(self, layer: int) -> LevelCache:
         return self._levels[layer]
@@ -139,7 +139,7 @@ class Desk:
 
     def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
         of = {"layer": layer, **key._asdict(), "version": 0, "view": view}
-        return self._views.ask(self._levels[layer], key, of, addresses, None, purse)
+        return self._tile_queue.ask(self._levels[layer], key, of, addresses, None, purse)
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass

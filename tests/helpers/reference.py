@@ -8,19 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
+from tolerance import Rounding, rounding
 from torch import Tensor
 
 from attnwidget import masks
 from attnwidget.attention import Attention
 
-# How far float32 results may be from float64 ones for scores of ordinary size: relative, and absolute.
-IN_FLOAT32 = {"rtol": 2e-5, "atol": 2e-6}
-CLOSE = {
-    torch.float64: {"rtol": 1e-12, "atol": 1e-13},
-    torch.float32: IN_FLOAT32,
-    torch.float16: IN_FLOAT32,  # of the same numbers in float64: half types are cast before the product
-    torch.bfloat16: IN_FLOAT32,
-}
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def dense(
@@ -83,6 +77,10 @@ class Case:
     def attention(self) -> Attention:
         return Attention(self.q, self.k, self.v, **self.keywords)
 
+    def rounding(self) -> Rounding:
+        """How far the numbers of `attention()` may be from those of `dense()`."""
+        return rounding(self.attention(), added=float(self.bias.abs().max()))
+
     def dense(self, batch: int, head: int) -> dict[str, Any]:
         group = head // (self.q.shape[1] // self.k.shape[1])
         return dense(
@@ -98,7 +96,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = tuple(CLOSE)) -> Case:
+def cases(draw: st.DrawFn, longest: int = 40, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Case:
     """Grouped heads, cross-attention, other value sizes, all kinds of masks and biases, windows, softcaps, dtypes."""
     small = st.integers(1, 3)
     B, G, times = draw(small), draw(small), draw(small)

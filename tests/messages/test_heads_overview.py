@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
 from attnwidget._analysis.head_sampling import HeadSampler, sample
 from attnwidget._analysis.metrics import NAMES, as_ids
-from attnwidget._engine import overview
+from attnwidget._engine import overview, pooling
 from attnwidget._messages import heads_overview
 
 
@@ -53,9 +53,9 @@ def test_pictures_of_sampled_rows_are_those_of_single_heads(rules: Any) -> None:
     found = glance(att, 32, 20, batch=1)
     for head in range(8):
         one = overview.sampled(att, 1, head, rows=32, columns=20)
-        wanted = overview.pool_first(one.values, 2, torch.amax)
+        wanted = pooling.pool_first(one.values, 2, torch.amax)
         assert_close(found.values[head], wanted, atol=1e-7, rtol=1e-5)
-        allowed = overview.pool_first(one.allowed.to(torch.uint8), 2, torch.amax).bool()
+        allowed = pooling.pool_first(one.allowed.to(torch.uint8), 2, torch.amax).bool()
         assert torch.equal(found.allowed[head], allowed)
 
 
@@ -199,20 +199,20 @@ def test_long_heads_are_looked_at_in_a_few_exact_rows() -> None:
 
 
 def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_overview, "AT_FIRST", 0.0)
-    monkeypatch.setattr(heads_overview, "SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "SLICE_SECONDS", 0.0)
 
     async def explore() -> None:
         w = show(stack_of(*[(4, 1, 40)] * 6), head=1)
         assert len(w.survey["pictures"]) < 6
         await asyncio.sleep(0.01)
         w.head = 2  # another picture, and the heads go on
-        assert heads_overview.ALL_HEADS in w._slices.names
+        assert heads_overview.ALL_HEADS in w._scheduler.names
         w.view = "heatmap"
-        assert heads_overview.ALL_HEADS not in w._slices.names
+        assert heads_overview.ALL_HEADS not in w._scheduler.names
         assert w.survey is None
         w.view = "heads"
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.005)
         counts = [
             len(message.state["survey"]["pictures"]) for message in front_end.of(w) if message.state.get("survey")

@@ -90,7 +90,7 @@ def test_several_rows_or_columns_are_one(
     stage: str, side: str, places: list[int], mean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocked where all are, as js/src/components/ranking-panel.tsx combines them."""
-    monkeypatch.setattr(ranking, "CELLS", 130)  # in several pieces
+    monkeypatch.setattr(ranking, "MAX_CELLS_AT_ONCE", 130)  # in several pieces
     att = attention(is_causal=True)
     values, blocked = ranking.line(att, stage, 0, 1, side, places, mean=mean)
     cells, allowed = att.block(stage, head=1), att.block("allowed", head=1)
@@ -122,8 +122,8 @@ def test_the_strongest_pairs_no_two_of_a_bin(largest: int, skip_first: bool) -> 
     k[0] += q.mean(0)
     att = Attention(q, k, is_causal=True)
     levels = LevelCache(att, largest=largest)
-    list(levels.visit(0, 0))
-    kept = levels.find(levels.visit(0, 0).key)
+    list(levels.build(0, 0))
+    kept = levels.find(levels.build(0, 0).key)
     assert kept is not None
     found = ranking.strongest_pairs(att, kept, 0, 0, count=12, skip_first=skip_first)
     weights = att.block().double().numpy().copy()
@@ -131,7 +131,7 @@ def test_the_strongest_pairs_no_two_of_a_bin(largest: int, skip_first: bool) -> 
         weights[:, 0] = -1
     best: dict[tuple[int, int], tuple[float, int, int]] = {}
     for query, key in np.ndindex(*weights.shape):
-        name = (query // kept.seen.query_bin, key // kept.seen.key_bin)
+        name = (query // kept.overview.query_bin, key // kept.overview.key_bin)
         best[name] = max(best.get(name, (-2.0, 0, 0)), (weights[query, key], query, key))
     wanted = sorted(best.values(), reverse=True)[:12]
     assert [(query, key) for query, key, _ in found] == [(query, key) for _, query, key in wanted]
@@ -143,7 +143,7 @@ def test_pairs_of_nothing_are_none() -> None:
     only_first = Attention(*torch.randn(2, 6, 4), mask=(torch.arange(6) < 1).expand(6, 6), mask_dims="qk")
     for att, skip in ((blocked, False), (only_first, True)):
         levels = LevelCache(att)
-        list(levels.visit(0, 0))
-        kept = levels.find(levels.visit(0, 0).key)
+        list(levels.build(0, 0))
+        kept = levels.find(levels.build(0, 0).key)
         assert kept is not None
         assert ranking.strongest_pairs(att, kept, 0, 0, count=5, skip_first=skip) == []

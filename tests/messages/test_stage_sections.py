@@ -173,7 +173,7 @@ def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch
     async def look() -> None:
         w = AttentionWidget(*torch.randn(3, 6, 8))
         assert w.findings is None
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.01)
         assert front_end.state(w)["findings"] == []
         monkeypatch.setattr("attnwidget._widget.findings_cache.UNBIDDEN", 30)

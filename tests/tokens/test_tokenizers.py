@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from attnwidget import Attention, AttentionWidget, compare
+from attnwidget._tokens.inputs import check_tokens
 from attnwidget._tokens.tokenizers import is_special, joined, spelling_of, word_ids
-from attnwidget._utils.validation import check_tokens
 
 WORDS = ["[CLS]", "the", "mill", "##er", "lent"]
 

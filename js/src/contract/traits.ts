@@ -79,6 +79,8 @@ export interface Traits {
   /** null while they are not known: of a long head only once they were asked for. */
   findings: Finding[] | null;
   deviation: Deviation | null;
+  /** Why derived traits could not be computed: a sentence for each of them, by name. */
+  errors?: Partial<Record<TraitsThatAre<"derived">, string>>;
   /** Whether tokens are shown one by one or merged into words. */
   pieces?: "pieces" | "words";
   grid?: GridMessage | null;
@@ -87,53 +89,68 @@ export interface Traits {
 
 export type TraitName = keyof Traits;
 
-const traitNames = {
-  uid: true,
-  title: true,
-  layer: true,
-  batch: true,
-  head: true,
-  query: true,
-  key: true,
-  heads: true,
-  pins: true,
-  view: true,
-  stage: true,
-  pool: true,
-  color_scale: true,
-  color_range: true,
-  palette: true,
-  theme: true,
-  top_k: true,
-  threshold: true,
-  direction: true,
-  bar: true,
-  order: true,
-  combine: true,
-  facts: true,
-  picture: true,
-  thumbnails: true,
-  survey: true,
-  links: true,
-  tokens: true,
-  key_tokens: true,
-  progress: true,
-  what_if: true,
-  stages: true,
-  pair: true,
-  sides: true,
-  against: true,
-  comparison: true,
-  changes: true,
-  findings: true,
-  deviation: true,
-  pieces: true,
-  grid: true,
-  image: true,
-} satisfies Record<TraitName, true>;
+/**
+ * What a trait is to the front-end: `given` by the user in Python; the `selection`; a `look`, which needs no kernel; what
+ * chooses the `numbers`, which does; `derived` from the others by Python; or the widget's `identity`, which never changes.
+ */
+export type Role = "given" | "selection" | "look" | "numbers" | "derived" | "identity";
 
-/** The names of all traits: the compiler holds this list against `Traits`, a test holds it against Python. */
-export const TRAIT_NAMES = Object.keys(traitNames) as readonly TraitName[];
+/** The role of every trait: the compiler holds this table against `Traits`, a test holds it against Python's tags. */
+export const TRAITS = {
+  uid: "identity",
+  title: "given",
+  layer: "selection",
+  batch: "selection",
+  head: "selection",
+  query: "selection",
+  key: "selection",
+  heads: "selection",
+  pins: "selection",
+  view: "look",
+  stage: "numbers",
+  pool: "numbers",
+  color_scale: "look",
+  color_range: "look",
+  palette: "look",
+  theme: "look",
+  top_k: "look",
+  threshold: "look",
+  direction: "look",
+  bar: "look",
+  order: "look",
+  combine: "numbers",
+  facts: "derived",
+  picture: "derived",
+  thumbnails: "derived",
+  survey: "derived",
+  links: "derived",
+  tokens: "given",
+  key_tokens: "given",
+  progress: "derived",
+  what_if: "numbers",
+  stages: "derived",
+  pair: "derived",
+  sides: "identity",
+  against: "numbers",
+  comparison: "derived",
+  changes: "derived",
+  errors: "derived",
+  findings: "derived",
+  deviation: "derived",
+  pieces: "numbers",
+  grid: "given",
+  image: "given",
+} as const satisfies Record<TraitName, Role>;
+
+/** The traits that have one of some roles. */
+export type TraitsThatAre<R extends Role> = { [K in TraitName]: (typeof TRAITS)[K] extends R ? K : never }[TraitName];
+
+export const TRAIT_NAMES = Object.keys(TRAITS) as readonly TraitName[];
+
+/** The names of the traits that have one of these roles. */
+export function traitsThatAre<R extends Role>(...roles: readonly R[]): readonly TraitsThatAre<R>[] {
+  return TRAIT_NAMES.filter((name) => (roles as readonly Role[]).includes(TRAITS[name])) as never;
+}
 
 /** Told that a trait has changed. */
 export type ChangeListener = (context: unknown, value: unknown) => void;

@@ -5,7 +5,7 @@
 
 import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
 import type { Envelope, LinksMessage, PictureMessage } from "../contract/messages";
-import type { TraitName, Traits } from "../contract/traits";
+import { type TraitName, type Traits, traitsThatAre } from "../contract/traits";
 import type { Side } from "../contract/values";
 import { combine, lineOf } from "../data/matrix";
 import { rank } from "../data/rank";
@@ -44,22 +44,7 @@ export interface Snapshot {
 /** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
 /** What a reader may set without Python: where to look, and how it is drawn. */
-const FREE: readonly TraitName[] = [
-  "query",
-  "key",
-  "heads",
-  "pins",
-  "view",
-  "color_scale",
-  "color_range",
-  "palette",
-  "theme",
-  "top_k",
-  "threshold",
-  "direction",
-  "bar",
-  "order",
-];
+const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
 
 /** The key under which Python has saved what belongs to these values. */
@@ -138,7 +123,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   return { answer, take };
 }
 
-const SELECTED = ["layer", "batch", "head", "query", "key", "heads", "pins"] as const;
+const SELECTED = traitsThatAre("selection");
 
 /** A selection as Python makes it: `head` is one of `heads`, (`query`, `key`) the last pin, all of them there. */
 function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits["facts"] | undefined): Partial<Traits> {

@@ -3,7 +3,7 @@
 import { batch, computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeLinks, decodeThumbnails, type Links, type Picture, type Thumbnails } from "../contract/decode";
 import type { WhatIf } from "../contract/messages";
-import type { Model, Traits } from "../contract/traits";
+import { type Model, TRAIT_NAMES, type TraitName, type Traits, type TraitsThatAre } from "../contract/traits";
 import type { HeadName, Pin } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
@@ -16,61 +16,25 @@ import { storePictures } from "./store-pictures";
 import type { TileCache } from "./tile-cache";
 import { listenTo, type Mirrored, mirrorTraits, traitDecoder } from "./traits";
 
-export type Selection = Pick<Traits, "layer" | "batch" | "head" | "query" | "key" | "heads" | "pins">;
-export type Looks = Pick<
-  Traits,
-  | "view"
-  | "stage"
-  | "pool"
-  | "color_scale"
-  | "color_range"
-  | "palette"
-  | "theme"
-  | "top_k"
-  | "threshold"
-  | "direction"
-  | "bar"
-  | "order"
-  | "combine"
-  | "what_if"
-  | "against"
-  | "pieces"
->;
+export type Selection = Pick<Traits, TraitsThatAre<"selection">>;
+/** What is drawn, and how. */
+export type Looks = Pick<Traits, TraitsThatAre<"look" | "numbers">>;
 
-const PLAIN = [
-  "title",
-  "layer",
-  "batch",
-  "head",
-  "query",
-  "key",
-  "heads",
-  "pins",
-  "view",
-  "stage",
-  "pool",
-  "color_scale",
-  "color_range",
-  "palette",
-  "theme",
-  "top_k",
-  "threshold",
-  "direction",
-  "bar",
-  "order",
-  "combine",
-  "facts",
-  "progress",
-  "what_if",
-  "sides",
-  "against",
-  "findings",
-  "deviation",
-  "pieces",
-  "grid",
-  "image",
-] as const;
-type Plain = (typeof PLAIN)[number];
+/** The traits that take time to decode; all others are mirrored as they are. */
+const ENCODED = [
+  "picture",
+  "thumbnails",
+  "links",
+  "survey",
+  "tokens",
+  "key_tokens",
+  "stages",
+  "pair",
+  "comparison",
+  "changes",
+] as const satisfies readonly TraitName[];
+type Plain = Exclude<TraitName, (typeof ENCODED)[number]>;
+const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly TraitName[]).includes(name));
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */

@@ -157,15 +157,17 @@ export function visible(text: string): string {
     .replaceAll("\t", "⇥");
   if (!NEEDS_CARE.test(spaced)) return spaced;
   const clusters = graphemes(spaced);
-  return clusters.map((cluster, index) => visibleCluster(cluster, index === clusters.length - 1)).join("");
+  return clusters
+    .map((cluster, index) => visibleCluster(cluster, clusters[index - 1], index === clusters.length - 1))
+    .join("");
 }
 
-function visibleCluster(cluster: string, isLast: boolean): string {
+function visibleCluster(cluster: string, before: string | undefined, isLast: boolean): string {
   if (INVISIBLE.test(cluster)) {
     return Array.from(cluster, (character) => (INVISIBLE.test(character) ? codePoint(character) : character)).join("");
   }
-  // A mark with nothing to stand on
-  if (/^\p{M}/u.test(cluster)) return `◌${cluster}`;
+  // A mark with nothing to stand on. After a cluster that is seen (a vowel of Burmese) it stands on that one.
+  if (/^\p{M}/u.test(cluster)) return before === undefined || INVISIBLE.test(before) ? `◌${cluster}` : cluster;
   if (!JOINING.test(cluster)) return cluster.replace(JOINER, codePoint);
   return isLast ? cluster.replace(/(?:\u200c|\u200d)$/u, codePoint) : cluster;
 }

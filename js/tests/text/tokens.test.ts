@@ -73,6 +73,7 @@ test.each([
   "क्\u200dष",
   "🇨🇭",
   "שלום",
+  "မြန်မာ",
 ])("%s is left as it is", (token) => {
   expect(text(token)).toBe(token);
 });
