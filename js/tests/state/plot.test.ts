@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { type CellGrid, cellGridOf, cellOf, placesOf, reachOf } from "../../src/geometry/cell-grid";
