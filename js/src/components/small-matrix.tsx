@@ -26,7 +26,7 @@ export function sizeOf({ grid }: SmallPicture, side: number): { width: number; h
   };
 }
 
-function brushOf(small: SmallPicture, of: Stages["of"]): ColorMapper {
+function mapperOf(small: SmallPicture, of: Stages["of"]): ColorMapper {
   return makeColorMapper(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
 }
 
@@ -59,7 +59,7 @@ export class Raster extends Component<RasterProps> {
 
   private draw() {
     const { small, of, paints } = this.props;
-    const mapper = brushOf(small, of);
+    const mapper = mapperOf(small, of);
     if (this.canvas.current !== null) {
       drawRaster(this.canvas.current, small.grid, mapper, mapper.signed ? paints.diverging : paints.sequential);
     }
@@ -102,7 +102,7 @@ export class SmallRamp extends Component<RampProps> {
   }
 
   override render({ small, of, width }: RampProps) {
-    const domain = brushOf(small, of).domain;
+    const domain = mapperOf(small, of).domain;
     const ends = domain === null ? [] : legendTicks(domain.low, domain.high, "linear", small.stage);
     const [first, last] = [ends[0], ends.at(-1)];
     return (

@@ -77,7 +77,7 @@ function boxOf(scene: Scene, row: number, column: number, gap: number) {
 
 /** One tile a cell, with its number where that fits. */
 export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
-  const { grid, mapper, paints, unit, viewport, dpr, mapperRow: brushRow } = scene;
+  const { grid, mapper, paints, unit, viewport, dpr, mapperRow } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;
   context.setTransform(dpr, 0, 0, dpr, 0, 0);
   const size = Math.min(scene.cellWidth, scene.cellHeight) * viewport.k;
@@ -97,7 +97,7 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
         continue;
       }
       const value = grid.values[at]!;
-      const index = mapper.index(value, brushRow ? brushRow(row) : row);
+      const index = mapper.index(value, mapperRow ? mapperRow(row) : row);
       context.fillStyle = paints.css[index]!;
       context.beginPath();
       if (mapper.clips(value)) cutCorner(context, box, radius);

@@ -40,7 +40,7 @@ beforeEach(() => {
   rasters = new TileRasters();
 });
 
-const brushOf = (range: ColorRange = "head"): ColorMapper =>
+const mapperOf = (range: ColorRange = "head"): ColorMapper =>
   makeColorMapper(picture, picture.grid!, false, "log", range);
 const at = (k: number, query: number, key: number) =>
   cellGridOf(reach, centred(reach, WHOLE, k, { query, key }), false);
@@ -48,7 +48,7 @@ const at = (k: number, query: number, key: number) =>
 function draw(cellGrid: CellGrid, changes: Partial<TileScene> = {}) {
   const canvas = document.createElement("canvas");
   const painted: PaintedTiles = paintTiles(canvas, {
-    mapper: brushOf(),
+    mapper: mapperOf(),
     paints,
     stage: "weights",
     width: figure.width,
@@ -84,7 +84,7 @@ function draw(cellGrid: CellGrid, changes: Partial<TileScene> = {}) {
   };
 }
 
-const colorOf = (value: number, mapper = brushOf(), row = 0) => {
+const colorOf = (value: number, mapper = mapperOf(), row = 0) => {
   const css = paints.css[mapper.index(value, row)]!;
   return [1, 3, 5].map((from) => Number.parseInt(css.slice(from, from + 2), 16)).concat(255);
 };
@@ -205,7 +205,7 @@ describe("at 12 px and more", () => {
 describe("rasters", () => {
   test("are made once for a tile and its colours, and bounded", async () => {
     const tile = { ...(await decoded([0, 0, 0, 0])), arrived: 0 };
-    const mapper = brushOf();
+    const mapper = mapperOf();
     const canvas = rasters.of(tile, mapper, paints, 8);
     expect(rasters.of(tile, mapper, paints, 8)).toBe(canvas);
     const seen = new Set<HTMLCanvasElement>();
@@ -218,16 +218,16 @@ describe("rasters", () => {
 
   test("of another range are drawn anew, in the same canvas", async () => {
     const tile = { ...(await flat([0, 0, 0, 0], 200)), arrived: 0 };
-    const first = rasters.of(tile, brushOf(), paints, 8);
+    const first = rasters.of(tile, mapperOf(), paints, 8);
     const pixel = () => first.getContext("2d")!.getImageData(5, 5, 1, 1).data.join();
     const before = pixel();
-    expect(rasters.of(tile, brushOf([0, 0.3]), paints, 8)).toBe(first);
+    expect(rasters.of(tile, mapperOf([0, 0.3]), paints, 8)).toBe(first);
     expect(pixel()).not.toBe(before);
   });
 
   test("on a range for each row take that of the picture's row", async () => {
     const tile = { ...(await flat([0, 0, 0, 0], 100)), arrived: 0 };
-    const mapper = brushOf("row");
+    const mapper = mapperOf("row");
     const data = rasters.of(tile, mapper, paints, 8).getContext("2d")!.getImageData(0, 0, 1, 128).data;
     for (const row of [0, 7, 8, 127]) {
       expect([...data.slice(4 * row, 4 * row + 4)]).toEqual(colorOf(numberAt(tile, 100), mapper, Math.floor(row / 8)));
@@ -236,7 +236,7 @@ describe("rasters", () => {
 
   test("every code has its colour: numbers, blocked, NaN and infinities", async () => {
     const tile = await decoded([0, 0, 0, 0]);
-    const colors = colorsOf(tile, brushOf(), 0, paints);
+    const colors = colorsOf(tile, mapperOf(), 0, paints);
     expect(colors[250]).toBe(paints.packed[255]);
     expect([colors[252], colors[253], colors[254], colors[255]]).toEqual([
       0,

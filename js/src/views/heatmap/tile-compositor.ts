@@ -27,7 +27,7 @@ export const FADE = 80;
 const MOST_RASTERS = 96;
 
 export interface TileScene
-  extends Omit<Scene, "grid" | "cellWidth" | "cellHeight" | "viewport" | "exact" | "origin" | "brushRow"> {
+  extends Omit<Scene, "grid" | "cellWidth" | "cellHeight" | "viewport" | "exact" | "origin" | "mapperRow"> {
   readonly picture: Picture;
   readonly cellGrid: CellGrid;
   readonly tiles: TileCache;
