@@ -41,10 +41,12 @@ interface Axis {
   readonly long: boolean;
 }
 
+/** Draw the labels left of the picture: tokens where they fit, else positions. */
 export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="query" />;
 }
 
+/** Draw the labels above the picture, slanted: tokens where they fit, else positions. */
 export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="key" />;
 }
@@ -190,7 +192,7 @@ function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: numb
   };
 }
 
-/** A label pins its row or column alone, with shift beside the other pins; again frees it. */
+/** Pin one row or column, with `add` beside the other pins; free it where it is pinned already. */
 export function pinRowOrColumn({ store }: Ui, side: Side, index: number, add: boolean): void {
   if (add) {
     store.addPin(side === "query" ? index : null, side === "key" ? index : null);

@@ -73,7 +73,7 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
   });
 }
 
-/** A picture of another size is seen whole; in a widget of another width the same place stays in the middle. */
+/** Show a picture of another size whole; in a widget of another width keep the same place in the middle. */
 export function keepPlace(plot: Plot, reset: () => void, show: (view: Viewport) => void): () => void {
   let before: { reach: Reach; size: string } | null = null;
   return effect(() => {

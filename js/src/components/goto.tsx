@@ -10,6 +10,7 @@ import { showsCells } from "./phrases";
 
 const AT_ONCE = 20; // places that Python is asked for
 
+/** Show the field in which a position, a pair or a text is typed, to go there. */
 export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }> {
   override state = { said: "", empty: true };
   private input = createRef<HTMLInputElement>();

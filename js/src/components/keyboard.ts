@@ -16,6 +16,7 @@ export const SHORTCUTS = [
   ["Ctrl + scroll", "zoom; drag to pan"],
 ] as const;
 
+/** Move the pin, the view, the head and the layer by keys while the picture has the focus. */
 export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointer): void {
   canvas.addEventListener(
     "keydown",
@@ -87,11 +88,13 @@ function pinPointed(ui: Ui, pointing: Pointer): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
+/** Select the head `by` places further on; nothing where there is none. */
 export function stepHead({ store }: Ui, by: number): void {
   const head = store.head.value + by;
   if (head >= 0 && head < store.facts.value.heads) store.select({ head });
 }
 
+/** Select the layer `by` places further on; nothing where there is none. */
 export function stepLayer({ store }: Ui, by: number): void {
   const layer = store.layer.value + by;
   if (layer >= 0 && layer < store.facts.value.layers.length) store.select({ layer });

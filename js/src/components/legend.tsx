@@ -11,6 +11,7 @@ import { count, legendTicks, listNumber } from "../text/format";
 import { mount, part, type View } from "./dom";
 import { headWords } from "./phrases";
 
+/** Return the legend below a picture: its ramp, and the kinds of cells that are no colour. */
 export function legend(ui: Ui, plot: Plot): View {
   return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
 }
@@ -65,7 +66,7 @@ interface KindListProps {
   cells(n: number): string;
 }
 
-/** Every kind of cell that is there and no tile of the ramp. */
+/** List every kind of cell that is in the picture and on no ramp. */
 export function KindList({ kinds, mapper, paints, stage, cells }: KindListProps) {
   return (
     <>
@@ -126,6 +127,7 @@ function binRow(picture: Picture, query: number): number {
   return Math.floor(query / picture.queryBin);
 }
 
+/** Return the labelled values of a ramp. */
 export function ticksOf(mapper: ColorMapper, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
   if (mapper.domain === null) {
     const ends = mapper.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
@@ -146,6 +148,7 @@ interface RampProps {
   readonly mark: number | null;
 }
 
+/** Draw a ramp with its values, and a mark at the number under the pointer. */
 export class Ramp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
@@ -202,7 +205,7 @@ export interface Kinds {
 
 let counted: { grid: Grid; mapper: ColorMapper; kinds: Kinds } | null = null;
 
-/** How many cells of each kind there are; counted once for a picture and its range. */
+/** Count the cells of each kind; once for a picture and its range. */
 export function countKinds(grid: Grid, mapper: ColorMapper): Kinds {
   if (counted?.grid === grid && counted.mapper === mapper) return counted.kinds;
   const kinds: Kinds = { blocked: 0, nan: 0, plus: 0, minus: 0, clipped: 0, below: 0 };

@@ -14,6 +14,7 @@ const SIDE = 132;
 const LEAST_SIDE = 12;
 const LEAST_RING = 10;
 
+/** Return the small map of a long head: what of it is in view, and a click to go elsewhere. */
 export function minimap(ui: Ui): View {
   const { store, stop } = ui;
   const node = part("aw-minimap", "minimap");
@@ -122,7 +123,7 @@ function moved({ start, stop }: Span, by: number, total: number): number | null 
   return Math.max(0, Math.min(total - 1, (start + stop - 1) / 2 + by * (stop - start)));
 }
 
-/** Only of a picture whose cells stand for several: any other is seen whole at a glance. */
+/** Return what is in view, of a picture whose cells stand for several; any other is seen whole at a glance. */
 export function windowOf({ store, window }: Ui): Window | null {
   const picture = store.picture.value;
   return picture === null || picture.queryBin * picture.keyBin === 1 ? null : window.value;

@@ -25,7 +25,10 @@ export interface Pointer {
 
 const HINT_MS = 2500;
 
-/** Of several pictures that show the same places only the `first` moves them by itself. */
+/**
+ * Follow the pointer on one canvas. Of several pictures that show the same places only the `first` moves them by
+ * itself.
+ */
 export function createPointer(
   ui: Ui,
   plot: Plot,

@@ -29,6 +29,7 @@ const MOST_PINS = 64;
 /** A longer sequence has no room for all its labels. */
 const LABELLED = 64;
 
+/** Return the panel beside a picture: what a row attends to, or who attends to a column, strongest first. */
 export function panel(ui: Ui): View {
   const { store, kernel, stop } = ui;
   const choice = signal<Choice>("last");

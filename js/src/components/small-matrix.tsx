@@ -17,7 +17,7 @@ export interface SmallProps {
   readonly paints: { sequential: Paints; diverging: Paints };
 }
 
-/** As large as fits, cells square where that leaves no hairline. */
+/** Return the size of a small picture: as large as fits, cells square where that leaves no hairline. */
 export function sizeOf({ grid }: SmallPicture, side: number): { width: number; height: number } {
   const most = Math.max(grid.rows, grid.columns);
   return {
@@ -35,6 +35,7 @@ interface RasterProps extends SmallProps {
   readonly label?: string;
 }
 
+/** Draw a small picture, a pixel for each cell. */
 export class Raster extends Component<RasterProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
@@ -74,7 +75,7 @@ interface RampProps extends SmallProps {
   readonly width: number;
 }
 
-/** Four pixels of the ramp with its ends. */
+/** Draw a ramp four pixels tall, with its ends. */
 export class SmallRamp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 

@@ -64,14 +64,17 @@ export interface Thumbnails {
   heads: Grid[];
 }
 
-/** The bytes themselves, without a copy where that is possible. */
+/** Return the bytes themselves, without a copy where that is possible. */
 export function bytes(data: Bytes): Uint8Array {
   if (typeof data === "string") return fromBase64(data);
   if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
   return new Uint8Array(data);
 }
 
-/** An envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each cell. */
+/**
+ * Return an envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each
+ * cell.
+ */
 export async function decode(
   envelope: Envelope,
   buffers: readonly Bytes[] = [],
@@ -93,7 +96,7 @@ export async function decode(
     : new Uint32Array(aligned.buffer, aligned.byteOffset, count);
 }
 
-/** A matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
+/** Decode a matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
 export async function decodeGrid(
   values: Envelope,
   blocked: Envelope | null = null,
@@ -174,7 +177,7 @@ export interface Tile extends Coded {
 /** Cells along a side of a tile. */
 export const TILE = 128;
 
-/** A tile of a matrix of this size. */
+/** Decode a tile of a matrix of this size. */
 export async function decodeTile(
   message: TileMessage,
   size: { queries: number; keys: number },

@@ -82,7 +82,7 @@ async function placesOf(message: PlacesMessage | null, length: number, differ: n
   };
 }
 
-/** The labels of places, which are those of A's positions. */
+/** Return the labels of places, which are those of A's positions. */
 export function labelsOf(labels: Labels, places: Places): Labels {
   if (places.plain) return labels;
   return {
@@ -105,7 +105,7 @@ export interface CellChange {
   readonly of: ReadyComparison;
 }
 
-/** The change of one cell, where the pictures have its numbers. */
+/** Return the change of one cell, where the pictures have its numbers. */
 export function changedAt(of: ReadyComparison, bin: Bin): CellChange | null {
   const { a, b, change } = of.pictures;
   const [query, key] = [bin.queries.start, bin.keys.start];
@@ -165,7 +165,10 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   };
 }
 
-/** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
+/**
+ * Return all rows of the list from the pictures, where they have all the numbers: for what is pointed at, or just
+ * pinned.
+ */
 export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
   const { pictures, of, against, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
@@ -195,7 +198,7 @@ export function changesIn(comparison: ReadyComparison, side: Side, place: number
   };
 }
 
-/** Round values from 0 to the first that is not below `high`, at most six. */
+/** Return round values from 0 to the first that is not below `high`, at most six. */
 export function axisTicks(high: number): number[] {
   if (!(high > 0) || !Number.isFinite(high)) return [0, 1];
   const unit = 10 ** Math.floor(Math.log10(high));
@@ -204,7 +207,7 @@ export function axisTicks(high: number): number[] {
   return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }
 
-/** Both sides in one: of each cell the number of larger size, for ranges that they share. */
+/** Return both sides as one: of each cell the number of larger size, for ranges that they share. */
 export function mergedGrid(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
   const kinds = a.kinds.slice();
@@ -217,7 +220,7 @@ export function mergedGrid(a: Grid, b: Grid): Grid {
   return { ...a, values, kinds };
 }
 
-/** The lesser and the greater of two numbers, either of which may not be there. */
+/** Return the lesser and the greater of two ranges, either end of which may be missing. */
 export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);

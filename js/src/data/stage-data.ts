@@ -79,7 +79,7 @@ export async function decodePair(message: PairMessage): Promise<ExplainedPair> {
   };
 }
 
-/** An envelope of float32 numbers. */
+/** Decode an envelope of float32 numbers. */
 export async function vector(envelope: Envelope | null, buffers?: readonly Bytes[]): Promise<Float32Array | null> {
   if (envelope === null) return null;
   const found = await decode(envelope, buffers);
@@ -113,7 +113,7 @@ export function numberOf(figure: Figure): number | null {
   return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
 }
 
-/** A small picture in the form that colours are made for. */
+/** Return a small picture in the form that colours are made for. */
 export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
   const { grid, queryBin, keyBin, low, high } = small;
   return {
@@ -139,7 +139,7 @@ export interface Step {
   readonly to: number;
 }
 
-/** Products summed one after the other, as they are or the largest first; the last `to` is the score. */
+/** Sum products one after the other, as they are or the largest first; the last `to` is the score. */
 export function waterfall(products: Float32Array, largestFirst: boolean): Step[] {
   const order = Array.from(products.keys());
   if (largestFirst) order.sort((a, b) => products[b]! - products[a]! || a - b);

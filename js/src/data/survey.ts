@@ -89,7 +89,7 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
   };
 }
 
-/** The pictures of some heads of one layer. */
+/** Decode the pictures of some heads of one layer. */
 export async function picturesOf(values: Envelope, layer: number, batch: number, buffers: readonly Bytes[] = []) {
   return (await decodeThumbnails({ layer, batch, values }, buffers)).heads;
 }
@@ -106,7 +106,7 @@ function medianOf(sorted: Float32Array): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
+/** Return 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
 export function rankOf({ values }: HeadMetric, place: number): number {
   const own = values[place]!;
   if (!Number.isFinite(own)) return 0;
@@ -115,7 +115,7 @@ export function rankOf({ values }: HeadMetric, place: number): number {
   return above + 1;
 }
 
-/** The metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
+/** Return the metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
 export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number } | null {
   let best: { metric: HeadMetric; rank: number } | null = null;
   for (const metric of survey.metrics) {
@@ -126,7 +126,10 @@ export function strongestOf(survey: Survey, place: number): { metric: HeadMetric
   return best;
 }
 
-/** Places in the order in which they are drawn: as they are, or the largest number first, those without one last. */
+/**
+ * Return the places in the order in which they are drawn: as they are, or the largest number first, those without one
+ * last.
+ */
 export function orderOf(survey: Survey, order: string): number[] {
   const places = survey.heads.map((_, place) => place);
   const metric = survey.metrics.find(({ name }) => name === order);
@@ -135,7 +138,7 @@ export function orderOf(survey: Survey, order: string): number[] {
   return places.sort((a, b) => number(b) - number(a) || a - b);
 }
 
-/** `1.39 bits`, `.567`, `8.7`, `47 %` */
+/** Return `1.39 bits`, `.567`, `8.7`, `47 %`. */
 export function metricText(value: number, kind: Kind): string {
   if (!Number.isFinite(value)) return "NaN";
   if (kind === "bits") return `${value.toFixed(2)} bits`;
@@ -185,7 +188,7 @@ export interface HeadsLayout {
   readonly where: readonly (readonly [column: number, row: number])[];
 }
 
-/** A row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
+/** Lay out a row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
 export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): HeadsLayout {
   const room = width / unit;
   const places = orderOf(survey, order);
@@ -249,7 +252,7 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
 
 const sizeFor = (pitch: number) => Math.min(SIZE, Math.round(pitch - Math.max(8, 0.216 * pitch)));
 
-/** The place at a point of the canvas: a picture with half of what is around it. */
+/** Return the place at a point of the canvas: a picture with half of what is around it. */
 export function placeAt(layout: HeadsLayout, x: number, y: number): number {
   const gap = (layout.across - layout.size) / 2;
   return layout.at(
@@ -258,19 +261,19 @@ export function placeAt(layout: HeadsLayout, x: number, y: number): number {
   );
 }
 
-/** `2·9`, or of a single layer `9`. */
+/** Return `2·9`, or of a single layer `9`. */
 export function nameOf({ layers, heads }: Survey, place: number): string {
   const { layer, head } = heads[place]!;
   return layers.length === 1 ? String(head) : `${layer}·${head}`;
 }
 
-/** The corner of a picture on the canvas. */
+/** Return the corner of a picture on the canvas. */
 export function cornerOf(layout: HeadsLayout, place: number): { x: number; y: number } {
   const [column, row] = layout.where[place]!;
   return { x: layout.margin + column * layout.across, y: layout.margin + row * layout.down };
 }
 
-/** Where an arrow key leads: the next that there is in its direction, or where it was. */
+/** Return where an arrow key leads: the next that there is in its direction, or where it was. */
 export function stepFrom(layout: HeadsLayout, place: number, right: number, down: number): number {
   const [column, row] = layout.where[place]!;
   if (right !== 0) return orElse(layout.at(column + right, row), place);

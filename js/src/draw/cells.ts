@@ -53,7 +53,9 @@ export function paint(canvas: HTMLCanvasElement, scene: Scene): void {
   }
 }
 
-/** A canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels. */
+/**
+ * Return the context of a canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels.
+ */
 export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
   const across = Math.round(width * dpr);
   const down = Math.round(height * dpr);
@@ -75,7 +77,7 @@ function boxOf(scene: Scene, row: number, column: number, gap: number) {
   return { left, top, width: right - left - gap, height: bottom - top - gap };
 }
 
-/** One tile a cell, with its number where that fits. */
+/** Paint one tile for each cell, with its number where that fits. */
 export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { grid, mapper, paints, unit, viewport, dpr, mapperRow } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;
@@ -257,6 +259,7 @@ interface Raster {
 /** By their numbers: a picture whose rows become exact one after the other keeps its canvas. */
 const rasters = new WeakMap<Float32Array, Raster>();
 
+/** Return a canvas with one pixel for each cell, made again only where grid, colours or size differ. */
 export function rasterOf(grid: Grid, mapper: ColorMapper, paints: Paints, small: boolean): HTMLCanvasElement {
   const known = rasters.get(grid.values);
   const same = known && known.grid === grid && known.mapper === mapper && known.paints === paints;
@@ -294,7 +297,7 @@ export function drawRaster(
   context.putImageData(image, 0, 0);
 }
 
-/** What a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
+/** Paint what a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
 export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { grid, paints, unit, viewport, dpr } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;

@@ -35,6 +35,7 @@ export interface ColorMapper {
   share(value: number): number;
 }
 
+/** Return the colour mapper of a picture: which table, which domain, and what is cut off. */
 export function makeColorMapper(
   picture: Picture,
   grid: Grid,
@@ -87,7 +88,7 @@ function rowScales(grid: Grid, kind: "sequential" | "diverging", scale: ColorSca
   });
 }
 
-/** Both tables on the page as it is now. */
+/** Read the colours of the page as it is now, and make both tables on it. */
 export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Palette) {
   const look = LOOK[isDark(theme) ? "dark" : "light"];
   const page = parseColor(style.backgroundColor);

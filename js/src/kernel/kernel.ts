@@ -60,6 +60,7 @@ interface Answer {
   error?: unknown;
 }
 
+/** Return the way to ask the Python side of a model. */
 export function createKernel(model: Model, { signal }: { signal: AbortSignal }): Kernel {
   const exchange = new Exchange(model, signal);
   return {

@@ -47,15 +47,15 @@ const NEEDED: readonly TraitName[] = ["facts", "picture"];
 const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
 
-/** The key under which Python has saved what belongs to these values. */
+/** Return the key under which Python has saved what belongs to these values. */
 export const keyOf = (values: readonly unknown[]) => JSON.stringify(values);
 
-/** A request as it was saved, without its name for itself; its fields in the order of the alphabet. */
+/** Return a request as it was saved, without its id; its fields in the order of the alphabet. */
 export function nameOf({ id: _, ...body }: HostRequest): string {
   return JSON.stringify(Object.fromEntries(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1))));
 }
 
-/** Answers and traits from a file. `refuse` is told of what was selected and is not in it. */
+/** Answer requests and selections from a file. `refuse` is told of what was selected and is not in it. */
 export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pick<HostOptions, "answer" | "take"> {
   let traits: Partial<Traits> = { ...saved.state };
   const grids = new Map<string, Promise<Picture>>();

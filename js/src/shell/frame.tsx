@@ -17,6 +17,7 @@ import { toolbar } from "./toolbar";
 
 const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: heatmapView, graph, text, image, heads, stages };
 
+/** Return the whole widget; the view in it is another whenever another is chosen. */
 export function frame(ui: Ui): View {
   const { store } = ui;
   const node = part("aw-frame");

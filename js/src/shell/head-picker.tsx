@@ -12,6 +12,7 @@ import { canCombine } from "../views/heads/menus";
 
 const CHIPS = 12; // more layers than that are stepped through
 
+/** Return the choice of sample, layer and heads below the toolbar. */
 export function headPicker(ui: Ui): View {
   return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
 }
@@ -73,6 +74,7 @@ function Layers({ ui }: { ui: Ui }) {
   );
 }
 
+/** Step through the layers, or type one. */
 export function LayerStepper({ ui }: { ui: Ui }) {
   const { store } = ui;
   const layers = store.facts.value.layers.length;
@@ -91,6 +93,7 @@ export function LayerStepper({ ui }: { ui: Ui }) {
   );
 }
 
+/** Step through the heads, or type one. */
 export function HeadStepper({ ui }: { ui: Ui }) {
   const { store } = ui;
   const heads = store.facts.value.heads;

@@ -13,11 +13,12 @@ import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 
+/** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
 }
 
-/** A lost kernel, a busy one, and what Python would not take. */
+/** Say that the kernel is lost or busy, and what Python would not take. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }

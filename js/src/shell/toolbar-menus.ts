@@ -36,7 +36,7 @@ const VIEWS = [
 ] as const;
 const IMAGE = { value: "image", name: "Image" } as const;
 
-/** The views that there are, in the order of their tabs. */
+/** Return the views that there are, in the order of their tabs. */
 export function viewsOf({ store }: Ui) {
   const compared = (store.sides.value?.length ?? 0) > 0;
   return [
@@ -61,6 +61,7 @@ type Need = "nothing" | "menus" | "few" | "much" | "more than there is";
 /** Each step of `folded` puts more under `⋯`: what a roomy page has, what is read and kept, the views as words. */
 export const MOST_FOLDED = 3;
 
+/** Return how much room there is at this width, once so much has been folded. */
 export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
   const narrow = mode === "narrow";
   return {
@@ -134,7 +135,7 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   },
 };
 
-/** The menus in the toolbar, and those whose sections are under `⋯`. */
+/** Return the menus in the toolbar, and those whose sections are under `⋯`. */
 export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuName[]; folded: readonly MenuName[] } {
   const view = ui.store.view.value;
   const there = (MENUS[view] ?? MENUS.heatmap).filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
@@ -171,7 +172,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   },
 };
 
-/** The sections under `⋯`: those of the menus that did not fit, then how tokens and the widget look. */
+/** Return the sections under `⋯`: those of the menus that did not fit, then how tokens and the widget look. */
 export function moreSections(ui: Ui, folded: readonly MenuName[]): Section[] {
   const titled = folded.flatMap((menu) => {
     if (menu === "whatIf") return [];

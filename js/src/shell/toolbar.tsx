@@ -12,6 +12,7 @@ import type { Ui } from "../state/ui";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 
+/** Return the toolbar; what does not fit into the width is folded. */
 export function toolbar(ui: Ui): View {
   const node = part("aw-toolbar", "toolbar");
   let folded = 0;

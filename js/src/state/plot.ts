@@ -68,7 +68,10 @@ export interface Plot {
   box(query: number, key: number): Box | null;
 }
 
-/** `layout` places the picture; one that is not `tiled` has nothing finer than its own cells. */
+/**
+ * Return the geometry of one picture. `layout` places it; one that is not `tiled` has nothing finer than its own
+ * cells.
+ */
 export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const { store } = ui;
   const flying = signal(false);
@@ -239,7 +242,7 @@ export interface Box {
   readonly height: number;
 }
 
-/** A drawn cell on the canvas, without the gap that follows it. */
+/** Return where a drawn cell is on the canvas, without the gap that follows it. */
 export function boxAt({ rows, columns }: CellGrid, row: number, column: number, dpr: number, unit: number): Box {
   const gap = Math.min(columns.cell, rows.cell) >= GAPS_FROM * unit ? 1 : 0;
   const x = startOf(columns, column, dpr);
@@ -252,7 +255,7 @@ export function boxAt({ rows, columns }: CellGrid, row: number, column: number, 
   };
 }
 
-/** The drawn cells in view, as rows and columns. */
+/** Return the drawn cells in view, as rows and columns. */
 export function inView({ rows, columns }: CellGrid): { rows: Span; columns: Span } {
   return { rows: cellsInView(rows), columns: cellsInView(columns) };
 }
@@ -263,7 +266,7 @@ export function isWithin(index: number, span: Span): boolean {
 
 const MOST_MEASURED = 8192;
 
-/** Width of text in the widget's own font, remembered. */
+/** Return how to measure the width of text in the widget's own font; widths are remembered. */
 export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
   const context = document.createElement("canvas").getContext("2d");
   return computed(() => {

@@ -99,7 +99,7 @@ export function latestAnswer<Q extends { picture: Picture }, A>(
 
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
-/** A computed that keeps its old value while the new one says the same. */
+/** Return a computed signal that keeps its old value while the new one says the same. */
 export function stableComputed<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
   let last: T | null = null;
   return computed(() => {
@@ -110,7 +110,7 @@ export function stableComputed<T extends object>(compute: () => T | null): Reado
   });
 }
 
-/** The row or column in question, ranked: here where its numbers are, else by the kernel. */
+/** Rank the row or column in question: here where its numbers are, else by the kernel. */
 export function rankedSource(
   store: Store,
   kernel: Kernel,
@@ -204,7 +204,10 @@ export interface HeadTarget extends Target {
 
 const REMEMBERED = 512; // rows and columns that are kept
 
-/** Several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they come. */
+/**
+ * Bring several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they
+ * come.
+ */
 export function linesSource(
   store: Store,
   kernel: Kernel,
@@ -264,6 +267,7 @@ export interface Combination {
   readonly over: Over;
 }
 
+/** Rank several rows or columns taken together: here where their numbers are, else by the kernel. */
 export function combinationSource(
   store: Store,
   kernel: Kernel,
@@ -307,7 +311,7 @@ export type Strongest = readonly WeightedPair[] | { readonly problem: string } |
 
 const PAIRS = 8;
 
-/** The strongest links of a long head once its picture is exact, those to the first token left aside. */
+/** Bring the strongest links of a long head once its picture is exact, those to the first token left aside. */
 export function strongestSource(
   store: Store,
   kernel: Kernel,
@@ -335,11 +339,15 @@ export function strongestSource(
   );
 }
 
-/** Whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest are known. */
+/**
+ * Return whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest
+ * are known.
+ */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
   return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
 }
 
+/** Bring the exact number of a cell, or the greatest of a bin. */
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   return latestAnswer<{ picture: Picture; about: Bin }, Reading>(
     questionOf(store, bin),
@@ -360,7 +368,7 @@ export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<
   );
 }
 
-/** The greatest number in a bin, from the kernel. */
+/** Ask the kernel for the greatest number in a bin. */
 export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: AbortSignal): Promise<Reading> {
   const body = {
     ...address(picture),
@@ -385,7 +393,7 @@ function kindOf(value: number): number {
   return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
 }
 
-/** Exact numbers for a window of cells that a person could read, where the picture only has colours. */
+/** Bring exact numbers for a window of cells that a person could read, where the picture only has colours. */
 export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   const question = computed(() => {
     const picture = store.picture.value;
@@ -408,7 +416,7 @@ export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal
   );
 }
 
-/** Whether what a picture shows is what is selected. */
+/** Return whether what a picture shows is what is selected. */
 export function isCurrent(store: Store): boolean {
   const picture = store.picture.value;
   return (

@@ -16,6 +16,7 @@ export interface SentTokens {
   readonly spelling?: TokenStyle;
 }
 
+/** Decode the tokens that were sent. */
 export async function readTokens(message: TokensMessage): Promise<SentTokens> {
   const tokens = (await decodeTokens(message)) ?? [];
   const spelling: TokenStyle | undefined = message.spelling === "text" ? "words" : message.spelling;
@@ -30,6 +31,7 @@ function tokensIn(text: number, ends: Envelope, buffers: readonly Bytes[]): Toke
   return { text: bytes, ends: { ...ends, data } };
 }
 
+/** Return the labels of one side: of all tokens, or a page at a time as they are looked at. */
 export function labelsOfSide(
   side: Side,
   sent: ReadonlySignal<SentTokens | null>,

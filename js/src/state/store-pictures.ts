@@ -8,7 +8,7 @@ import type { Kernel } from "../kernel/kernel";
 import { createTileCache, type TileCache, type TilesOf, tilesOf } from "./tile-cache";
 import type { Listener } from "./traits";
 
-/** What a picture is of: it is stale while this differs from what is selected. */
+/** Return whether a picture is of this selection: else it is stale. */
 export function isOf(
   picture: Picture,
   wanted: { layer: number; batch: number; head: HeadName; stage: Stage; pool: string },

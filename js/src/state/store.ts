@@ -75,6 +75,7 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   attempt(rules: WhatIf): void;
 }
 
+/** Return the signals of a model's traits, and the way to write them. */
 export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): Store {
   const listener = listenTo(model, stop);
   const refused = signal<string | null>(null);

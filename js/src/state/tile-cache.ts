@@ -15,6 +15,7 @@ const OVERHEAD = 1536;
 /** What tiles are of, as a text. */
 export type TilesOf = string;
 
+/** Return the name of what tiles are of. */
 export function tilesOf({ layer, batch, head, stage, pool }: Picture["of"], version: number): TilesOf {
   return `${layer} ${batch} ${head} ${stage} ${pool} ${version}`;
 }
@@ -44,7 +45,7 @@ export interface TileCache {
 const nameOf = (of: TilesOf, rowLevel: number, columnLevel: number, row: number, column: number) =>
   `${of}|${rowLevel} ${columnLevel} ${row} ${column}`;
 
-/** `heard` is told of every tile that is kept. */
+/** Return a cache of tiles; `heard` is told of every tile that is kept. */
 export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile) => void = () => {}): TileCache {
   const kept = new Map<string, KeptTile>(); // the longest unused first
   /** How many tiles there are of each pair of levels: where to look for a coarser one. */
@@ -120,7 +121,7 @@ export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile
   };
 }
 
-/** The tiles that a cell grid has in view, those in the middle first. */
+/** Return the tiles that a cell grid has in view, those in the middle first. */
 export function tilesInView({ rows, columns, levels }: CellGrid): TileAddress[] {
   if (levels === null) return [];
   const span = (axis: Axis): Span => {

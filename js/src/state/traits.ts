@@ -9,6 +9,7 @@ export interface Listener {
   onMessage(heard: MessageListener): void;
 }
 
+/** Listen to a model until `stop` aborts. */
 export function listenTo(model: Model, stop: AbortSignal): Listener {
   return {
     onChange(name, heard) {
@@ -24,7 +25,7 @@ export function listenTo(model: Model, stop: AbortSignal): Listener {
 
 export type Mirrored<Name extends TraitName> = { readonly [K in Name]: Signal<Traits[K]> };
 
-/** Signals that follow the traits of these names. */
+/** Return signals that follow the traits of these names. */
 export function mirrorTraits<Name extends TraitName>(
   model: Model,
   names: readonly Name[],
@@ -40,7 +41,7 @@ export function mirrorTraits<Name extends TraitName>(
   return Object.fromEntries(names.map(mirror)) as Mirrored<Name>;
 }
 
-/** Traits that take time to decode: of each the newest wins, and one that cannot be decoded is said, not thrown. */
+/** Return how to decode a trait: of each the newest value wins, and one that cannot be decoded is said, not thrown. */
 export function traitDecoder(model: Model, { onChange }: Listener, said: (problem: string) => void) {
   return <K extends TraitName, T>(
     name: K,

@@ -74,6 +74,7 @@ export interface Ui {
 /** The views whose panel ranks a row or column. */
 const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
 
+/** Return what one view adds to the store, kept up to date with its element. */
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
   const outer = signal(0);

@@ -13,6 +13,7 @@ const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
 const SIDES = ["a", "b"] as const;
 
+/** List what changes for what is pinned or pointed at. */
 export function ChangeList({ ui, comparison }: { ui: PlaceSpace; comparison: ReadyComparison | null }) {
   const { store } = ui;
   if (comparison === null) return <div style={{ minHeight: px((ROW * (ROWS + 1) + 60) * ui.unit.value) }} />;

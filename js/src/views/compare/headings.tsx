@@ -10,7 +10,7 @@ import { GAP, isBeside } from "./layout";
 
 const LETTERS = { a: "A", b: "B", change: "B − A" } as const;
 
-/** The names above the pictures, or the choice of one, and the pinned or hovered key above each. */
+/** Draw the names above the pictures, or the choice of one, and the pinned or hovered key above each. */
 export function Heads({
   ui,
   plot,

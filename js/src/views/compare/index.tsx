@@ -26,6 +26,7 @@ import { askChange, type PlaceSpace, placeSpaceOf } from "./place-space";
 const LEAST_WIDTH = 640; // of the list, however small the pictures are
 const NAMES = { a: "picture", b: "picture-b", change: "picture-change" } as const;
 
+/** Return the comparison: three pictures, their legends, and the list of changes. */
 export function compare(outer: Ui): View {
   const node = part("aw-compare");
   const comparison = computed(() => {

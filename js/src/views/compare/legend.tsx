@@ -21,6 +21,7 @@ interface LegendProps {
   readonly mappers: Mappers | null;
 }
 
+/** Draw both legends, or the one of the only picture that is shown. */
 export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;

@@ -12,7 +12,7 @@ import type { Ui } from "../../state/ui";
 export type Grids = { readonly [K in Part]: Grid };
 export type Mappers = { readonly [K in Part]: ColorMapper };
 
-/** The cells that are drawn: folded where the screen has fewer pixels, changes by their size. */
+/** Return the cells that are drawn: folded where the screen has fewer pixels, changes by their size. */
 export function gridsOf(comparison: ReadonlySignal<ReadyComparison | null>, plot: Plot): ReadonlySignal<Grids | null> {
   return computed(() => {
     const of = comparison.value;
@@ -28,7 +28,7 @@ export function gridsOf(comparison: ReadonlySignal<ReadyComparison | null>, plot
   });
 }
 
-/** One scale for A and B, and one of its own, symmetric, for their difference. */
+/** Return one scale for A and B, and one of its own, symmetric, for their difference. */
 export function mappersOf(
   { store }: Ui,
   comparison: ReadonlySignal<ReadyComparison | null>,

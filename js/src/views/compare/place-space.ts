@@ -16,6 +16,7 @@ export interface PlaceSpace extends Ui {
   readonly lost: ReadonlySignal<boolean>;
 }
 
+/** Return the widget as the parts of a heatmap see it, with places for positions. */
 export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparison | null>): PlaceSpace {
   const { store, stop } = outer;
   const placeOf = (places: Places | undefined, position: number | null) =>
@@ -106,6 +107,7 @@ function changeSource(
   );
 }
 
+/** Ask the kernel for the largest change among some places. */
 export async function askChange(
   { kernel }: Pick<Ui, "kernel" | "store">,
   of: ReadyComparison,

@@ -19,7 +19,7 @@ const BARS_FROM = 0.01;
 /** Partners that a head gives so much are bold. */
 const BOLD_FROM = 0.1;
 
-/** Both columns of tokens, the bars by head and their mean. */
+/** Draw both columns of tokens, the bars by head and their mean. */
 export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const frame = model.frame.value;
@@ -314,7 +314,7 @@ function wordAt(lines: readonly (Known | null)[], index: number): string | null 
   return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
 }
 
-/** The colour of each head, and what it attends to most. */
+/** Draw the colour of each head, and what it attends to most. */
 export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const heads = store.drawnHeads.value;

@@ -81,6 +81,7 @@ interface Scene {
   readonly atlas: Atlas;
 }
 
+/** Draw all heads on the canvas: their pictures, and a bar or a tint for each. */
 export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
   const { layout, survey, metric, style } = scene;
   canvas.width = Math.round(layout.width * style.dpr);

@@ -18,6 +18,7 @@ interface Props {
   readonly scrolled: number;
 }
 
+/** Describe one head: all its metrics, beside the median of all heads. */
 export function HeadCard({ ui, layout, place, scrolled }: Props) {
   const survey = ui.store.survey.value;
   const at = survey?.heads[place];
@@ -70,7 +71,7 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
 
 const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0))}%`;
 
-/** How tall it may get. */
+/** Return how tall the card may get. */
 export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST;
 
 /** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */

@@ -21,6 +21,7 @@ import { watchKeys, watchPointer } from "./input";
 import { wordOf } from "./menus";
 import { type HeadsState, headsState } from "./state";
 
+/** Return the view of all heads. */
 export function heads(ui: Ui): View {
   const { store, stop } = ui;
   const state = headsState(ui);

@@ -22,6 +22,7 @@ function choices({ store }: Ui) {
   }));
 }
 
+/** Return the choices of what the bars are of. */
 export function barSection(ui: Ui): Section {
   return {
     value: ui.store.bar.value,
@@ -30,6 +31,7 @@ export function barSection(ui: Ui): Section {
   };
 }
 
+/** Return the choices of an order. */
 export function orderSection(ui: Ui): Section {
   return {
     value: ui.store.order.value,
@@ -38,7 +40,7 @@ export function orderSection(ui: Ui): Section {
   };
 }
 
-/** Whether several heads can be shown as one here. */
+/** Return whether several heads can be shown as one here. */
 export function canCombine({ store }: Ui): boolean {
   const { view, stage, facts, sides } = store;
   if ((sides.value?.length ?? 0) > 0 || facts.value.heads < 2 || stage.value !== "weights") return false;
@@ -47,6 +49,7 @@ export function canCombine({ store }: Ui): boolean {
 
 const HOW = { none: "one", mean: "mean", max: "maximum" } as const;
 
+/** Return how the chosen heads are shown, in a word or two. */
 export function combineName({ store }: Ui): string {
   const how = store.combine.value ?? "none";
   const heads = store.shownHeads.value.length;
@@ -54,6 +57,7 @@ export function combineName({ store }: Ui): string {
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
+/** Return the choices of how to show several heads. */
 export function combineSection({ store }: Ui): Section {
   return {
     value: store.combine.value ?? "none",

@@ -18,6 +18,7 @@ export interface HeadsState {
   open(place: number): void;
 }
 
+/** Return the signals of the view of all heads. */
 export function headsState(ui: Ui): HeadsState {
   const { store } = ui;
   const layout = computed<HeadsLayout | null>(() => {

@@ -20,6 +20,7 @@ export interface Heatmap extends View {
   readonly plot: Plot;
 }
 
+/** Return the matrix with its labels, rings and readouts. */
 export function heatmap(ui: Ui): Heatmap {
   const { store, kernel, stop } = ui;
   const plot = createPlot(ui);
@@ -87,6 +88,7 @@ export function heatmap(ui: Ui): Heatmap {
   };
 }
 
+/** Return the canvas of a picture: one that takes the focus and says what it is. */
 export function pictureCanvas(name = "picture"): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.dataset.aw = name;

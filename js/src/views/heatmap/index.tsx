@@ -14,6 +14,7 @@ const ROW = 22;
 const SUMS = 54;
 const LEGEND_LEAST = 420;
 
+/** Return the heatmap view: the matrix, its legend, the ranked list and, of a long head, a small map. */
 export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");

@@ -121,7 +121,7 @@ function isAnother(last: Drawn, now: Drawn): boolean {
 
 const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Colours of a new head, stage or palette cross-fade from the last picture. */
+/** Let the colours of a new head, stage or palette cross-fade from the last picture. */
 export function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
   if (!canvas.animate || canvas.width === 0 || isStill()) return;
   const ghost = document.createElement("canvas");

@@ -52,6 +52,7 @@ interface TileSpan {
   readonly length: number;
 }
 
+/** Paint what is in view from the finest tiles that there are, each over a coarser one while it appears. */
 export function paintTiles(canvas: HTMLCanvasElement, tileScene: TileScene): PaintedTiles {
   const { cellGrid, tiles, of, width, height, dpr, unit, now } = tileScene;
   const { rows, columns, levels } = cellGrid;
@@ -256,7 +257,7 @@ function pixelsOf(image: ImageData) {
   return { image, packed: new Uint32Array(image.data.buffer) };
 }
 
-/** The colour of each of a tile's codes; 0, which is nothing, for what is blocked. */
+/** Return the colour of each of a tile's codes; 0, which is nothing, for what is blocked. */
 export function colorsOf({ numbers, kindOf }: Coded, mapper: ColorMapper, row: number, paints: Paints): Uint32Array {
   const colors = new Uint32Array(256);
   for (let code = 0; code < 256; code++) {

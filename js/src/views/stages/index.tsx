@@ -32,6 +32,7 @@ interface Chosen {
   readonly own: Signal<boolean>;
 }
 
+/** Return the stages view: every stage as a small picture, and one pair's way through them. */
 export function stages(ui: Ui): View {
   const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
   return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);

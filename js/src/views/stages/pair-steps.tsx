@@ -23,6 +23,7 @@ interface StepProps {
   readonly wide: number;
 }
 
+/** Show one pair's way through the stages, step by step. */
 export function PairSteps({ ui, pair, largestFirst }: { ui: Ui; pair: ExplainedPair; largestFirst: Signal<boolean> }) {
   const stacked = ui.mode.value === "narrow" || ui.mode.value === "under";
   const room = ui.width.value / ui.unit.value - MARGIN - (stacked ? 0 : BESIDE);
@@ -39,7 +40,7 @@ export function PairSteps({ ui, pair, largestFirst }: { ui: Ui; pair: ExplainedP
   );
 }
 
-/** Whether the query may attend to no key at all. */
+/** Return whether the query may attend to no key at all. */
 export const isNothing = (pair: ExplainedPair) => pair.maximum === Number.NEGATIVE_INFINITY;
 
 interface RowProps {
@@ -170,7 +171,7 @@ function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Si
   );
 }
 
-/** "÷ √32" where the scale is 1 / √d_k, else "× 0.5". */
+/** Return "÷ √32" where the scale is 1 / √d_k, else "× 0.5". */
 export function scaleWords(
   scale: number | null,
   headSize: number | null,

@@ -39,6 +39,7 @@ async function readVariances(reply: Reply<"spread">): Promise<Variances> {
   return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Variances["rows"] };
 }
 
+/** Show what dividing by √d_k does to this head, and over head sizes. */
 export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
   const { body, key } = headOf(ui);
   return (

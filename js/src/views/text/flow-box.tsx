@@ -24,7 +24,7 @@ export interface BoxProps {
   readonly line: number | null;
 }
 
-/** Lines of a text: only those in view are in the page. */
+/** Show the lines of a text: only those in view are in the page. */
 export class FlowBox extends Component<BoxProps> {
   private box = createRef<HTMLDivElement>();
   private shown: number | null = null;

@@ -4,12 +4,12 @@ import type { View } from "../../components/dom";
 import type { Ui } from "../../state/ui";
 import { passagesView } from "./passages";
 
-/** The text view. */
+/** Return the text view. */
 export function text(ui: Ui): View {
   return passagesView(ui, false);
 }
 
-/** The image view. */
+/** Return the image view. */
 export function image(ui: Ui): View {
   return passagesView(ui, true);
 }

@@ -7,7 +7,10 @@ import { lineOf } from "./lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 
-/** Arrows move the pin along the text, from line to line, from patch to patch. */
+/**
+ * Move the pin by arrows along the text, from line to line, from patch to patch; return whether the key means anything
+ * here.
+ */
 export function pressKey(ui: Ui, model: TextModel, withImage: boolean, { key, shiftKey }: KeyboardEvent): boolean {
   const { store } = ui;
   const flows = model.flows.value;
@@ -46,7 +49,7 @@ export function pressKey(ui: Ui, model: TextModel, withImage: boolean, { key, sh
   return action !== undefined;
 }
 
-/** The position so many tokens further on: what is not shown is passed over, and pages are turned. */
+/** Return the position so many tokens further on: what is not shown is passed over, and pages are turned. */
 export function stepAlong(flow: Flow, at: number | null, by: number, withImage: boolean): number | null {
   const { passage, pages } = flow;
   const shown = (position: number) =>

@@ -25,12 +25,13 @@ type TokenLook = { readonly tint: string; readonly full: string } | "masked" | "
 export const sideOf = ({ store }: Ui, passage: Passage): Side =>
   passage.sides.length > 1 ? store.direction.value : (passage.sides[0] as Side);
 
-/** Whether a passage is coloured: it is what the pinned token attends to, or who attends to it. */
+/** Return the weights that colour a passage: those of what the pinned token attends to, or who attends to it. */
 export function weightsOn(model: TextModel, passage: Passage): Weights | null {
   const known = model.weights.value;
   return known !== null && passage.sides.includes(otherSide(known.of.side)) ? known : null;
 }
 
+/** Return how each token of a passage looks now. */
 export function tokenLooksOf(ui: Ui, model: TextModel, passage: Passage): TokenLooks {
   const { store } = ui;
   const known = weightsOn(model, passage);
@@ -69,7 +70,7 @@ export function tokenLooksOf(ui: Ui, model: TextModel, passage: Passage): TokenL
   };
 }
 
-/** The position in a passage that the pointer is over. */
+/** Return the position in a passage that the pointer is over. */
 export function hoveredIn({ hover, target }: Ui, passage: Passage): number | null {
   const at = hover.value;
   if (at === null) return null;

@@ -66,6 +66,7 @@ export interface TextModel {
   widthOf(token: Placed): number;
 }
 
+/** Return passages of text and patches, pages of long ones, and the weights upon them, as signals. */
 export function textModel(ui: Ui, withImage: boolean): TextModel {
   const { store, stop } = ui;
   const measure = textMeasure(ui);

@@ -20,6 +20,7 @@ import { watchPointer } from "./pointing";
 
 const PANEL_GAP = 36;
 
+/** Return running text, with `withImage` the image too, and the ranked list beside it. */
 export function passagesView(ui: Ui, withImage: boolean): View {
   const { store, stop } = ui;
   const model = textModel(ui, withImage);

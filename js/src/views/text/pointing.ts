@@ -6,7 +6,7 @@ import { sideOf } from "./looks";
 import { otherSide, type Passage, type TextModel } from "./model";
 import { patchAt } from "./patches";
 
-/** Pointing previews, or says the number of a pair while something is pinned; a click pins, with shift beside others. */
+/** Preview what is pointed at, or its pair with what is pinned; pin by a click, with shift beside others. */
 export function watchPointer(ui: Ui, model: TextModel, node: HTMLElement): void {
   const under = (event: MouseEvent): { passage: Passage; position: number } | null => {
     const target = event.target as Element;
