@@ -46,7 +46,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _made(view: WidgetView) -> dict[str, Any] | None:
-    """The comparison that is shown, or, where it was not made yet, that of the same."""
+    """Return the comparison that is shown, or, where it was not made yet, make it."""
     traits: Any = view.traits
     if traits.comparison is not None:
         found: dict[str, Any] = traits.comparison

@@ -95,7 +95,7 @@ def cells(context: FigureContext, matrix: DecodedMatrix, place: Place, color_sca
 
 
 def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    """A slash where nothing is allowed, a cross where a number is none."""
+    """Draw a slash where nothing is allowed, a cross where a number is none."""
     canvas, look, cell = context.canvas, context.look, place.cell
     if cell >= SLASHES_FROM:
         reach = min(5.0, cell * 0.2)
