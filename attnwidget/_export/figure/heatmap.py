@@ -27,6 +27,16 @@ LARGEST_LABEL = 160
 RAMP = 218
 TICK_GAP = 0.2  # of a ramp, between two of its labels
 
+# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
+LEGENDS = {
+    "scores": "Score",
+    "scaled": "Scaled",
+    "capped": "Capped",
+    "masked": "Masked",
+    "weights": "Weight",
+    "contribution": "Contribution ‖weight · v‖",
+}
+
 Box = tuple[float, float, float, float]
 
 
@@ -279,7 +289,7 @@ def pins(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
 def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, room: float | None = None) -> float:
     """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
     canvas, look, traits = context.canvas, context.look, context.traits
-    name = {"weights": "Weight", "contribution": "Contribution"}.get(matrix.stage, matrix.stage.capitalize())
+    name = LEGENDS[matrix.stage]
     log = traits.color_scale == "log" and matrix.kind == "sequential"
     name += ", log" if log else ""
     canvas.text(x, y + 4, name, size=11, color=look.ink2)
