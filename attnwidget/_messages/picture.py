@@ -16,8 +16,9 @@ from .._engine.base import AttentionBase, Shape
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
-from .._engine.softmax import drained
+from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
+from .._utils.failures import sentence_of
 from . import encoding
 
 PICTURE_SIZE = 512  # bins along a side, at most
@@ -90,7 +91,7 @@ def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
 
 def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture:
     """Fold the exact picture of a long head from its level."""
-    return drained(_folding(levels, key, level))
+    return run_to_end(_folding(levels, key, level))
 
 
 def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator[None, None, Picture]:
@@ -148,7 +149,7 @@ def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
 
 def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
     """Return what takes the place of a picture that cannot be computed, with the reason."""
-    return labelled(EMPTY_PICTURE | {"error": str(error) or type(error).__name__}, of, shape)
+    return labelled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
 
 
 def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from .._analysis.mask_counts import cells_to_ask
 from .._engine import cost
+from .._engine.base import Head
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
 from .._engine.stages import MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
+from .._utils.failures import log_told, sentence_of
 from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, stage_sections
@@ -124,9 +126,9 @@ def _answer_one(message: Message, request: Any) -> Reply:
             desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, desk=desk), {**request, "head": 0}
         return {**_ok(request), **ANSWERS[kind](message, request)}
-    except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
-        log.debug("request refused", exc_info=True)
-        return _refusal(request, str(error) or type(error).__name__)
+    except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
+        log_told(log, "a request", error)
+        return _refusal(request, sentence_of(error))
 
 
 def _row(message: Message, request: Reply) -> Reply:
@@ -313,7 +315,9 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
 
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
-    message.purse.spend(cells_to_ask(att, batch, head), "Attention.check does it in Python, however long it takes")
+    message.purse.spend(
+        cells_to_ask(Head(att, batch, head)), "Attention.check does it in Python, however long it takes"
+    )
     message.desk.check(request["layer"], batch, head)
     return {}
 
