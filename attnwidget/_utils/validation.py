@@ -139,6 +139,6 @@ def nearest(name: Any, known: Sequence[str]) -> str:
     return "" if close is None else f"did you mean {close!r}? else "
 
 
-def closest(name: Any, known: Sequence[str]) -> str | None:
-    """Return the known name that is most like what was given; None where none is close."""
-    return next(iter(get_close_matches(str(name), known, n=1)), None)
+def closest(name: Any, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like what was given; None where none is as like as `cutoff`, 0 to 1."""
+    return next(iter(get_close_matches(str(name), known, n=1, cutoff=cutoff)), None)
