@@ -1,7 +1,7 @@
 """What crosses to the front-end: arrays as envelopes, pictures quantised for the eye, tokens as one buffer.
 
 Exact numbers travel as float32. A picture of more cells than a person reads travels as one byte a cell: codes for
-zero, blocked, NaN and ±∞, and 250 steps between. `docs/architecture.md` has the codes;
+zero, blocked, NaN and ±∞, and 250 steps between. `docs/contract.md` has the codes;
 `js/src/contract/decode.ts` is the mirror.
 """
 

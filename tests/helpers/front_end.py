@@ -1,4 +1,4 @@
-"""A front-end for tests: it keeps what the kernel sends, and reads it as `docs/architecture.md` says."""
+"""A front-end for tests: it keeps what the kernel sends, and reads it as `docs/contract.md` says."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 /**
- * Bytes → arrays: the only place that reads what Python has encoded (docs/architecture.md, "The contract").
+ * Bytes → arrays: the only place that reads what Python has encoded (docs/contract.md).
  *
  * Nothing that arrives is trusted: what does not fit its own shape is an error, not a wrong picture.
  */

@@ -1,4 +1,4 @@
-/** What Python sends, as it travels: pictures, tokens, numbers; see docs/architecture.md. */
+/** What Python sends, as it travels: pictures, tokens, numbers; see docs/contract.md. */
 
 import type { HeadName, Metric, Pool, Side, Stage } from "./values";
 
@@ -25,7 +25,7 @@ export interface Progress {
 /** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */
 export type Bytes = DataView | ArrayBuffer | Uint8Array | string;
 
-/** How the codes of a quantised picture are to be read; see "Quantised picture" in docs/architecture.md. */
+/** How the codes of a quantised picture are to be read; see "Quantised picture" in docs/contract.md. */
 export interface Quantisation {
   kind: "log" | "linear" | "unit";
   high: number;
@@ -107,7 +107,7 @@ export interface BandMessage {
   values: Envelope;
 }
 
-/** Row level, column level, row, column: see "Tiles" in docs/architecture.md. */
+/** Row level, column level, row, column: see "Tiles" in docs/contract.md. */
 export type TileAddress = readonly [rowLevel: number, columnLevel: number, row: number, column: number];
 
 export interface TileMessage {

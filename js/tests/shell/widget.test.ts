@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The widget in the places that hosts put it into, with the kernels that they have. */
 
 import { readFileSync } from "node:fs";
