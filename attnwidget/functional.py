@@ -34,7 +34,9 @@ def scaled_dot_product_attention(
     dims: str | None = None,
     **options: Unpack[AttentionKeywords],
 ) -> tuple[Any, Any]:
-    """softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1): arrays of arrays, tensors of tensors.
+    """Compute softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1), as arrays of arrays.
+
+    Of tensors both are tensors, and can be differentiated.
 
     Args:
         q, k, v: (Q, D), (K, D) and (K, Dv), or (B, …), or (B, H, …), all of them; k and v may have fewer heads.
@@ -125,7 +127,7 @@ def _attend(
 
 
 def _biased(S: Tensor, rules: Rules) -> Tensor:
-    """All heads with their biases, which may be trained."""
+    """Return the scores (B, H, Q, K) with the biases of all heads, which may be trained."""
     for bias in rules.biases:
         if isinstance(bias, ScoreFunction):
             S = torch.stack([torch.stack([_changed(S, b, h, bias) for h in range(S.shape[1])]) for b in range(len(S))])
@@ -141,7 +143,7 @@ def _changed(S: Tensor, batch: int, head: int, bias: ScoreFunction) -> Tensor:
 
 
 def _allowed(S: Tensor, rules: Rules) -> Tensor:
-    """Which cells of all heads are allowed, those of one head where all are alike."""
+    """Return which cells are allowed, (B or 1, H or 1, Q, K) bool: those of one head where all are alike."""
     B, H, Q, K = S.shape
     shared = all(rule.shared for rule in rules.rules)
     with torch.no_grad():

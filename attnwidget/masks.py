@@ -34,7 +34,7 @@ from ._utils.validation import as_size
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-NOTHING = range(0)
+NO_KEYS = range(0)
 
 
 class KeyBounds(NamedTuple):
@@ -52,13 +52,13 @@ class BandLimits(NamedTuple):
     stop: int | None = None
 
     def meet(self, other: BandLimits) -> BandLimits:
-        """What both allow."""
+        """Return the limits of what both allow."""
         low = self.low if other.low is None else other.low if self.low is None else max(self.low, other.low)
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
         return BandLimits(low, *(min(pair, default=None) for pair in ends))
 
     def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
-        """0 where a block (keys, queries) of neighbours is blocked: no mask is made, and only edges are touched."""
+        """Write 0 into a block (keys, queries) where it is blocked: no mask is made, and only edges are touched."""
         apart = queries.start - keys.start
         if self.high is not None:
             row = max(0, apart + self.high + 1)  # keys from here on are blocked for the first query
@@ -77,8 +77,8 @@ class Mask(ABC):
     """A mask function that knows its bounds. A new kind is a subclass, and nothing else has to know of it.
 
     It must have `__call__` and `bounds`. It may say more of itself: `shared` and `by_key` where they are not as here,
-    `strip` where it is that simple, `describe` what an explanation calls it, and `kind`, `to_json` and `from_json` so
-    that a capture with it can be saved and loaded.
+    `band_limits` where it is that simple, `describe` for its name in explanations, and `kind`, `to_json` and
+    `from_json` so that a capture with it can be saved and loaded.
     """
 
     shared: bool = True  # whether all samples and heads have the same
@@ -96,13 +96,13 @@ class Mask(ABC):
 
     @abstractmethod
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """Return which pairs of a query and a key are allowed: bool, in the shape that the indices broadcast to."""
+        """Return whether each query may attend to each key: bool, in the shape that the indices broadcast to."""
 
     @abstractmethod
     def bounds(self, cells: Block) -> KeyBounds:
-        """Return what is known of some cells; the inner range may be too short and the outer too long, never wrong."""
+        """Return what is known of some cells; the inner range may be too short and the outer one too long."""
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         """Return the whole mask of a sample in three numbers, if it is that simple; its bounds are then exact."""
         return None
 
@@ -180,7 +180,7 @@ class Band(Mask):
         inner = range(columns.start if low is None else last + low, columns.stop if high is None else first + high + 1)
         return KeyBounds(overlap(outer, columns), overlap(inner, columns))
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(self.low, self.high)
 
     def describe(self, batch: int) -> str:
@@ -215,7 +215,7 @@ class Padding(Mask):
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
         return KeyBounds(real, real)
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(stop=self.lengths[batch])
 
     def describe(self, batch: int) -> str:
@@ -272,8 +272,8 @@ class And(_OfParts):
         found = [part.bounds(cells) for part in self.parts]
         return KeyBounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
 
-    def strip(self, batch: int) -> BandLimits | None:
-        found = [part.strip(batch) for part in self.parts]
+    def band_limits(self, batch: int) -> BandLimits | None:
+        found = [part.band_limits(batch) for part in self.parts]
         return None if None in found else reduce(BandLimits.meet, (one for one in found if one is not None))
 
     def parts_of_all(self) -> tuple[Mask, ...]:
@@ -293,13 +293,13 @@ class Or(_OfParts):
     def bounds(self, cells: Block) -> KeyBounds:
         found = [part.bounds(cells) for part in self.parts]
         outer = [one.outer for one in found if one.outer]
-        whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NOTHING
-        return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NOTHING))
+        whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NO_KEYS
+        return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NO_KEYS))
 
 
 @dataclass(frozen=True)
 class Opaque(Mask):
-    """A function of somebody's own: nothing is known of it, so it is asked cell by cell."""
+    """A function that is no `Mask`: nothing is known of it, so it is asked cell by cell."""
 
     function: MaskFunction
     shared = False
@@ -308,7 +308,7 @@ class Opaque(Mask):
         return self.function(b, h, q_idx, kv_idx)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def describe(self, batch: int) -> str:
         return f"mask {name_of(self.function)}".strip()
@@ -329,7 +329,7 @@ def overlap(one: range, other: range) -> range:
 
 
 def joined(ranges: Iterable[range]) -> list[range]:
-    """Ranges in order, those that touch made one."""
+    """Return ranges in order, those that touch made one."""
     found: list[range] = []
     for each in sorted((r for r in ranges if r), key=lambda r: r.start):
         if found and each.start <= found[-1].stop:
@@ -346,7 +346,7 @@ causal = Band(None, 0)
 
 
 def causal_lower_right(queries: int, keys: int) -> Mask:
-    """Causal with the last query at the last key, as while decoding with a cache: key ≤ query + keys − queries.
+    """Make a causal mask with the last query at the last key, as with a cache: key ≤ query + keys − queries.
 
     Args:
         queries, keys: how many of each there are.
@@ -362,7 +362,7 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
 
 
 def sliding_window(n: int) -> Mask:
-    """The n keys up to the query's own with `causal`; alone |query − key| < n, on both sides.
+    """Make a window: with `causal` the n keys up to the query's own; alone |query − key| < n, on both sides.
 
     Args:
         n: how many keys, the query's own among them. Queries and keys count from 0 alike.
@@ -381,7 +381,7 @@ def sliding_window(n: int) -> Mask:
 
 
 def padding(lengths: Any) -> Mask:
-    """The first keys of each sample, as many as it has tokens.
+    """Make a mask that allows the first keys of each sample, as many as it has tokens.
 
     Args:
         lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
@@ -398,7 +398,7 @@ def padding(lengths: Any) -> Mask:
 
 
 def and_masks(*masks: MaskFunction) -> Mask:
-    """What all of the masks allow.
+    """Combine masks into one that allows what all of them allow.
 
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
     ...     Block(0, 0, range(8, 12), range(100))).outer
@@ -408,7 +408,7 @@ def and_masks(*masks: MaskFunction) -> Mask:
 
 
 def or_masks(*masks: MaskFunction) -> Mask:
-    """What any of the masks allows.
+    """Combine masks into one that allows what any of them allows.
 
     >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
     >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()
@@ -418,7 +418,7 @@ def or_masks(*masks: MaskFunction) -> Mask:
 
 
 def as_mask(mask: Any) -> Mask:
-    """A mask function in the form that the engine knows."""
+    """Return a mask function as a `Mask`."""
     return mask if isinstance(mask, Mask) else Opaque(mask)
 
 

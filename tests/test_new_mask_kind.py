@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from attnwidget import Attention, Capture, masks
-from attnwidget._analysis.mask_counts import cells_to_ask, permitted
+from attnwidget._analysis.mask_counts import cells_to_ask, count_allowed
 from attnwidget._capture import io
 from attnwidget._utils.indexing import Block, hull
-from attnwidget.masks import NOTHING, KeyBounds, Mask
+from attnwidget.masks import NO_KEYS, KeyBounds, Mask
 
 Q, K = 7, 9
 q, k, v = (torch.randn(2, 2, n, 4, generator=torch.Generator().manual_seed(n)) for n in (Q, K, K))
@@ -32,7 +32,7 @@ class Strided(Mask):
         return (kv_idx <= q_idx) & ((q_idx - kv_idx) % self.step == 0)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def describe(self, batch: int) -> str:
         return f"every {self.step}rd key before"
@@ -57,7 +57,7 @@ class Listed(Mask):
         return torch.isin(kv_idx, self.keys)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"keys": self.keys}
@@ -77,7 +77,7 @@ class Plain(Mask):
         return kv_idx != q_idx
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
 
 
 KINDS: dict[str, Mask] = {
@@ -111,15 +111,15 @@ def test_an_explanation_tells_it_in_its_words(name: str) -> None:
 def test_its_cells_are_counted(name: str, batch: int) -> None:
     att = Attention(q, k, v, mask=KINDS[name])
     cells = att.block("allowed", batch=batch, head=1)
-    found = permitted(att, batch, 1)
+    found = count_allowed(att.head(batch, 1))
     assert found.by_query.tolist() == cells.sum(1).tolist()
     assert found.by_key.tolist() == cells.sum(0).tolist()
     assert (found.above, found.diagonal) == (int(cells.triu(1).sum()), int(cells.diagonal().sum()))
 
 
 def test_one_row_is_asked_where_all_queries_have_the_same_keys() -> None:
-    assert cells_to_ask(Attention(q, k, v, mask=KINDS["listed"]), 0, 0) == 0
-    assert cells_to_ask(Attention(q, k, v, mask=KINDS["strided"]), 0, 0) == Q * K
+    assert cells_to_ask(Attention(q, k, v, mask=KINDS["listed"]).head(0, 0)) == 0
+    assert cells_to_ask(Attention(q, k, v, mask=KINDS["strided"]).head(0, 0)) == Q * K
 
 
 @pytest.mark.parametrize("name", KINDS)

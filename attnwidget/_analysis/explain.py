@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
@@ -72,12 +72,12 @@ class Explanation:
         return spoken(self)
 
 
-def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head: int) -> Explanation:
-    """One weight, step by step: see `Attention.explain`."""
-    batch, head = att.find(batch, head)
+def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
+    """Explain one weight, step by step: see `Attention.explain`."""
+    att = head.att
     query = as_index(query, att.shape.Q, "query", "queries")
     key = as_index(key, att.shape.K, "key", "keys")
-    at = Block(batch, head, range(query, query + 1), range(key, key + 1))
+    at = head.block(range(query, query + 1), range(key, key + 1))
     row = at._replace(keys=range(att.shape.K))
     with exact(att.device):
         steps = {stage: _number(att, at, stage) for stage in ("score", "scaled", "capped", "masked")}
@@ -87,7 +87,7 @@ def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head
         effects = effects_on(att, at, steps["capped"])
         value = output = contribution = share = None
         if att.v is not None:
-            v = values(att, batch, head, range(att.shape.K))  # (K, Dv)
+            v = values(*head, range(att.shape.K))  # (K, Dv)
             parts = torch.where(weights[:, None] == 0, 0, weights[:, None] * v)  # (K, Dv)
             value, output = parts[key], parts.sum(0)
             lengths = torch.linalg.vector_norm(parts if w_o is None else parts @ _projection(att, w_o), dim=1)  # (K,)
@@ -96,7 +96,7 @@ def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head
         return Explanation(
             query=query,
             key=key,
-            products=_products(att, at),
+            products=_products(head, query, key),
             score=steps["score"],
             scale=att.scale,
             scaled=steps["scaled"],
@@ -121,11 +121,12 @@ def _number(att: AttentionBase, at: Block, stage: str) -> float | None:
     return float(exact_block(att, at, "scores" if stage == "score" else stage, None)[0, 0])
 
 
-def _products(att: AttentionBase, at: Block) -> Tensor | None:
-    if att.q is None or att.k is None:
+def _products(head: Head, query: int, key: int) -> Tensor | None:
+    """Return q_d · k_d of a pair, (D,); None without q and k."""
+    if head.q is None or head.k is None:
         return None
-    q, k = att.q[at.batch, at.head, at.queries[0]], att.k[at.batch, att.group(at.head), at.keys[0]]
-    return q.to(att.result_dtype) * k.to(att.result_dtype)
+    wide = head.att.result_dtype
+    return head.q[query].to(wide) * head.k[key].to(wide)
 
 
 def _projection(att: AttentionBase, w_o: Any) -> Tensor:
@@ -139,7 +140,7 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
 
 
 def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
-    """What each rule and each bias does to one pair, in order."""
+    """Return what each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
@@ -171,7 +172,7 @@ def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: floa
 
 
 def spoken(explanation: Explanation) -> str:
-    """The steps as lines of text."""
+    """Return the steps as lines of text."""
     e, lines = explanation, []
 
     def line(name: str, formula: str, number: float | None) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.stages import KEYS, QUERIES, allowed_cells
 from .._rules.rules import whole
-from .._utils.indexing import Block, cuts
+from .._utils.indexing import cuts
 from ..masks import BandLimits
 
 
@@ -34,25 +34,26 @@ class MaskCounts:
         return int(self.by_query.sum())
 
 
-def permitted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
-    """Count what is allowed in one head."""
-    known = _known(att, batch, head)
-    return _counted(att, batch, head) if known is None else _summed(att, *known)
+def count_allowed(head: Head) -> MaskCounts:
+    """Count what is allowed in a head."""
+    known = _known(head)
+    return _counted(head) if known is None else _summed(head.att, *known)
 
 
-def cells_to_ask(att: AttentionBase, batch: int, head: int) -> int:
-    """How many cells `permitted` has to look at one by one."""
-    return 0 if _known(att, batch, head) is not None else att.shape.Q * att.shape.K
+def cells_to_ask(head: Head) -> int:
+    """Return how many cells `count_allowed` has to look at one by one."""
+    return 0 if _known(head) is not None else head.att.shape.Q * head.att.shape.K
 
 
-def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tensor] | None:
-    """All rules as a strip and, (K,) bool, the keys that are for any query; None where they are not so simple."""
+def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
+    """Return all rules as three numbers and the keys that are for any query, (K,) bool; None if they are not so."""
+    att = head.att
     if att.rules.by_score:
         return None
     strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
-    row = Block(batch, head, range(1), range(att.shape.K))
+    row = head.block(range(1))
     for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
-        simple = part.strip(batch)
+        simple = part.band_limits(head.batch)
         if simple is not None:
             strip = strip.meet(simple)
         elif part.by_key:
@@ -63,7 +64,7 @@ def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tenso
 
 
 def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
-    """Sums of open keys up to each place: the strip cuts a run out of them for each query, and of queries for a key."""
+    """Count by sums of open keys up to each place: the limits cut a run out of them for each query and each key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
     open_keys = open_keys if strip.stop is None else open_keys & (keys < strip.stop)
@@ -93,14 +94,15 @@ def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCou
     )
 
 
-def _counted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
-    """Block by block; those of which the rules say all or nothing are not written out."""
+def _counted(head: Head) -> MaskCounts:
+    """Count block by block; those of which the rules say all or nothing are not written out."""
+    att = head.att
     Q, K = att.shape.Q, att.shape.K
     by_query, by_key = (torch.zeros(n, dtype=torch.int64, device=att.device) for n in (Q, K))
     above, diagonal, above_at = 0, 0, None
     for rows in cuts(range(Q), 1, QUERIES):
         for keys in cuts(range(K), 1, KEYS):
-            found = allowed_cells(att, Block(batch, head, rows, keys))
+            found = allowed_cells(att, head.block(rows, keys))
             if found is False:
                 continue
             beside = keys.stop <= rows.start or keys.start >= rows.stop  # the diagonal does not cross it

@@ -15,7 +15,7 @@ from .._engine.softmax import exact_block
 from .._utils.indexing import as_index
 from .._utils.validation import as_number
 
-MOST = 4096  # tokens: the product is dense, and its time grows with n³
+MAX_TOKENS = 4096  # tokens: the product is dense, and its time grows with n³
 
 
 def rollout(layers: Sequence[AttentionBase], names: Sequence[str], batch: int, heads: Any, residual: float) -> Tensor:
@@ -54,15 +54,15 @@ def _check_lengths(layers: Sequence[AttentionBase], names: Sequence[str]) -> Non
                 f"{name} has {Q:,} tokens but {names[0]} has {n:,}: give a stack of layers of one length, "
                 "such as a slice"
             )
-    if n > MOST:
+    if n > MAX_TOKENS:
         raise ValueError(
-            f"there are {n:,} tokens, and rollout multiplies whole matrices: give at most {MOST:,}, such as a part of "
-            "the text"
+            f"there are {n:,} tokens, and rollout multiplies whole matrices: give at most {MAX_TOKENS:,}, such as "
+            "a part of the text"
         )
 
 
 def _mixed(att: AttentionBase, batch: int, heads: Any, residual: float) -> Tensor:
-    """What a layer and the residual connection around it pass on, (n, n); each row sums to 1."""
+    """Return what a layer and the residual connection around it pass on, (n, n); each row sums to 1."""
     one = combined(att, None, heads) if isinstance(heads, str) and heads in HOW else _listed(att, heads)
     with exact(one.device):
         W = exact_block(one, one.head(batch, 0).block(range(one.shape.Q)), "weights", None)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._rules.row_spans import Spans, as_spans, simplest, together
+from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
 from .._utils.validation import FLOATS
 from ..attention import Attention
 from .verification import OutputSample, differs, sample_output
@@ -299,7 +299,7 @@ class Record:
         (rules,) = self.call_rules
         B, mask = self.k.shape[0], rules.mask
         return {
-            "mask": simplest(mask, B, rules.queries, rules.keys) if isinstance(mask, Spans) else mask,
+            "mask": simplify(mask, B, rules.queries, rules.keys) if isinstance(mask, Spans) else mask,
             "bias": rules.bias,
             "is_causal": rules.is_causal,
             "scale": self.scale,
@@ -347,7 +347,7 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
             torch.cat([ends.expand(B, H, n) for ends, n in zip(all_ends, sizes, strict=True)], 2)
             for all_ends in zip(*((x.starts, x.stops) for x in spans), strict=True)
         )
-        mask = together(starts, stops)
+        mask = merge_equal_ends(starts, stops)
     else:
         cells = [
             evaluate_mask(x, rules) if isinstance(x, Spans) else x for rules, x in zip(calls, allowed, strict=True)

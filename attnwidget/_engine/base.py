@@ -1,4 +1,4 @@
-"""One attention call as the engine knows it: where its numbers come from, what is in force, what is remembered."""
+"""One attention call as the engine knows it: the source of its numbers, its rules, and the log-normalizers it keeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OnlyWeightsError(ValueError):
 
 
 def longest(x: Tensor) -> float:
-    """The largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
+    """Return the largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
     wide = torch.promote_types(x.dtype, torch.float32)
     if len(x) == 0:
         return 0.0
@@ -46,7 +46,7 @@ def longest(x: Tensor) -> float:
 
 
 class AttentionBase:
-    """What all ways to make an `Attention` come to. It does not change, and holds nothing (Q, K) of its own."""
+    """An attention of any source. It does not change, and holds nothing (Q, K) of its own."""
 
     q: Tensor | None
     k: Tensor | None
@@ -61,7 +61,7 @@ class AttentionBase:
     options: AttentionOptions
     _read: MaskAndBias
     _memory: LogSumExpCache
-    _watch: MutationGuard
+    _guard: MutationGuard
 
     def __init__(
         self,
@@ -132,13 +132,13 @@ class AttentionBase:
         return self.of(source, v, self.shape, options, known=(self.options, self._read))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_memory", "_watch")}
+        return {name: value for name, value in vars(self).items() if name not in ("_memory", "_guard")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a new attention as of a copy: what was remembered, and what was watched, starts afresh."""
+        """Fill a new attention or a copy: log-normalizers and the guard of its tensors start afresh."""
         self.__dict__.update(state, _memory=LogSumExpCache())
         values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_watch=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
+        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
@@ -181,8 +181,10 @@ class AttentionBase:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages there are to see, in the order of computation: those before what was given are not there, nor
-        contribution without v; capped is only where there is a softcap, for else it equals scaled.
+        """The stages there are, in the order of computation.
+
+        Those before what was given are not there, nor contribution without v; capped is only where there is a softcap,
+        for else it equals scaled.
 
         >>> from attnwidget import Attention
         >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
@@ -203,8 +205,8 @@ class AttentionBase:
         return Head(self, *self.find(batch, head))
 
     def find(self, batch: Any, head: Any) -> tuple[int, int]:
-        """batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
-        self._watch.check()
+        """Return batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
+        self._guard.check()
         return as_index(batch, self.shape.B, "batch", "batches"), as_index(head, self.shape.H, "head", "heads")
 
     def check_stage(self, stage: str, *also: str) -> None:
@@ -221,25 +223,24 @@ class AttentionBase:
             raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")
 
     def group(self, head: int) -> int:
-        """The key head that a query head uses."""
+        """Return the key head that a query head uses."""
         return head // (self.shape.H // self.shape.G)
 
     def known_pair(self, batch: int, head: int) -> LogSumExp | None:
-        """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
+        """Return the log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
         return self.known_rows(batch, head, range(self.shape.Q))
 
     def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
-        """The log-normalizers of some queries of a head, if all of them were computed since the tensors last changed:
-        by a pass that has come so far, or by a look at these rows."""
-        return self._memory.get((batch, head), self._watch.versions(), queries)
+        """Return the log-normalizers of some queries of a head, if all were computed since the tensors last changed."""
+        return self._memory.get((batch, head), self._guard.versions(), queries)
 
     def versions(self) -> tuple[int, ...]:
-        """What changes whenever a tensor that this is read from does: what was computed before no longer holds."""
-        return self._watch.versions()
+        """Return numbers that change whenever a tensor does from which this is computed."""
+        return self._guard.versions()
 
     def longest_key(self, batch: int, group: int) -> float:
-        """The largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
-        versions = self._watch.versions()
+        """Return the largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
+        versions = self._guard.versions()
         known = self._memory.number((batch, group), versions)
         if known is None:
             assert self.k is not None
@@ -247,17 +248,17 @@ class AttentionBase:
             self._memory.put_number((batch, group), versions, known)
         return known
 
-    def remember(self, batch: int, head: int, pair: LogSumExp) -> None:
+    def remember(self, batch: int, head: int, normalizers: LogSumExp) -> None:
         """Keep the log-normalizers of all queries of a head, for the blocks to come."""
-        self.remember_rows(batch, head, range(self.shape.Q), pair)
+        self.remember_rows(batch, head, range(self.shape.Q), normalizers)
 
     def remember_rows(
-        self, batch: int, head: int, queries: Indices, pair: LogSumExp, versions: tuple[int, ...] | None = None
+        self, batch: int, head: int, queries: Indices, normalizers: LogSumExp, versions: tuple[int, ...] | None = None
     ) -> None:
         """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
-        now = self._watch.versions()
+        now = self._guard.versions()
         if versions is None or versions == now:
-            self._memory.put((batch, head), now, self.shape.Q, queries, pair)
+            self._memory.put((batch, head), now, self.shape.Q, queries, normalizers)
 
 
 class Head(NamedTuple):

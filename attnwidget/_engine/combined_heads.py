@@ -1,4 +1,4 @@
-"""Several heads as one: the mean or the maximum of their exact weights, made block by block where it is looked at."""
+"""Several heads as one: the mean or the maximum of their exact weights, computed block by block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._rules.options import AttentionOptions
 from .._rules.rules import Allowed, Rule, Rules, settled, whole
 from .._utils.indexing import Block, Indices, as_index, hull
 from .._utils.validation import as_choice
-from ..masks import NOTHING, BandLimits, KeyBounds, overlap
+from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
 from .base import AttentionBase, Head, Shape
 from .logsumexp import LogSumExp
 from .matmul import Scratch
@@ -28,8 +28,10 @@ A = TypeVar("A", bound=AttentionBase)
 
 @dataclass(frozen=True, eq=False)
 class CombinedHeads:
-    """weights of one head, from those of several: a `Source`. Nothing (Q, K) is held; the log-normalizers of the heads
-    are those of the attention itself."""
+    """Weights of one head, from those of several: a `Source`.
+
+    Nothing (Q, K) is held; the log-normalizers of the heads are those of the attention itself.
+    """
 
     att: AttentionBase
     heads: tuple[int, ...]
@@ -74,7 +76,7 @@ class CombinedRows:
             None if known else normalizers(att, batch, head, queries) for head in source.heads
         ]
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         found: Tensor | None = None
         for head, pair in zip(self._source.heads, self._pairs, strict=True):
             cells = Block(self._batch, head, self._queries, keys)
@@ -102,14 +104,14 @@ class AnyHead:
 
     def bounds(self, cells: Block) -> KeyBounds:
         if self.att.rules.by_score:
-            return KeyBounds(hull(cells.keys), NOTHING)
+            return KeyBounds(hull(cells.keys), NO_KEYS)
         each = [self._of(cells, head) for head in self.heads]
         outer = [bounds.outer for bounds in each if bounds.outer] or [range(0)]
         inner = max((bounds.inner for bounds in each), key=len)
         return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
     def _of(self, cells: Block, head: int) -> KeyBounds:
-        """Which keys the queries of one head may see at most, and which all of them may see."""
+        """Return which keys the queries of one head may attend to at most, and to which all of them may."""
         at, columns = cells._replace(head=head), hull(cells.keys)
         found = [rule.bounds(at) for rule in self.att.rules.rules]
         outer = reduce(overlap, (bounds.outer for bounds in found), columns)
@@ -124,7 +126,7 @@ class AnyHead:
             found = of_head if found is False else _either(found, of_head, cells, self.att.device)
         return found
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         return None
 
     def parts_of_all(self) -> tuple[Rule, ...]:
@@ -143,7 +145,7 @@ def _either(one: Allowed, other: Allowed, cells: Block, device: torch.device) ->
 
 
 def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
-    """Heads of an attention, each once and in order; None is all of them."""
+    """Return heads of an attention, each once and in order; all of them for None."""
     if heads is None:
         return tuple(range(att.shape.H))
     if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
@@ -155,7 +157,7 @@ def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
 
 
 def combined(att: A, heads: Any, how: str) -> A:
-    """Several heads as one: see `Attention.combine`."""
+    """Combine several heads into one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
     att.find(0, 0)  # warns of tensors that have changed

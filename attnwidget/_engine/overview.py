@@ -25,7 +25,7 @@ from .logsumexp import LogSumExp
 from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting
 from .regions import Region, bins, tile_region
-from .softmax import drained, is_finite, normalizing
+from .softmax import is_finite, normalizing, run_to_end
 from .stages import NORMALIZED, QUERIES, allowed_cells, new, streamed
 from .stripes import Stripe, Stripes
 
@@ -310,7 +310,7 @@ def own_keys(att: AttentionBase, batch: int, head: int, found: Overview, queries
     4
     """
     with exact(att.device):
-        return drained(finding_own_keys(att, batch, head, found, range(att.shape.Q) if queries is None else queries))
+        return run_to_end(finding_own_keys(att, batch, head, found, range(att.shape.Q) if queries is None else queries))
 
 
 def finding_own_keys(
@@ -335,7 +335,7 @@ def finding_own_keys(
     keys = range(start, min(start + found.key_bin, att.shape.K))
     if len(keys) == 1:
         return keys.stop
-    limits = att.rules.strip(batch)
+    limits = att.rules.band_limits(batch)
     if limits is not None:
         ends = (keys.stop, None if limits.high is None else queries[-1] + limits.high + 1, limits.stop)
         return min(end for end in ends if end is not None)
@@ -431,7 +431,7 @@ class PoolingPlan:
         batch, head, queries = region[:3]
         masked = streamed(att, stage) == "masked"
         self.rules = att.rules if masked else Rules()
-        self.limits = att.rules.strip(batch)
+        self.limits = att.rules.band_limits(batch)
         self.normalized = masked and stage in NORMALIZED
         self.whole_rows = region.keys == range(att.shape.K)
         self.dense = self.whole_rows and serves(att, batch, head, queries, stage)

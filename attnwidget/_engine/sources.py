@@ -1,10 +1,10 @@
-"""Where the numbers of a block come from: products of q and k, or a matrix that somebody has in hand."""
+"""Where the numbers of a block come from: products of q and k, or a matrix that the user has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,18 +12,21 @@ from torch import Tensor
 from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
 
-if TYPE_CHECKING:
-    from .base import Head
-
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
+
+HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
 
 
 class SourceRows(Protocol):
     """Some queries of a head, multiplied by a scale: their blocks, one after the other."""
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
-        """scale × the stage of the queries and some keys, (keys, queries), in float32 or float64; in `room` if that is
-        of use, and never a view of what the user gave: what it is handed to writes into it."""
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
+        """Return scale × the stage of the queries and some keys.
+
+        Returns:
+            (keys, queries), float32 or float64, in the memory of `scratch` if that is of use. Never a view of what the
+            user gave: the caller writes into it.
+        """
 
 
 class Source(Protocol):
@@ -55,16 +58,13 @@ class Source(Protocol):
         """Return a source of the same tensors, each with a change made to it; of another attention, as it is."""
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
-        """Compute what blocks of some queries need, so that none has to wait for it; yield after each part how many
-        cells it had."""
+        """Compute what blocks of some queries need, so that none has to wait; yield the cells of each part."""
 
-    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
-        """Return the heads of which one cell each is computed for a cell of a head; () if it is computed from
-        tensors."""
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
+        """Return the heads of which one cell each is computed for a cell of a head; () if it is read from tensors."""
 
-    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
-        """Return the heads, and of each the queries, whose log-normalizers blocks of some queries need; None if they
-        are the attention's own."""
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
+        """Return whose log-normalizers blocks of some queries need: heads, and queries of each; None for their own."""
 
 
 class TensorSource:
@@ -76,10 +76,10 @@ class TensorSource:
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()
 
-    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
         return ()
 
-    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...] | None:
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
         return None
 
 
@@ -115,8 +115,8 @@ class ProductRows:
     def __init__(self, product: Product, k: Tensor, wide: torch.dtype):
         self.product, self.k, self.wide = product, k, wide  # k is (K, D)
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
-        return self.product.of(take(self.k, keys, 0).to(self.wide), room)  # (keys, queries)
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
+        return self.product.of(take(self.k, keys, 0).to(self.wide), scratch)  # (keys, queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class GivenRows:
     def __init__(self, rows: Tensor, scale: float):
         self.rows, self.scale = rows, scale  # (queries, K)
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         part = take(self.rows, keys, 1).mT  # (keys, queries)
         wide = torch.promote_types(part.dtype, torch.float32)
-        return torch.mul(part.to(wide), self.scale, out=None if room is None else room.cut(*part.shape))
+        return torch.mul(part.to(wide), self.scale, out=None if scratch is None else scratch.cut(*part.shape))

@@ -159,7 +159,7 @@ class SmallStripe(Stripe):
     def finish(self) -> LogSumExp:
         """Divide by the sums."""
         self.bins /= self.total.l.masked_fill(self.total.l == 0, 1)
-        return self.total.pair()
+        return self.total.logsumexp()
 
 
 class OnlineStripe(Stripe):
@@ -185,7 +185,7 @@ class OnlineMaximum(OnlineStripe):
 
     def finish(self) -> LogSumExp:
         """Normalize the maxima."""
-        found = self.softmax.pair()
+        found = self.softmax.logsumexp()
         self.bins.sub_(found.m).sub_(found.log_l)
         return found
 
@@ -203,7 +203,7 @@ class OnlineSum(OnlineStripe):
     def finish(self) -> LogSumExp:
         """Divide by the sums."""
         self.bins /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
-        return self.softmax.pair()
+        return self.softmax.logsumexp()
 
 
 class DenseStripe(Stripe):
@@ -221,12 +221,12 @@ class DenseStripe(Stripe):
         if small:  # so that no weight is below the normal range
             total = DirectSum(self.att, len(self.rows))
             total.l += x.sum(1)
-            self.l, self.found = total.l, total.pair()
+            self.l, self.found = total.l, total.logsumexp()
         else:
             self._allowed = self.by_key(pool_first(x, self.region.query_bin, torch.amax), torch.amax) != -inf
             softmax = Softmax(self.att, len(self.rows))
             softmax.add(x.mT, x.amax(1))
-            self.l, self.found = softmax.l, softmax.pair()
+            self.l, self.found = softmax.l, softmax.logsumexp()
         x /= self.l.masked_fill(self.l == 0, 1)[:, None]
         self.weights = pool_first(x, self.region.query_bin, self.reduce)  # (rows, keys)
         if small:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._rules.options import AttentionOptions
 from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive
-from ..masks import NOTHING, KeyBounds, Mask, causal_lower_right
+from ..masks import NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
 from .sources import Source
 
@@ -23,7 +23,7 @@ NUMBERS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.i
 
 
 def what_if(att: A, changes: Mapping[str, Any]) -> A:
-    """The attention under other rules: see `Attention.what_if`."""
+    """Return the attention under other rules: see `Attention.what_if`."""
     changes = read(att, changes)
     source, v = att.source, att.v
     if "dtype" in changes:
@@ -51,8 +51,13 @@ def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
 
 
 class WhatIfLayers(Generic[A]):
-    """The layers of a stack under other rules, and what is `then` done to them, each made when it is looked at and then
-    kept."""
+    """The layers of a stack under other rules, each made when it is first used and then kept.
+
+    Args:
+        stack: the layers.
+        changes: as for `Attention.what_if`.
+        then: takes the number and the changed attention of a layer, and returns what is used in its place.
+    """
 
     def __init__(
         self,
@@ -79,7 +84,11 @@ class WhatIfLayers(Generic[A]):
 
 
 def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes in one form: those that change nothing are left out."""
+    """Check changes, and return each in one form.
+
+    Raises:
+        TypeError, ValueError, IndexError: a change that there is not, or a value that it cannot have.
+    """
     if not isinstance(changes, Mapping):
         raise TypeError(f"what_if is {type(changes).__name__}: give a dict such as {{'scale': 1.0}}")
     unknown = [name for name in changes if name not in READERS]
@@ -150,7 +159,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
-    """A source and values as they would be in another type, held in their own: everything after stays as exact.
+    """Return a source and values as another type holds them, in their own type: what follows stays as exact.
 
     int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).
     """
@@ -158,7 +167,7 @@ def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tenso
 
 
 def round_to(x: Tensor, dtype: str) -> Tensor:
-    """The same numbers as `dtype` holds them, in the type that they have."""
+    """Return the same numbers as `dtype` holds them, in the type that they have."""
     with torch.no_grad():
         if dtype != "int8":
             return x.to(NUMBERS[dtype]).to(x.dtype)
@@ -186,4 +195,4 @@ class WithoutKeys(Mask):
     def bounds(self, cells: Block) -> KeyBounds:
         columns = hull(cells.keys)
         dropped = any(key in columns for key in self.keys)
-        return KeyBounds(columns, NOTHING if dropped else columns)
+        return KeyBounds(columns, NO_KEYS if dropped else columns)

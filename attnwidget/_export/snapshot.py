@@ -289,7 +289,7 @@ def _links(saved: Snapshot) -> None:
         if att.shape.Q * att.shape.K > LINK_CELLS:
             continue
         for side in ("query", "key"):
-            found = strongest(att, choice.batch, choice.head, count=LINKS, side=side)
+            found = strongest(att.head(choice.batch, choice.head), count=LINKS, side=side)
             made = encoding.encode_links([found])
             parts = {name: {**envelope, "shape": envelope["shape"][1:]} for name, envelope in made.items()}
             saved.links[key_of([*choice, side])] = parts

@@ -70,7 +70,7 @@ def _row(att: Attention, found: Explanation, batch: int, head: int) -> tuple[Ten
         weights = att.block(batch=batch, head=head, queries=found.query)[0]
         blocked = ~att.block("allowed", batch=batch, head=head, queries=found.query)[0]
         return torch.arange(att.shape.K, device=att.device), weights, blocked
-    keys, weights = top_keys(att, found.query, STRONGEST, batch, head)
+    keys, weights = top_keys(att.head(batch, head), found.query, STRONGEST)
     if not bool((keys == found.key).any()):
         keys = torch.cat([keys, torch.tensor([found.key], device=keys.device)])
         weights = torch.cat([weights, weights.new_full((1,), found.weight)])

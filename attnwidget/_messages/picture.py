@@ -16,7 +16,7 @@ from .._engine.base import AttentionBase, Shape
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
-from .._engine.softmax import drained
+from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
 from . import encoding
 
@@ -90,7 +90,7 @@ def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
 
 def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture:
     """Fold the exact picture of a long head from its level."""
-    return drained(_folding(levels, key, level))
+    return run_to_end(_folding(levels, key, level))
 
 
 def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator[None, None, Picture]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .._analysis.mask_counts import cells_to_ask
 from .._engine import cost
+from .._engine.base import Head
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
@@ -312,7 +313,9 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
 
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
-    message.purse.spend(cells_to_ask(att, batch, head), "Attention.check does it in Python, however long it takes")
+    message.purse.spend(
+        cells_to_ask(Head(att, batch, head)), "Attention.check does it in Python, however long it takes"
+    )
     message.desk.check(request["layer"], batch, head)
     return {}
 

@@ -143,7 +143,7 @@ def _probe(
     fits: Callable[[Tensor], bool],
     wanted: str,
 ) -> None:
-    """Ask a function of the last cells there are: what is wrong with it is heard here, not in a picture."""
+    """Ask a function of the last cells there are, so that what is wrong with it is said at once."""
     B, H, Q, K = shape
     cells = Block(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
     size = (len(cells.queries), len(cells.keys))
@@ -209,12 +209,12 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
 
 
 def _lowest(*dtypes: torch.dtype) -> float:
-    """At or below this number a bias blocks: masks are filled with the least finite one of their dtype."""
+    """Return the number at or below which a bias blocks: masks are filled with the least finite one of their dtype."""
     return max(torch.finfo(dtype).min for dtype in dtypes)
 
 
 def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None, shape: Sizes) -> Tensor:
-    """A mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
+    """Return a mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
     sizes = dict(zip("bhqk", shape, strict=True))
     given, wanted = tuple(x.shape), f"(B, H, Q, K) = {shape}"
     possible = [reading for reading in readings if len(reading) == x.ndim and dims in (None, reading)]

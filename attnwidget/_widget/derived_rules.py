@@ -112,7 +112,7 @@ class TraitBuilders:
 
     def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int) -> Made:
         looked_at = [self._shown.source(layer, head) for head in heads]
-        found = [strongest(levels.att, batch, at, count=count, side=side) for levels, at in looked_at]
+        found = [strongest(levels.att.head(batch, at), count=count, side=side) for levels, at in looked_at]
         return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **encoding.encode_links(found)}
 
     def _stages(self, layer: int, batch: int, head: int) -> Made:

@@ -48,8 +48,9 @@ class FindingsCache:
             return self._known[key]
         if not asked and not self._is_checked(att, batch, head):
             return None
-        found, same = examine(att, shown.tokens("key", layer, batch), batch, head)
-        beside = deviation(att, shown.before(layer), same, batch, head)
+        one = att.head(batch, head)
+        found, same = examine(one, shown.tokens("key", layer, batch))
+        beside = deviation(one, shown.before(layer), same)
         if len(self._known) >= EXAMINED:
             self._known.clear()
         self._known[key] = Examined([asdict(one) for one in found], beside)

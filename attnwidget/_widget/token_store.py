@@ -9,8 +9,7 @@ from torch import Tensor
 
 from .._analysis.metrics import as_ids
 from .._engine.base import Shape
-from .._engine.merged_words import WordBounds, merged_tokens
-from .._engine.merged_words import bounds as word_bounds
+from .._engine.merged_words import WordBounds, as_word_bounds, merged_tokens
 from .._messages import encoding
 from .._tokens.inputs import check_tokens
 from .._tokens.search import TokenSearch
@@ -110,7 +109,7 @@ class TokenStore:
                 self._bounds.clear()
             distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
             ids = [word_ids(sample, self.spelling) for sample in distinct]
-            self._bounds[key] = samples, word_bounds(ids, att.shape.B, length, "tokens", att.device)
+            self._bounds[key] = samples, as_word_bounds(ids, att.shape.B, length, "tokens", att.device)
         return self._bounds[key][1]
 
     def words(self, side: str, att: Attention, batch: int) -> list[str] | None:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case, cases
+from tolerance import Bound, approx, rounding, sums, together
 from torch.testing import assert_close
 
 from attnwidget import masks
@@ -25,7 +26,7 @@ def test_top_keys_are_those_of_the_dense_row(case: Case, count: int, data: st.Da
     there = att.block("allowed", head=head, queries=query)[0].nonzero()[:, 0].tolist()
     expected = sorted(there, key=lambda key: (-row[key].item(), key))[:count]
     assert keys.tolist() == expected
-    assert_close(weights, att.block(head=head, queries=query)[0, keys], rtol=1e-5, atol=1e-7)
+    assert_close(weights, att.block(head=head, queries=query)[0, keys], **case.rounding().weights)
 
 
 def test_top_keys_are_found_in_any_block_and_among_equals_the_lower_comes_first() -> None:
@@ -34,7 +35,7 @@ def test_top_keys_are_found_in_any_block_and_among_equals_the_lower_comes_first(
     att = Attention(torch.ones(1, 1), k, scale=1.0)
     keys, weights = att.top_keys(0, 6)
     assert keys.tolist() == [4100, 8500, 2048, 4, 0, 1]
-    assert_close(weights, att.block()[0, keys])
+    assert_close(weights, att.block()[0, keys], **rounding(att).weights)
     assert keys.dtype is torch.int64
     assert att.top_keys(-1, 10**6)[0].tolist()[5:8] == [1, 2, 3]
 
@@ -60,7 +61,7 @@ def test_top_keys_need_no_more_than_a_row() -> None:
     keys, weights = att.top_keys(17, 5)
     scores = att.q[0, 0, 17].double() @ att.k[0, 0].double().mT / math.sqrt(2)
     assert keys.tolist() == scores.topk(5).indices.tolist()
-    assert_close(weights.double(), scores.softmax(0)[keys], rtol=2e-5, atol=0)
+    assert_close(weights.double(), scores.softmax(0)[keys], **rounding(att).weights)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,16 @@ def test_what_is_not_there_is_named(query: object, count: object, error: type[Ex
 # Statistics.
 
 
+def of_variance(x: torch.Tensor) -> Bound:
+    """The bound for the variance of given numbers: of sums of squares no larger than the mean square."""
+    return {"rtol": 0, "atol": sums(2, float(x.double().square().mean()))["atol"]}
+
+
+def same(found: float, wanted: float, bound: Bound) -> bool:
+    """Whether both are NaN, or alike."""
+    return math.isnan(found) if math.isnan(wanted) else found == approx(wanted, bound)
+
+
 @given(cases())
 @settings(max_examples=80)
 def test_statistics_are_those_of_the_dense_matrix(case: Case) -> None:
@@ -87,21 +98,24 @@ def test_statistics_are_those_of_the_dense_matrix(case: Case) -> None:
     head = att.shape.H - 1
     seen, dense = att.statistics(0, head), case.dense(0, head)
     p, allowed = dense["weights"], dense["allowed"]
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    assert_close(seen.entropy.double(), -torch.xlogy(p, p).sum(1) / math.log(2), **close)
-    assert_close(seen.peak.double(), p.amax(1), **close)
-    assert_close(seen.sensitivity.double(), (p * (1 - p)).sum(1), **close)
-    assert_close(seen.total.double(), allowed.any(1).double(), **close)
+    within = case.rounding()
+    of_sum = together(within.weights, sums(att.shape.K, dtype=att.dtype))  # of weights, which sum to 1
+    assert_close(seen.entropy.double(), -torch.xlogy(p, p).sum(1) / math.log(2), **within.entropy)
+    assert_close(seen.peak.double(), p.amax(1), **within.weights)
+    assert_close(seen.sensitivity.double(), (p * (1 - p)).sum(1), **together(of_sum, of_sum))
+    assert_close(seen.total.double(), allowed.any(1).double(), **of_sum)
     assert torch.equal(seen.allowed, allowed.sum(1))
     assert seen.empty_rows == int((~allowed.any(1)).sum())
     assert seen.theory == case.q.shape[3]
     for name, entries in (("scores", dense["scores"][allowed]), ("scaled", dense["scaled"][allowed])):
         expected = float(entries.var()) if entries.numel() > 1 else math.nan
-        assert getattr(seen, f"{name}_variance") == pytest.approx(expected, rel=1e-4, nan_ok=True)
+        error, spread = within[name if name == "scores" else "masked"]["atol"], abs(expected) ** 0.5
+        bound: Bound = {"rtol": 0, "atol": 4 * error * (spread + error)}  # Σ (x − mean)² / (n − 1), and x off by that
+        assert same(getattr(seen, f"{name}_variance"), expected, bound)
     group = head // (att.shape.H // att.shape.G)
     for name, x in (("q", att.q[0, head]), ("k", att.k[0, group]), ("v", att.v[0, group])):
         expected = float(x.double().var()) if x.numel() > 1 else math.nan
-        assert getattr(seen, f"{name}_variance") == pytest.approx(expected, rel=1e-6, nan_ok=True)
+        assert same(getattr(seen, f"{name}_variance"), expected, of_variance(x))
 
 
 def test_rows_are_counted_by_what_became_of_them() -> None:
@@ -110,8 +124,8 @@ def test_rows_are_counted_by_what_became_of_them() -> None:
     keep[3], keep[4, 1:] = False, False
     seen = Attention.from_scores(scores, mask=keep).statistics()
     assert (seen.uniform_rows, seen.saturated_rows, seen.empty_rows) == (1, 1, 1)  # one key alone is neither
-    assert_close(seen.entropy[[0, 1, 3, 4]], torch.tensor([2.0, 0, 0, 0]))
-    assert_close(seen.sensitivity[[0, 1, 3, 4]], torch.tensor([0.75, 0, 0, 0]))
+    assert_close(seen.entropy[[0, 1, 3, 4]], torch.tensor([2.0, 0, 0, 0]), **sums(4))
+    assert_close(seen.sensitivity[[0, 1, 3, 4]], torch.tensor([0.75, 0, 0, 0]), **sums(4))
     assert seen.allowed.tolist() == [4, 4, 4, 0, 1]
     assert (seen.q_variance, seen.theory) == (None, None)
 
@@ -120,7 +134,9 @@ def test_variances_are_stable_where_the_mean_is_large() -> None:
     """Σ x² − n · mean² would lose all digits here."""
     scores = 30_000 + torch.randn(700, 3000, generator=torch.manual_seed(2))
     seen = Attention.from_scores(scores)
-    assert seen.statistics().scores_variance == pytest.approx(float(scores.double().var()), rel=1e-6)
+    # the scores themselves are exact: rounding is that of differences of size 1 to a mean of 30,000
+    bound = {"rtol": 0, "atol": 4 * sums(1, 30_000)["atol"] / 700**0.5}
+    assert seen.statistics().scores_variance == approx(float(scores.double().var()), bound)
 
 
 def test_sensitivity_is_the_trace_of_the_jacobian_of_the_softmax() -> None:
@@ -134,8 +150,10 @@ def test_statistics_of_many_blocks() -> None:
     seen = Attention(q, k, is_causal=True).statistics()
     allowed = torch.ones(3000, 3000).tril().bool()
     scores = (q.double() @ k.double().mT)[allowed]
-    assert seen.scores_variance == pytest.approx(float(scores.var()), rel=1e-6)
-    assert seen.scaled_variance == pytest.approx(float(scores.var()) / 16, rel=1e-6)
+    error = rounding(Attention(q, k)).scores["atol"]
+    bound = {"rtol": 2 * error / float(scores.std()), "atol": 0.0}
+    assert seen.scores_variance == approx(float(scores.var()), bound)
+    assert seen.scaled_variance == approx(float(scores.var()) / 16, bound)
     assert seen.theory == 16
     assert torch.equal(seen.allowed, torch.arange(1, 3001))
 

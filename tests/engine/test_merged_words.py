@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tolerance import approx, rounding
 from torch import Tensor
 
 from attnwidget import Attention, AttentionWidget, masks
@@ -39,12 +40,12 @@ def test_weights_are_those_of_the_definition(rules: dict[str, Any]) -> None:
     for batch in range(2):
         for head in range(3):
             expected = by_definition(att.block(batch=batch, head=head))
-            torch.testing.assert_close(merged.block(batch=batch, head=head), expected, rtol=0, atol=1e-14)
+            torch.testing.assert_close(merged.block(batch=batch, head=head), expected, **rounding(att).weights)
 
 
 def test_rows_sum_to_one_as_those_of_the_pieces_do() -> None:
-    sums = random(is_causal=True).merge(IDS).block().sum(1)
-    torch.testing.assert_close(sums, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-14)
+    totals = random(is_causal=True).merge(IDS).block().sum(1)
+    torch.testing.assert_close(totals, torch.ones(6, dtype=torch.float64), **rounding(random()).weights)
 
 
 @pytest.mark.parametrize("rules", [{"is_causal": True}, {"mask": masks.sliding_window(2)}])
@@ -61,7 +62,7 @@ def test_words_of_queries_and_keys_may_differ() -> None:
     merged = att.merge([0, 1, 1, 2], IDS)
     assert merged.shape[3:5] == (3, 6)
     W = att.block()
-    assert merged.block()[1, 0] == pytest.approx(float((W[1:3, :2].sum(1)).mean()), abs=1e-14)
+    assert merged.block()[1, 0] == approx(float((W[1:3, :2].sum(1)).mean()), rounding(att).weights)
 
 
 def test_samples_with_other_words_have_empty_ones_at_the_end() -> None:
@@ -69,7 +70,7 @@ def test_samples_with_other_words_have_empty_ones_at_the_end() -> None:
     assert merged.shape[3:5] == (10, 10)
     assert not merged.block("allowed", batch=0)[:, 6:].any()
     assert not merged.block(batch=0)[6:].any()
-    torch.testing.assert_close(merged.block(batch=1), random().block(batch=1), rtol=0, atol=1e-14)
+    torch.testing.assert_close(merged.block(batch=1), random().block(batch=1), **rounding(random()).weights)
 
 
 def test_it_is_computed_where_it_is_looked_at() -> None:
@@ -79,7 +80,7 @@ def test_it_is_computed_where_it_is_looked_at() -> None:
     merged = Attention(q, k, is_causal=True).merge([at // 3 for at in range(n)])
     row = merged.block(queries=20_000)
     assert row.shape == (1, 33_334)
-    assert float(row.sum()) == pytest.approx(1, abs=1e-4)
+    assert float(row.sum()) == approx(1, rounding(Attention(q, k)).weights)
     assert not row[0, 20_001:].any()
 
 
@@ -88,9 +89,10 @@ def test_any_block_is_that_of_the_whole() -> None:
     merged = att.merge(IDS)
     whole = merged.block()
     some = merged.block(queries=[5, 0, 2], keys=[4, 1])
-    torch.testing.assert_close(some, whole[[5, 0, 2]][:, [4, 1]], rtol=0, atol=1e-14)
+    within = rounding(att).weights
+    torch.testing.assert_close(some, whole[[5, 0, 2]][:, [4, 1]], **within)
     seen = merged.overview(size=3)
-    torch.testing.assert_close(seen.values, torch.nn.functional.max_pool2d(whole[None], 2)[0], rtol=0, atol=1e-14)
+    torch.testing.assert_close(seen.values, torch.nn.functional.max_pool2d(whole[None], 2)[0], **within)
 
 
 @pytest.mark.parametrize("rules", [{"is_causal": True}, {"mask": masks.sliding_window(2)}])
@@ -138,7 +140,8 @@ def test_the_widget_merges_on_demand_and_takes_the_pins_along() -> None:
     assert (w.facts["queries"], w.facts["keys"], w.facts["stages"]) == (6, 6, ["weights"])
     assert (w.query, w.key, w.pins) == (2, 0, [(2, 0)])
     assert w.get_state("tokens")["tokens"]["text"] == b"embedthemillers[SEP]ariver"
-    torch.testing.assert_close(w.weights(2), by_definition(random(is_causal=True).block())[2], rtol=0, atol=1e-14)
+    wanted = by_definition(random(is_causal=True).block())[2]
+    torch.testing.assert_close(w.weights(2), wanted, **rounding(random()).weights)
     w.pieces = "pieces"
     assert (w.facts["queries"], w.query, w.key) == (10, 3, 0)
     assert w.get_state("tokens")["tokens"]["length"] == 10
@@ -147,9 +150,10 @@ def test_the_widget_merges_on_demand_and_takes_the_pins_along() -> None:
 def test_other_rules_come_before_the_merging() -> None:
     w = shown(pieces="words", what_if={"temperature": 0.5})
     att = random(is_causal=True).what_if({"temperature": 0.5})
-    torch.testing.assert_close(w.weights(2), by_definition(att.block())[2], rtol=0, atol=1e-14)
+    torch.testing.assert_close(w.weights(2), by_definition(att.block())[2], **rounding(att).weights)
     w.what_if = {}
-    torch.testing.assert_close(w.weights(2), by_definition(random(is_causal=True).block())[2], rtol=0, atol=1e-14)
+    wanted = by_definition(random(is_causal=True).block())[2]
+    torch.testing.assert_close(w.weights(2), wanted, **rounding(random()).weights)
 
 
 def test_other_tokens_are_other_words() -> None:

@@ -69,7 +69,7 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
         monkeypatch.setattr(module, "QUERIES", blocks[0])
     for module in (softmax, pooling, stripes, stages):
         monkeypatch.setattr(module, "KEYS", blocks[1])
-    monkeypatch.setattr(rules, "WORTH", 1)
+    monkeypatch.setattr(rules, "MIN_INNER_KEYS", 1)
     att = Attention(q, k, v, mask=mask, is_causal=True)
     seen = [att.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     for n, (one, other) in enumerate(zip(seen, wanted, strict=True)):

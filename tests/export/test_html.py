@@ -16,6 +16,7 @@ import pytest
 import torch
 from front_end import decode, decode_cells
 from golden import check
+from tolerance import approx, rounding
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors, snapshot
@@ -86,7 +87,8 @@ def test_every_pair_of_a_small_head_has_its_steps(tmp_path: Path) -> None:
     found = read(w.to_html(tmp_path / "a.html"))
     pairs = found["derived"]["pair"]["values"]
     assert len(pairs) == 16
-    assert pairs[snapshot.key_of([0, 0, 0, 3, 1])]["weight"] == pytest.approx(float(w.weights(3)[1]), abs=1e-6)
+    weight = approx(float(w.weights(3)[1]), rounding(w.attention).weights)
+    assert pairs[snapshot.key_of([0, 0, 0, 3, 1])]["weight"] == weight
     assert found["state"]["pair"]["query"] == 1  # also in views that do not show it: the reader may go there
 
 
@@ -226,7 +228,7 @@ def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_
     exact = w.attention.block().numpy()  # type: ignore[union-attr]
     for row, column in [(0, 0), (100, 3), (300, 300), (299, 10), (300, 7)]:
         inside = exact[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-        assert values[row, column] == pytest.approx(inside.max(), abs=1e-7)
+        assert values[row, column] == approx(inside.max(), rounding(w.attention).weights)
         assert places[row, column] == inside.argmax()
     ranked = [json.loads(name) for name in found["replies"] if '"ranked"' in name]
     assert len(ranked) == 1202

@@ -14,6 +14,7 @@ import pytest
 import torch
 from front_end import decode_cells
 from golden import check
+from tolerance import sums
 
 from attnwidget import AttentionWidget
 from attnwidget._export import colors, preview
@@ -120,7 +121,7 @@ def test_what_is_sent_is_read_as_the_front_end_reads_it(stage: str, n: int) -> N
     mine, kinds = decoding.decode_cells(made["values"], made["blocked"])
     theirs, _ = decode_cells(made["values"], made["blocked"])
     number = kinds == decoding.NUMBER
-    assert np.allclose(mine[number], theirs[number], rtol=1e-6)
+    np.testing.assert_allclose(mine[number], theirs[number], **sums(1, size=0))
     assert (kinds == BLOCKED).sum() == int(blocked.sum())
     assert kinds[0, 0] == NAN or bool(blocked[0, 0])
 

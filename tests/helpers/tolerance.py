@@ -8,7 +8,7 @@ A bound that was only seen to be enough is therefore one machine's luck. The bou
   that each have an error of u;
 - the length of sums: n roundings in a row are off by n · u at worst, and by 6 · √n · u with a probability of
   1 − 2 · exp(−6² / 2), all but one case in 30 million (Higham & Mary 2019, *A new approach to probabilistic rounding
-  error analysis*, theorem 2.4);
+  error analysis*, theorem 2.4; not if equal numbers are added one by one, which are all rounded alike);
 - the size of what is added, since rounding errors are relative to that and not to what is left after cancellation.
 
 Where another program computes the same, such as torch's fused kernel or a model's eager attention, its own error to

@@ -200,7 +200,7 @@ def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.M
 
 
 def test_log_normalizers_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logsumexp, "REMEMBERED", 3)
+    monkeypatch.setattr(logsumexp, "MAX_HEADS", 3)
     att = Attention(torch.randn(1, 6, 100, 4), torch.randn(1, 6, 100, 4))
 
     def known() -> list[int]:
@@ -215,11 +215,11 @@ def test_log_normalizers_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch)
         att.log_normalizer(head=head)
     assert known() == [1, 2, 3]
     one = 100 * (4 + 4 + 1)
-    monkeypatch.setattr(logsumexp, "BYTES", 2 * one)
+    monkeypatch.setattr(logsumexp, "MAX_BYTES", 2 * one)
     att.log_normalizer(head=5)
     assert known() == [3, 5]
     assert att._memory.nbytes == 2 * one
-    monkeypatch.setattr(logsumexp, "BYTES", 1)
+    monkeypatch.setattr(logsumexp, "MAX_BYTES", 1)
     att.log_normalizer(head=0)
     assert known() == [0]  # the last is always kept: it takes less than its q
 

@@ -10,7 +10,8 @@ import torch
 from front_end import BLOCKED, NUMBER, FrontEnd, decode, decode_cells
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import CLOSE, Case, cases, dense
+from reference import Case, cases, dense
+from tolerance import Bound, approx, exponentials, rounding, sums, together
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -36,6 +37,12 @@ def stacks() -> dict[str, AttentionStack]:
     return {
         name: AttentionStack([Attention(*x, is_causal=name == "mask") for x in layers]) for name in ("no mask", "mask")
     }
+
+
+def apart(*sides: Attention, stage: str = "weights") -> Bound:
+    """The bound for B − A, and for either side, which go as float32."""
+    size = 1.0 if stage == "weights" else max(rounding(att).score for att in sides)
+    return together(*(rounding(att)[stage] for att in sides), sums(1), size=size)
 
 
 def numbers(part: dict[str, Any]) -> tuple[Any, Any]:
@@ -67,19 +74,16 @@ def test_the_difference_is_that_of_the_dense_matrices(case: Case, seed: int, sta
     second = dense(case.q[0, head], k[0, group], case.v[0, group], allowed=mask, scale=0.5)
     wanted, there = expected(case.dense(0, head), second, stage)
     values, kinds = numbers(made["change"])
-    assert_close(
-        torch.tensor(values[kinds == NUMBER]).double(), wanted[torch.tensor(kinds == NUMBER)], **CLOSE[torch.float32]
-    )
+    size = max(float(x[stage].nan_to_num(0, 0, 0).abs().max()) for x in (case.dense(0, head), second))
+    within = together(case.rounding()[stage], rounding(b)[stage], sums(1), size=size)  # sent as float32
+    assert_close(torch.tensor(values[kinds == NUMBER]).double(), wanted[torch.tensor(kinds == NUMBER)], **within)
     assert (kinds == BLOCKED).tolist() == (~there).tolist()
     for side, stages in (("a", case.dense(0, head)), ("b", second)):
         shown, marks = numbers(made[side])
         hidden = ~stages["allowed"] if stage in MASKED else torch.zeros_like(stages["allowed"])
         assert (marks == BLOCKED).tolist() == hidden.tolist()
-        assert_close(
-            torch.tensor(shown[marks == NUMBER]).double(),
-            stages[stage][torch.tensor(marks == NUMBER)],
-            **CLOSE[torch.float32],
-        )
+        seen = torch.tensor(shown[marks == NUMBER]).double()
+        assert_close(seen, stages[stage][torch.tensor(marks == NUMBER)], **within)
 
 
 @given(
@@ -110,6 +114,8 @@ def test_a_bin_has_the_change_of_largest_size(
     if stage in MASKED:
         there = HIDES.get(stage, torch.logical_or)(a.block("allowed"), b.block("allowed"))
     values, kinds = numbers(made["change"])
+    largest = max(float(att.block(stage).nan_to_num(0, 0, 0).abs().max()) for att in (a, b))
+    within = together(rounding(a)[stage], rounding(b)[stage], sums(1), size=largest)
     wide, tall = made["key_bin"], made["query_bin"]
     for row in range(values.shape[0]):
         for column in range(values.shape[1]):
@@ -118,15 +124,16 @@ def test_a_bin_has_the_change_of_largest_size(
             if len(inside) == 0:
                 assert kinds[row, column] == BLOCKED
                 continue
-            assert abs(values[row, column]) == pytest.approx(float(inside.abs().max()), abs=1e-5)
-            assert float((inside - values[row, column]).abs().min()) < 1e-5
+            assert abs(values[row, column]) == approx(float(inside.abs().max()), within)
+            assert float((inside - values[row, column]).abs().min()) <= within["atol"]
     for side, att in (("a", a), ("b", b)):
         seen = att.overview(size=size, stage=stage, pool=pool)
         shown, marks = numbers(made[side])
         open_bins = torch.tensor(marks != BLOCKED)
         if stage in MASKED:
             assert torch.equal(open_bins, seen.allowed)
-        assert_close(torch.tensor(shown)[open_bins].float(), seen.values[open_bins], rtol=1e-4, atol=1e-5)
+        bound = together(rounding(att).pooled(stage, wide * tall), sums(1), size=largest)
+        assert_close(torch.tensor(shown)[open_bins].float(), seen.values[open_bins], **bound)
 
 
 def test_a_picture_of_512_is_cell_by_cell_and_fits_a_message() -> None:
@@ -138,7 +145,7 @@ def test_a_picture_of_512_is_cell_by_cell_and_fits_a_message() -> None:
     values, _ = numbers(made["change"])
     wanted = (b.block() - a.block()).numpy()
     assert abs(values - wanted).max() <= made["change"]["high"] / 2  # coarse, for the eye
-    assert made["change"]["high"] == pytest.approx(wanted.max())
+    assert made["change"]["high"] == approx(wanted.max(), apart(a, b))
     assert compare(*attentions(600, heads=1)).comparison["query_bin"] == 2
 
 
@@ -201,18 +208,21 @@ def test_the_numbers_of_the_pinned_query_are_exact() -> None:
     made = w.changes
     places = decode(made["places"]).astype(int)
     one, other = (side[5].block(head=7, queries=14)[0] for side in (a, b))
-    np.testing.assert_allclose(decode(made["a"]["values"]), one[places], rtol=1e-6)
-    np.testing.assert_allclose(decode(made["b"]["values"]), other[places], rtol=1e-6)
-    np.testing.assert_allclose(decode(made["change"]["values"]), (other - one)[places], rtol=1e-5, atol=1e-8)
+    within = exponentials(float(rounding(a[5]).score))  # the same kernel's scores, over a row in one go or in blocks
+    np.testing.assert_allclose(decode(made["a"]["values"]), one[places], **within)
+    np.testing.assert_allclose(decode(made["b"]["values"]), other[places], **within)
+    change = together(within, within, size=float(one.max() + other.max()))
+    np.testing.assert_allclose(decode(made["change"]["values"]), (other - one)[places], **change)
     assert list(places) == torch.maximum(one, other).argsort(descending=True, stable=True)[:12].tolist()
     assert decode(made["b"]["blocked"]).tolist() == [key > 14 for key in places]
     assert made["a"]["blocked"] is not None
     rest = sorted(set(range(20)) - set(places))
     assert made["rest"]["count"] == len(rest)
-    assert made["rest"]["a"] == pytest.approx(float(one[rest].sum()), rel=1e-5)
-    assert made["rest"]["b"] == pytest.approx(float(other[rest].sum()), rel=1e-5)
+    of_rest = together(within, sums(20), size=1.0)  # 1 less what is listed
+    assert made["rest"]["a"] == approx(float(one[rest].sum()), of_rest)
+    assert made["rest"]["b"] == approx(float(other[rest].sum()), of_rest)
     at = list(places).index(5)
-    assert float(decode(made["change"]["values"])[at]) == pytest.approx(0.048929, abs=5e-7)
+    assert float(decode(made["change"]["values"])[at]) == approx(0.048929, together(change, {"rtol": 0, "atol": 5e-7}))
 
 
 def test_what_is_pinned_is_listed_and_what_both_mask_is_counted() -> None:
@@ -241,7 +251,7 @@ def test_it_is_computed_only_while_it_is_looked_at() -> None:
     assert w.changes["query"] == 3
     w.stage = "scores"
     assert w.comparison["stage"] == "scores"
-    assert numbers(w.comparison["change"])[0] == pytest.approx(0, abs=1e-6)
+    assert (numbers(w.comparison["change"])[0] == 0).all()  # of the same scores, by the same kernel
 
 
 def test_the_selection_is_one() -> None:
@@ -252,11 +262,10 @@ def test_the_selection_is_one() -> None:
             w.layer, w.head = layer, head
             a, b = (stack[layer].block(head=head) for stack in sides.values())
             assert (w.comparison["layer"], w.comparison["head"]) == (layer, head)
-            np.testing.assert_allclose(
-                numbers(w.comparison["change"])[0], np.where(a + b > 0, b - a, np.nan), atol=1e-7
-            )
+            within = apart(*(stack[layer] for stack in sides.values()))
+            np.testing.assert_allclose(numbers(w.comparison["change"])[0], np.where(a + b > 0, b - a, np.nan), **within)
             assert (w.changes["layer"], w.changes["head"]) == (layer, head)
-    np.testing.assert_allclose(w.weights(3), sides["no mask"][0].block(head=1, queries=3)[0])
+    assert torch.equal(w.weights(3), sides["no mask"][0].block(head=1, queries=3)[0])  # the same call
 
 
 def test_each_of_several_is_compared_with_the_first() -> None:
@@ -267,7 +276,7 @@ def test_each_of_several_is_compared_with_the_first() -> None:
     w.against = "C"
     wanted = (three.block() - one.block()).numpy()
     values, kinds = numbers(w.comparison["change"])
-    np.testing.assert_allclose(values[kinds == NUMBER], wanted[kinds == NUMBER], atol=1e-7)
+    np.testing.assert_allclose(values[kinds == NUMBER], wanted[kinds == NUMBER], **apart(one, three))
     assert w.changes["against"] == "C"
     assert compare(one, two, three, against="C").comparison["against"] == "C"
     with pytest.raises(ValueError, match="'A' is compared with others, not 'A'"):
@@ -280,13 +289,13 @@ def test_other_rules_hold_for_all_sides() -> None:
     w = compare(a, b)
     w.what_if = {"scale": 1.0}
     wanted = (b.what_if({"scale": 1.0}).block() - a.what_if({"scale": 1.0}).block()).numpy()
-    np.testing.assert_allclose(numbers(w.comparison["change"])[0], wanted, atol=1e-6)
+    within = apart(*(att.what_if({"scale": 2.0}) for att in (a, b)))
+    np.testing.assert_allclose(numbers(w.comparison["change"])[0], wanted, **within)
     with pytest.raises(IndexError, match="A: key 99"):
         w.what_if = {"drop_keys": [99]}
     changed = AttentionWidget.from_attention(a, what_if={"scale": 2.0})
-    np.testing.assert_allclose(
-        numbers(compare(a, changed).comparison["b"])[0], a.what_if({"scale": 2.0}).block().numpy(), atol=1e-6
-    )
+    wanted = a.what_if({"scale": 2.0}).block().numpy()
+    np.testing.assert_allclose(numbers(compare(a, changed).comparison["b"])[0], wanted, **within)
 
 
 def test_only_stages_that_all_sides_have_are_there() -> None:
@@ -303,7 +312,7 @@ def test_other_numbers_types_and_no_numbers() -> None:
     wide = Attention(q.double(), k.double(), v.double())
     w = compare(Attention(q.half(), k.half(), v.half()), wide)
     wanted = wide.block() - w.attention.block().double()
-    np.testing.assert_allclose(numbers(w.comparison["change"])[0], wanted.numpy(), rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(numbers(w.comparison["change"])[0], wanted.numpy(), **apart(wide, w.attention))
     broken = q.clone()
     broken[1] = torch.nan
     w = compare(Attention(q, k), Attention(broken, k), query=1)
@@ -334,10 +343,11 @@ def test_different_lengths_are_brought_together_by_token() -> None:
         assert made[axis]["only"] == [0, 2]
     short, long = (att.block() for att in w.attentions.values())
     common = torch.tensor([0, 1, 3, 5])
-    np.testing.assert_allclose(numbers(made["change"])[0], long[common][:, common] - short, rtol=1e-5, atol=1e-6)
+    within = apart(*w.attentions.values())
+    np.testing.assert_allclose(numbers(made["change"])[0], long[common][:, common] - short, **within)
     assert w.changes["only"]["a"] == {"count": 0, "sum": 0.0}
     assert w.changes["only"]["b"]["count"] == 2
-    assert w.changes["only"]["b"]["sum"] == pytest.approx(float(long[3, [2, 4]].sum()), abs=1e-6)
+    assert w.changes["only"]["b"]["sum"] == approx(float(long[3, [2, 4]].sum()), within)
 
 
 def test_tokens_may_come_from_widgets_and_change() -> None:
@@ -434,11 +444,12 @@ def test_the_kernel_says_what_changes_most_among_some_places(front_end: FrontEnd
     part = change[1:4]
     at = int(part.abs().argmax())
     assert (reply["query"], reply["key"]) == (1 + at // 6, at % 6)
-    assert reply["value"] == pytest.approx(float(part.flatten()[at]), abs=1e-7)
-    assert reply["value"] == pytest.approx((reply["b"] or 0) - reply["a"], abs=1e-7)
+    within = apart(*w.attentions.values())
+    assert reply["value"] == approx(float(part.flatten()[at]), within)
+    assert reply["value"] == approx((reply["b"] or 0) - reply["a"], within)
     (blocked,) = front_end.ask(w, {**ask, "queries": [0, 1], "keys": [3, 4]})
     assert blocked["b"] is None
-    assert blocked["value"] == pytest.approx(-blocked["a"])
+    assert blocked["value"] == approx(-blocked["a"], within)
     for wrong in (
         {"against": "A"},
         {"against": "C"},

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells, decode_tokens
+from tolerance import approx, rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, masks
 from attnwidget._engine import cost, overview
@@ -103,7 +104,7 @@ def test_the_first_picture_is_of_exact_rows_and_says_so(front_end: FrontEnd) -> 
     wanted = torch.stack([part.amax(1) for part in rows.split(6, 1)], 1).double().numpy()
     assert values.shape == wanted.shape == (417, 500)
     assert_close(values, wanted, kinds)
-    assert state["picture"]["high"] == pytest.approx(rows.max().item(), rel=1e-5)
+    assert state["picture"]["high"] == approx(rows.max().item(), rounding(w.attention).weights)
     assert w.attention.known_rows(0, 0, range(7, Q, 12)) is not None, "they need not be computed again"
     assert state["progress"] == {**AT, "pool": "max", "share": 0.0, "seconds_left": None, "state": "stopped"}
 
@@ -376,7 +377,7 @@ def test_questions_are_answered_while_it_runs(front_end: FrontEnd) -> None:
         for query in (0, 19_999):
             (reply,) = front_end.ask(w, {"id": "1", "kind": "row", "query": query, **AT})
             row = w.attention.block(queries=query)[0].numpy()
-            np.testing.assert_allclose(decode(reply["values"]), row, rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(decode(reply["values"]), row, **rounding(w.attention).weights)
         assert w.progress["share"] < 1, "it goes on meanwhile"
         w.close()
 
@@ -615,7 +616,8 @@ def check_tile(w: AttentionWidget, tile: dict[str, Any], stage: str = "weights",
         assert_close(
             values, wanted, kinds, low=tile["high"] / 50_000 * 1.1 if stage == "weights" else tile["high"] / 50
         )
-        assert tile["high"] == pytest.approx(wanted[kinds == 0].max(), rel=1e-4)
+        bound = rounding(w.attention).pooled(stage, many << column_level)
+        assert tile["high"] == approx(wanted[kinds == 0].max(), bound)
 
 
 @pytest.mark.parametrize("pool", ["max", "mean"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from front_end import BLOCKED, FrontEnd, decode, decode_cells
+from tolerance import rounding
 
 from attnwidget import Attention, AttentionWidget
 from attnwidget._messages import stage_pictures
@@ -38,9 +39,9 @@ def test_the_pictures_are_the_stages() -> None:
     for small in w.stages["pictures"]:
         values, _ = decode(small["values"]), small["blocked"]
         wanted = att.block(small["stage"], batch=1, head=2)
-        np.testing.assert_allclose(values, wanted.numpy(), rtol=1e-6, err_msg=small["stage"])
+        np.testing.assert_allclose(values, wanted.numpy(), **rounding(att)[small["stage"]], err_msg=small["stage"])
     output = decode(w.stages["output"]["values"])
-    np.testing.assert_allclose(output, att.output(1, 2).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(output, att.output(1, 2).numpy(), **rounding(att).output)
     assert (w.stages["output"]["rows"], w.stages["output"]["columns"]) == (7, 8)
 
 
@@ -75,7 +76,9 @@ def test_the_row_of_a_long_head_is_its_strongest_keys() -> None:
     assert 24 <= len(keys) <= 25
     assert 250 in keys
     assert list(keys) == sorted(keys)
-    np.testing.assert_allclose(values, w.weights(9)[torch.from_numpy(keys.astype(int))].numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        values, w.weights(9)[torch.from_numpy(keys.astype(int))].numpy(), **rounding(w.attention).weights
+    )
 
 
 def test_a_long_row_in_which_nothing_is_allowed() -> None:
@@ -94,10 +97,10 @@ def test_other_rules_are_seen_everywhere_and_can_be_taken_back() -> None:
     assert w.pair["scale"] == 1.0
     assert w.facts["version"] > version
     changed = w.attention.what_if({"causal": False, "scale": 1.0})
-    np.testing.assert_allclose(decode(w.picture["values"]), changed.block().numpy(), rtol=1e-6)
-    torch.testing.assert_close(w.weights(2), changed.block(queries=2)[0])
+    np.testing.assert_allclose(decode(w.picture["values"]), changed.block().numpy(), **rounding(changed).weights)
+    assert torch.equal(w.weights(2), changed.block(queries=2)[0])  # the same kernel, of the same numbers
     w.what_if = {}
-    np.testing.assert_allclose(decode(w.picture["values"])[0], before.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(decode(w.picture["values"])[0], before.numpy(), **rounding(w.attention).weights)
     assert w.pair["original"] is None
 
 
@@ -178,7 +181,8 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: Front
             await asyncio.sleep(0.01)
         now = front_end.state(w)
         changed = w.attention.what_if({"scale": 0.7})
-        np.testing.assert_allclose(decode(now["picture"]["values"]), changed.block().numpy(), rtol=1e-6)
+        wanted = changed.block().numpy()
+        np.testing.assert_allclose(decode(now["picture"]["values"]), wanted, **rounding(changed).weights)
         assert now["thumbnails"] != before["thumbnails"]
         assert now["deviation"]["original"]["queries"] == 7
 
@@ -193,8 +197,8 @@ def test_pictures_of_many_cells_are_colours() -> None:
     wanted = w.attention.block()
     assert ((kinds == BLOCKED) == ~w.attention.block("allowed").numpy()).all()
     open_cells = kinds != BLOCKED
-    # 250 steps between 2⁻¹⁶ and 1; smaller weights have the code of the smallest
-    np.testing.assert_allclose(values[open_cells], wanted.numpy()[open_cells], rtol=0.04, atol=2.0**-16)
+    low = float(wanted.max()) / 60_000  # below a 65,536th of the largest all have one colour
+    np.testing.assert_allclose(values[open_cells], wanted.numpy()[open_cells], rtol=0.04, atol=low)
 
 
 def test_rules_that_change_many_times_a_second_come_as_messages(front_end: FrontEnd) -> None:

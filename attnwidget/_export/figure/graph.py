@@ -236,7 +236,7 @@ def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
     threshold = traits.threshold if is_front else 0
     links = []
     for at, head in enumerate(traits.heads):
-        found = strongest(context.selected, traits.batch, head, count=count, side=traits.direction)
+        found = strongest(context.selected.head(traits.batch, head), count=count, side=traits.direction)
         for index, (partners, weights) in enumerate(zip(found.partners.tolist(), found.weights.tolist(), strict=True)):
             for other, weight in zip(partners, weights, strict=True):
                 query, key = (index, other) if traits.direction == "query" else (other, index)
