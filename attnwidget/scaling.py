@@ -15,6 +15,8 @@ from torch import Tensor
 from ._utils.validation import as_size, as_tensor
 from .attention import Attention
 
+__all__ = ["Cost", "Step", "cost", "sweep"]
+
 HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LENGTHS = (256, 512, 1024, 2048)
 CORNER = 16  # queries and keys of the weights that a step keeps

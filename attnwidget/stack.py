@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._analysis.rollout import rollout
 from ._rules.options import LayeredKeywords
-from ._utils.validation import as_tensor
+from ._utils.validation import as_tensor, closest
 from .attention import Attention
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ class AttentionStack(Sequence[Attention]):
     def _find(self, name: str) -> int:
         if name not in self.names:
             holding = [known for known in self.names if f".{name}." in f".{known}."]
-            close = holding or get_close_matches(name, self.names, n=1) or self.names[:1]
-            raise KeyError(f"no layer is called {name!r}: the nearest is {close[0]!r}, and .names has them all")
+            close = holding[0] if holding else closest(name, self.names) or self.names[0]
+            raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names has them all")
         return self.names.index(name)
 
     def __repr__(self) -> str:

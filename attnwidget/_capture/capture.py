@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -15,6 +16,9 @@ from . import io
 from .io import LoadedRecord, tensors_of
 from .recorder import Recorder
 from .records import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Capture", "Forward", "capture"]
 
@@ -100,7 +104,9 @@ class Forward:
         kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
         return sum(x.numel() * x.element_size() for x in kept.values())
 
-    def widget(self, tokens: Any = None, *, cross: bool = False, **show: Any) -> AttentionWidget:
+    def widget(
+        self, tokens: Tokens | None = None, *, cross: bool = False, **show: Unpack[KeywordsBesideTokens]
+    ) -> AttentionWidget:
         """Return a widget with the layers of self-attention, or of cross-attention.
 
         Args:
@@ -245,3 +251,6 @@ class Capture(Forward):
         self._recorder.end()
         if kind is None:
             self._recorder.check()
+
+
+list_keywords(Capture.widget, KeywordsBesideTokens, AttentionWidget)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._messages.decoding import NUMBER, DecodedMatrix
 from .._utils.assets import bundled
 
 LOG_DEPTH = 1000  # a log scale begins at the maximum through this
@@ -126,6 +127,33 @@ def scale_of(kind: str, log: bool, low: float, high: float) -> Scale:
         most = max(abs(low), abs(high))
         return Scale(kind, False, -most, most)
     return Scale(kind, log and 0 < max(low, high / LOG_DEPTH) < high, low, high)
+
+
+def matrix_scale(matrix: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Scale:
+    """Return the scale of a matrix, as the widget's traits of these names say.
+
+    The same rules as `js/src/draw/color-mapper.ts`. Where each row has a range of its own, it is that of the matrix.
+    """
+    signed = matrix.kind == "diverging"
+    if isinstance(color_range, list | tuple):
+        low, high = color_range
+    elif color_range == "unit":
+        low, high = (-1.0, 1.0) if signed else (0.0, 1.0)
+    else:
+        low, high = matrix.low or 0.0, matrix.high or 0.0
+        low, high = (low, high) if signed else (0.0, max(0.0, high))
+    return scale_of(matrix.kind, color_scale == "log", low, high)
+
+
+def entries(matrix: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
+    """Return which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
+    values = np.where(matrix.kinds == NUMBER, matrix.values, 0)
+    if color_range != "row":
+        return matrix_scale(matrix, color_scale, color_range).entry(values)
+    sizes = np.abs(values) if matrix.kind == "diverging" else values
+    highs = sizes.max(axis=1, initial=0.0).tolist()
+    scales = [scale_of(matrix.kind, color_scale == "log", 0.0, high) for high in highs]
+    return np.stack([scale.entry(row) for scale, row in zip(scales, values, strict=True)])
 
 
 @functools.cache

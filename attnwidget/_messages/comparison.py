@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from operator import ne
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from .._engine.pooling import count_cells, larger_by_size, pool_first
 from .._engine.regions import Region, bins
 from .._engine.stages import KEYS, MASKED, QUERIES, SIGNED
 from .._utils.indexing import cuts
+from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 from .picture import PICTURE_SIZE, is_long
@@ -339,7 +340,7 @@ def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> dict
     size = change.values.abs().nan_to_num(inf, inf).masked_fill(~change.allowed, -1)
     row, column = divmod(int(size.argmax()), len(keys))
     numbers = (
-        number(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
+        as_json(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
         for block in (change, a, b)
     )
     return {**dict(zip(("value", "a", "b"), numbers, strict=True)), "query": queries[row], "key": keys[column]}
@@ -382,7 +383,7 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
         **{name: {"values": values, "blocked": blocked} for name, (values, blocked) in sent.items()},
         "rest": {
             "count": int(unlisted.sum()),
-            **{name: number(float(block.values[unlisted].sum())) for name, block in zip("ab", rows, strict=True)},
+            **{name: as_json(float(block.values[unlisted].sum())) for name, block in zip("ab", rows, strict=True)},
         },
         "masked": others.length - open_places,
         "only": _left_out(both, batch, head, place, rows) if by_query and not others.is_plain else None,
@@ -402,10 +403,5 @@ def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[
     ):
         total = float(att.block(batch=batch, head=head, queries=query).sum())
         rest = max(0.0, total - float(row.values.sum())) if only else 0.0
-        found[name] = {"count": only, "sum": number(rest)}
+        found[name] = {"count": only, "sum": as_json(rest)}
     return found
-
-
-def number(value: float) -> float | str:
-    """Return a number as it can be sent: JSON has no NaN and no infinity."""
-    return value if isfinite(value) else str(value)

@@ -18,9 +18,11 @@ from torch import Tensor
 
 Envelope = dict[str, Any]
 
-ZERO, BLOCKED, NAN, PLUS_INF, MINUS_INF = 0, 252, 253, 254, 255
-TOP = 250  # the code of the greatest value
-MIDDLE = 125  # the code of zero where values have signs
+# Codes of a picture that has one byte a cell.
+ZERO_CODE = 0
+MIDDLE_CODE = 125  # of zero where values have signs
+TOP_CODE = 250  # of the greatest value
+BLOCKED_CODE, NAN_CODE, PLUS_INF_CODE, MINUS_INF_CODE = 252, 253, 254, 255
 OCTAVES = 16  # the log scale reaches from the maximum down to maximum / 65,536
 
 EXACT_CELLS = 256 * 256  # up to here a picture is sent as float32
@@ -195,43 +197,43 @@ def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
 def _share_codes(cells: np.ndarray[Any, Any], high: Any) -> np.ndarray[Any, Any]:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.nan_to_num(cells / np.float32(high), nan=0.0, posinf=0.0, neginf=0.0)
-    return np.rint(share * TOP).astype(np.uint8)
+    return np.rint(share * TOP_CODE).astype(np.uint8)
 
 
 def _log_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
     if high == 0:
         return np.zeros(cells.shape, np.uint8)
     with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.rint(TOP + (TOP - 1) / OCTAVES * np.log2(np.maximum(cells, 0) / np.float32(high)))
-    codes = np.clip(np.nan_to_num(steps, nan=0.0, posinf=TOP, neginf=1), 1, TOP).astype(np.uint8)
-    codes[cells == 0] = ZERO
+        steps = np.rint(TOP_CODE + (TOP_CODE - 1) / OCTAVES * np.log2(np.maximum(cells, 0) / np.float32(high)))
+    codes = np.clip(np.nan_to_num(steps, nan=0.0, posinf=TOP_CODE, neginf=1), 1, TOP_CODE).astype(np.uint8)
+    codes[cells == 0] = ZERO_CODE
     return codes
 
 
 def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = cells / np.float32(high) if high > 0 else np.zeros_like(cells)
-    steps = np.rint(MIDDLE + (MIDDLE - 1) * np.clip(np.nan_to_num(share), -1, 1))
+    steps = np.rint(MIDDLE_CODE + (MIDDLE_CODE - 1) * np.clip(np.nan_to_num(share), -1, 1))
     return steps.astype(np.uint8)
 
 
 def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
     """Fewer codes of values; where they become very few, those near the greatest value stay closer than the others."""
-    is_value, code = (codes > ZERO) & (codes <= TOP), np.arange(256)
+    is_value, code = (codes > ZERO_CODE) & (codes <= TOP_CODE), np.arange(256)
     if signed:
-        coarse = np.clip(MIDDLE + np.rint((code - MIDDLE) / step) * step, 1, 2 * MIDDLE - 1)
+        coarse = np.clip(MIDDLE_CODE + np.rint((code - MIDDLE_CODE) / step) * step, 1, 2 * MIDDLE_CODE - 1)
     elif step <= EVEN:
-        coarse = np.clip(TOP - np.rint((TOP - code) / step) * step, 1, TOP)
+        coarse = np.clip(TOP_CODE - np.rint((TOP_CODE - code) / step) * step, 1, TOP_CODE)
     else:
-        below = np.sqrt((TOP - 1) * np.clip(TOP - code, 0, TOP - 1))
-        coarse = TOP - np.rint(np.minimum(np.rint(below / step) * step, TOP - 1) ** 2 / (TOP - 1))
+        below = np.sqrt((TOP_CODE - 1) * np.clip(TOP_CODE - code, 0, TOP_CODE - 1))
+        coarse = TOP_CODE - np.rint(np.minimum(np.rint(below / step) * step, TOP_CODE - 1) ** 2 / (TOP_CODE - 1))
     return np.where(is_value, coarse.astype(np.uint8)[codes], codes)
 
 
 def _mark(codes: np.ndarray[Any, Any], cells: np.ndarray[Any, Any], blocked: Tensor | None) -> np.ndarray[Any, Any]:
-    codes[np.isnan(cells)] = NAN
-    codes[np.isposinf(cells)] = PLUS_INF
-    codes[np.isneginf(cells)] = MINUS_INF
+    codes[np.isnan(cells)] = NAN_CODE
+    codes[np.isposinf(cells)] = PLUS_INF_CODE
+    codes[np.isneginf(cells)] = MINUS_INF_CODE
     if blocked is not None:
-        codes[blocked.cpu().numpy()] = BLOCKED
+        codes[blocked.cpu().numpy()] = BLOCKED_CODE
     return codes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isqrt
@@ -14,6 +15,7 @@ from .._analysis.head_sampling import HeadSampler, sample
 from .._analysis.metrics import NAMES, MetricIndex, Metrics
 from .._engine import overview
 from .._engine.base import AttentionBase
+from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler
 from . import encoding
 from .picture import PICTURE_SIZE
@@ -30,6 +32,8 @@ SLICE_SECONDS = 0.02
 MAX_WHOLE_CELLS = 1 << 20  # of one head of a layer, up to which its rows are held at once; else block by block
 MAX_LAYER_CELLS = 1 << 29  # of the sampled rows of a layer's heads together: fewer rows of very long ones
 ALL_HEADS = "all heads"  # the job that computes the rest
+
+log = logging.getLogger(__name__)
 
 IdsOf = Callable[[int], Tensor | None]
 
@@ -223,7 +227,7 @@ class Surveys:
         """Return what there is, and why there is no more."""
         if self._shown is None:
             return None
-        self._shown[1].error = str(error) or type(error).__name__
+        self._shown[1].error = sentence_of(error)
         return self._shown[1].message()
 
     def _rest(self, found: Survey) -> Iterator[None]:
@@ -240,6 +244,7 @@ class Surveys:
                     yield
                     begun = time.monotonic()
         except Exception as error:
+            log_told(log, "the overview of all heads", error)
             self._tell(self.failed(error) or found.message())
         else:
             self._tell(found.message())

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import io
 import os
-import struct
-import zlib
 from math import ceil, isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._utils.png import png_of_colors
 from .._utils.validation import as_size
 
 BUDGET = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
@@ -219,7 +218,7 @@ def _as_bytes(x: np.ndarray[Any, Any], name: str) -> Pixels:
 def _encoded(pixels: Pixels) -> tuple[str, bytes]:
     """PNG if that is small enough; else JPEG, where Pillow is there; else PNG of fewer pixels."""
     pixels = _at_most(pixels, LONGEST)
-    data = png(pixels)
+    data = png_of_colors(pixels)
     if len(data) <= BUDGET:
         return "image/png", data
     jpeg = _jpeg(pixels)
@@ -227,7 +226,7 @@ def _encoded(pixels: Pixels) -> tuple[str, bytes]:
         return "image/jpeg", jpeg
     while len(data) > BUDGET:
         pixels = _at_most(pixels, max(1, max(pixels.shape) * 3 // 4))
-        data = png(pixels)
+        data = png_of_colors(pixels)
     return "image/png", data
 
 
@@ -242,19 +241,6 @@ def _jpeg(pixels: Pixels) -> bytes | None:
         if room.tell() <= BUDGET:
             return room.getvalue()
     return None
-
-
-def png(pixels: Pixels) -> bytes:
-    """A PNG of (height, width, 3): each row as its differences from the pixel before (filter 1, ISO/IEC 15948 §9)."""
-    height, width = pixels.shape[:2]
-    rows = pixels.copy()
-    rows[:, 1:] -= pixels[:, :-1]
-    filtered = np.concatenate([np.ones((height, 1), np.uint8), rows.reshape(height, -1)], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes(), 6)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
 
 
 def _at_most(pixels: Pixels, side: int) -> Pixels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from .._analysis.explain import Explanation
 from .._analysis.statistics import top_keys
+from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 
@@ -49,14 +49,9 @@ def _original(att: Attention, was: Explanation, keys: Tensor, batch: int, head: 
 def numbers(found: Explanation) -> dict[str, Any]:
     """Every single number of an explanation, as JSON can hold it."""
     names = ("score", "scale", "scaled", "softcap", "capped", "masked", "maximum", "log_normalizer", "weight")
-    effects = [{"name": e.name, "blocks": e.blocks, "adds": _number(e.adds)} for e in found.effects]
-    single = {name: _number(getattr(found, name)) for name in (*names, "contribution", "share")}
+    effects = [{"name": e.name, "blocks": e.blocks, "adds": as_json(e.adds)} for e in found.effects]
+    single = {name: as_json(getattr(found, name)) for name in (*names, "contribution", "share")}
     return {**single, "allowed": found.allowed, "effects": effects}
-
-
-def _number(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity."""
-    return value if value is None or isfinite(value) else str(value)
 
 
 def _vectors(found: Explanation) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .._engine.matmul import exact
 from .._engine.overview import Overview
 from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
+from .._utils.failures import sentence_of
 from . import encoding
 
 PICTURE_SIZE = 512  # bins along a side, at most
@@ -148,7 +149,7 @@ def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
 
 def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
     """Return what takes the place of a picture that cannot be computed, with the reason."""
-    return labelled(EMPTY_PICTURE | {"error": str(error) or type(error).__name__}, of, shape)
+    return labelled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
 
 
 def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isinf, log2
+from math import inf, isinf, isnan, log2
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,10 @@ def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
     top, finite = values[positions], values[allowed].double()
     total = float(finite.sum())
     sum_of_top = float(top[~top.isneginf()].double().sum())
+    rest = total - sum_of_top
+    if total == inf:  # ∞ − ∞ would be NaN whatever is left
+        others = allowed.index_fill(0, positions, False)
+        rest = float(values[others].double().sum())
     blocked_cells = 0 if blocked is None else int(blocked.sum())
     return Ranking(
         positions=positions,
@@ -79,7 +83,7 @@ def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
         blocked=blocked_cells,
         nan=len(values) - many - blocked_cells,
         sum=total,
-        rest_sum=max(0.0, total - sum_of_top),
+        rest_sum=rest if isnan(rest) else max(0.0, rest),
         entropy=_entropy(finite, total),
         max_entropy=log2(many) if many else 0.0,
         ninety=_ninety(finite.numpy(), total),

@@ -26,6 +26,8 @@ from .._engine.sources import STAGES
 from .._engine.stages import MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
+from .._utils.failures import log_told, sentence_of
+from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, stage_sections
 from .comparison import ComparedPair
@@ -124,9 +126,9 @@ def _answer_one(message: Message, request: Any) -> Reply:
             desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, desk=desk), {**request, "head": 0}
         return {**_ok(request), **ANSWERS[kind](message, request)}
-    except Exception as error:  # whatever goes wrong, the front-end hears of it and the kernel's log stays clean
-        log.debug("request refused", exc_info=True)
-        return _refusal(request, str(error) or type(error).__name__)
+    except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
+        log_told(log, "a request", error)
+        return _refusal(request, sentence_of(error))
 
 
 def _row(message: Message, request: Reply) -> Reply:
@@ -171,7 +173,7 @@ def _peak(message: Message, request: Reply) -> Reply:
     if value == -math.inf and blocked is not None:
         top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
     row, column = divmod(top, values.shape[1])
-    return {"value": _number(value), "query": queries.start + row, "key": keys.start + column}
+    return {"value": as_json(value), "query": queries.start + row, "key": keys.start + column}
 
 
 def _tiles(message: Message, request: Reply) -> Reply:
@@ -223,9 +225,9 @@ def _ranked(message: Message, request: Reply) -> Reply:
         "allowed": found.allowed,
         "blocked": found.blocked,
         "nan": found.nan,
-        "sum": _number(found.sum),
-        "rest": {"count": found.allowed - len(found.positions), "sum": _number(found.rest_sum)},
-        "entropy": _number(found.entropy),
+        "sum": as_json(found.sum),
+        "rest": {"count": found.allowed - len(found.positions), "sum": as_json(found.rest_sum)},
+        "entropy": as_json(found.entropy),
         "max_entropy": found.max_entropy,
         "ninety": found.ninety,
     }
@@ -435,11 +437,6 @@ def _numbers(
         values, blocked = values.flatten(), None if blocked is None else blocked.flatten()
     numbers, bits = encoding.encode_numbers(values, blocked)
     return {"values": encoding.detach(numbers, message.buffers), "blocked": encoding.detach(bits, message.buffers)}
-
-
-def _number(value: float) -> float | str:
-    """As it can be sent: JSON has no NaN and no infinity."""
-    return value if math.isfinite(value) else str(value)
 
 
 def _integer(request: Reply, name: str, bound: int) -> int:

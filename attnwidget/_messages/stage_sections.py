@@ -6,13 +6,13 @@ Each is a dict of numbers that JSON can hold, envelopes, and lists and dicts of 
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import scaling
+from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 from .stage_pictures import pool_matrix
@@ -32,12 +32,12 @@ def spread(att: Attention, batch: int, head: int) -> Made:
     variances = ("q_variance", "k_variance", "v_variance", "scores_variance", "scaled_variance")
     rows = {"entropy": found.entropy, "peak": found.peak, "sensitivity": found.sensitivity, "allowed": found.allowed}
     return {
-        **{name: number(getattr(found, name)) for name in variances},
+        **{name: as_json(getattr(found, name)) for name in variances},
         "theory": found.theory,
         "scale": att.scale,
         "every": every,
         "rows": {name: vector(x[::every]) for name, x in rows.items()},
-        "means": {name: number(float(rows[name].double().mean())) for name in ("entropy", "peak", "sensitivity")},
+        "means": {name: as_json(float(rows[name].double().mean())) for name in ("entropy", "peak", "sensitivity")},
         "empty": found.empty_rows,
         "saturated": found.saturated_rows,
         "uniform": found.uniform_rows,
@@ -57,7 +57,7 @@ def sweep(att: Attention, batch: int, head: int, own: bool) -> Made:
 
 
 def _step(step: scaling.Step) -> Made:
-    return {name: vector(x) if isinstance(x, Tensor) else number(x) for name, x in vars(step).items()}
+    return {name: vector(x) if isinstance(x, Tensor) else as_json(x) for name, x in vars(step).items()}
 
 
 def gradients(att: Attention, batch: int, head: int) -> Made:
@@ -102,8 +102,3 @@ def small(x: Tensor) -> Made:
 
 def vector(x: Tensor) -> Made:
     return encoding.encode(encoding.to_numpy(x.to(torch.float32)))
-
-
-def number(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity."""
-    return value if value is None or isfinite(value) else str(value)

@@ -130,6 +130,11 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def nearest(name: Any, known: Sequence[str]) -> str:
-    """ "did you mean …? else " where one of the known names is close to what was given, else nothing."""
-    close = get_close_matches(str(name), known, n=1)
-    return f"did you mean {close[0]!r}? else " if close else ""
+    """Return "did you mean …? else " where one of the known names is close to what was given, else nothing."""
+    close = closest(name, known)
+    return "" if close is None else f"did you mean {close!r}? else "
+
+
+def closest(name: Any, known: Sequence[str]) -> str | None:
+    """Return the known name that is most like what was given; None where none is close."""
+    return next(iter(get_close_matches(str(name), known, n=1)), None)

@@ -18,6 +18,7 @@ from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
 from .._tokens.inputs import check_tokens
+from .._utils.failures import sentence_of
 from .._utils.validation import nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -214,11 +215,14 @@ class ComparisonWidget(AttentionWidget):
         return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
-        return {**dict(zip(COMPARED, of, strict=True)), "error": str(error) or type(error).__name__}
+        return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
 
     def _changes(self, *of: Any) -> dict[str, Any] | None:
         layer, batch, head, against, query, key = of
-        both = self._both(layer, batch, against)
+        try:
+            both = self._both(layer, batch, against)
+        except ValueError:  # nothing to bring together, as `comparison` says
+            return None
         rows, columns = (
             None if at is None or at not in axis.a else axis.a.index(at)
             for at, axis in ((query, both.queries), (key, both.keys))

@@ -6,11 +6,11 @@ from typing import Any
 
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
-from .._messages import encoding, pair_steps
+from .._messages import encoding, pair_steps, picture
 from .._messages.heads_overview import Surveys, thumbnails
 from .._messages.stage_pictures import StagePictures
 from .derived import DerivedTrait
-from .exact_pass import ExactPass, failure
+from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .selection import Selection
@@ -52,7 +52,7 @@ class TraitBuilders:
         all_heads, staged = at.view == "heads", at.view == "stages"
         pinned = at.query is not None and at.key is not None
         return {
-            "facts": DerivedTrait((at.layer,), self.facts, instead=None),
+            "facts": DerivedTrait((at.layer,), self.facts, required=True),
             "stages": DerivedTrait(head if staged else (), self._stages),
             "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
             "findings": DerivedTrait(head, self._found),
@@ -60,7 +60,7 @@ class TraitBuilders:
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "survey": DerivedTrait(
-                (at.batch,) if all_heads else (), self._survey, self._no_survey, self._surveys.leave
+                (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
             ),
             # the last: it ends what waits
             "picture": DerivedTrait((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),
@@ -144,4 +144,4 @@ class TraitBuilders:
         return self._exact_pass.picture(self._shown, *of)
 
     def _no_picture(self, error: Exception, *of: Any) -> Made:
-        return failure(error, self._shown, of)
+        return picture.failed(error, of, self._shown.stack[of[0]].shape)

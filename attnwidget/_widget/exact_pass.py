@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,8 +13,11 @@ from .._messages import encoding, picture
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
+from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
+
+log = logging.getLogger(__name__)
 
 
 class Put(Protocol):
@@ -121,7 +125,7 @@ class ExactPass:
             on_rows=lambda band: self._send_band(shown.version, band),
             on_progress=self._tell,
             on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
-            on_error=lambda error: self._end(failure(error, shown, of)),
+            on_error=lambda error: self._fail(error, shown, of),
         )
         self.resume()
         return self._refinement.picture()
@@ -137,6 +141,10 @@ class ExactPass:
         values = encoding.detach(band["values"], buffers)
         self._send({"band": {**self._of, "version": version, **band, "values": values}}, buffers)
 
+    def _fail(self, error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> None:
+        log_told(log, "the exact picture", error)
+        self._end(picture.failed(error, of, shown.stack[of[0]].shape))
+
     def _end(self, made: Picture) -> None:
         """The exact picture is there, or will not be."""
         refinement, self._refinement = self._refinement, None
@@ -144,8 +152,3 @@ class ExactPass:
         if refinement is not None:
             self._tile_queue.pass_advanced(refinement.build)
         self._put(picture=made, progress=None)
-
-
-def failure(error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> Picture:
-    """What takes the place of a picture that cannot be computed."""
-    return picture.failed(error, of, shown.stack[of[0]].shape)

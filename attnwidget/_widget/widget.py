@@ -77,10 +77,23 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         title: a line above the picture.
         layer, batch, head: what is shown first.
         query, key: the pinned pair; None where nothing is pinned.
-        stage: "scores", "scaled", "masked" or "weights".
+        heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
+        pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
+        view: "heatmap", "graph", "text", "image", "heads" or "stages".
+        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
-        color_scale: "linear" or "log"; color_range: "head", "row", "unit" or (low, high).
-        palette: "attnwidget" or "viridis"; theme: "auto", "light", "dark" or "contrast".
+        combine: "none", or the "mean" or "max" of `heads`, shown as one head.
+        what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
+        color_scale: "linear" or "log".
+        color_range: what the colours span: "head", "row", "unit" or (low, high).
+        palette: "attnwidget" or "viridis".
+        theme: "auto", "light", "dark" or "contrast".
+        top_k: draw only so many links of each token in the graph; None: all.
+        threshold: draw no link weaker than this, 0 to 1.
+        direction: "query" shows what each query attends to, "key" which queries attend to each key.
+        bar: the metric under each head where all heads are shown, such as "entropy": a field of `Metrics`.
+        order: "layer", or the metric by which all heads are ordered.
+        layout: of ipywidgets.
 
     Raises:
         ValueError, TypeError: an input that cannot be shown, with what was wanted instead.
@@ -459,7 +472,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
         self._illustration = Illustration()
         self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
+        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
         self._throttle = Throttle(self._refresh, self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
@@ -578,6 +591,11 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _tell_error(self, name: str, error: str | None) -> None:
+        """Say why a trait could not be computed, or no longer say it."""
+        others = {other: said for other, said in self.errors.items() if other != name}
+        self.set_trait("errors", others if error is None else {**others, name: error})
 
     def _send_soon(self, *names: str) -> None:
         """Send traits whose values are as before but mean something else now."""

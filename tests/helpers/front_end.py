@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from comm.base_comm import BaseComm
@@ -149,6 +149,12 @@ class Desk:
 
     def retry(self) -> None:
         self.retried += 1
+
+    def both(self, layer: int, batch: int, against: str) -> NoReturn:
+        raise ValueError("this shows one attention")
+
+    def together(self, layer: int, name: str) -> NoReturn:
+        raise ValueError("other heads are selected")
 
 
 def decode(envelope: dict[str, Any], buffers: Sequence[Any] = ()) -> Array:

@@ -484,3 +484,11 @@ def test_is_long_of_either(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = attentions(600, heads=1)
     assert picture.is_long(a, LevelKey(0, 0, "weights", "max"))
     assert compare(b, a).comparison["sampled"] is not None
+
+
+def test_a_widget_that_shows_words_under_other_rules_is_compared_piece_by_piece() -> None:
+    q, k, v = torch.randn(3, 4, 8)
+    w = AttentionWidget(q, k, v, tokens=["he", "##llo", "you", "."], pieces="words", what_if={"scale": 1.0})
+    both = compare({"rules": w, "none": Attention(q, k, v)}, query=1)
+    assert both.tokens == ["he", "##llo", "you", "."]
+    torch.testing.assert_close(both.weights(1), Attention(q, k, v, scale=1.0).block(queries=1)[0])

@@ -36,7 +36,7 @@ def draw(context: FigureContext, top: float) -> float:
         place = Place(context.left + at * (side + BETWEEN), y, cell, rows, columns)
         canvas.text(place.x, top + 8, canvas.shorten(name, side, 12, True), size=12, bold=True)
         cells(context, one, place, traits.color_scale, together if at < 2 else "head")
-        scale = decoding.scale_of(one, traits.color_scale, together if at < 2 else "head")
+        scale = colors.matrix_scale(one, traits.color_scale, together if at < 2 else "head")
         ends.append(_legend(context, one.kind, scale, place.x, y + place.height + 10, side))
     if made["query_places"] is None and made["key_places"] is None:
         return max(ends)

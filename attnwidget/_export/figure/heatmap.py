@@ -74,7 +74,7 @@ def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
 def cells(context: FigureContext, matrix: DecodedMatrix, place: Place, color_scale: str, color_range: Any) -> None:
     """Draw a tile for every number, none for what is masked."""
     table, look = context.table(matrix.kind), context.look
-    index = decoding.indices(matrix, color_scale, color_range)
+    index = colors.entries(matrix, color_scale, color_range)
     painted = table[index]
     page, ink, bad = (colors.rgb_of(color) for color in (look.page, look.ink, look.bad))
     tint = colors.rgb_of(colors.mixed(look.page, look.bad, 0.16))
@@ -321,7 +321,7 @@ def _ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tu
     if color_range == "row":
         ends = ["− row's most", "0", "row's most"] if matrix.kind == "diverging" else ["0", "row's maximum"]
         return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
-    return scale_ticks(decoding.scale_of(matrix, color_scale, color_range), matrix.stage)
+    return scale_ticks(colors.matrix_scale(matrix, color_scale, color_range), matrix.stage)
 
 
 def _kind_texts(matrix: DecodedMatrix, color_range: Any) -> list[tuple[int | None, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..._messages import decoding, stage_pictures
 from ..._messages.decoding import DecodedMatrix
+from .. import colors
 from ..numbers import list_number
 from .heatmap import Place, cells, scale_ticks, tick_labels
 from .sheet import FigureContext
@@ -65,7 +66,7 @@ def _legend(context: FigureContext, one: DecodedMatrix, x: float, y: float, side
     """A thin ramp with both ends, and the pinned pair's value."""
     canvas, look, traits = context.canvas, context.look, context.traits
     canvas.image(context.table(one.kind)[None], (x, y, side, 4))
-    ticks = scale_ticks(decoding.scale_of(one), one.stage)
+    ticks = scale_ticks(colors.matrix_scale(one), one.stage)
     tick_labels(context, [ticks[0], *ticks[1:][-1:]], (x, y + 12, side), 9)
     if name == "output" or traits.query is None or traits.key is None:
         return y + 18

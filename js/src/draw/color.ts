@@ -33,6 +33,12 @@ export interface ColorTable {
 const { sequential, diverging, viridis: VIRIDIS, heads } = ramps;
 const RAMPS = { sequential, diverging };
 
+/** The look's own colours, as `theme.css` has them: for canvases, where the page's style does not say. */
+export const LOOK = {
+  light: { page: "#ffffff", ink: "#16181d", ink3: "#707580", data: "#177f93", bad: "#c02434" },
+  dark: { page: "#111213", ink: "#eceef2", ink3: "#858a95", data: "#2fb5ab", bad: "#ff6b6b" },
+};
+
 /** The same hue for a head in both; beyond the fourth, colour alone must not tell heads apart. */
 export const HEAD_COLORS = { light: hexList(heads.light), dark: hexList(heads.dark) };
 

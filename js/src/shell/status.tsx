@@ -5,6 +5,7 @@ import { Message } from "../components/message";
 import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
+import type { TraitName } from "../contract/traits";
 import type { Pair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Reading } from "../state/queries";
@@ -41,8 +42,30 @@ function Notice({ ui }: { ui: Ui }) {
       <Message sign="empty" title="Not in this file" text={refused} />
     ) : refused !== null ? (
       <Message sign="error" title="Python did not take this" text={refused} />
-    ) : null;
+    ) : (
+      failed(ui)
+    );
   return message === null ? null : <div class="aw-notice">{message}</div>;
+}
+
+/** What each derived trait is to a reader. */
+const DERIVED: Partial<Record<TraitName, string>> = {
+  thumbnails: "small pictures of the heads",
+  links: "links",
+  stages: "stages",
+  pair: "steps of the pinned pair",
+  findings: "checks",
+  deviation: "comparison with torch",
+  changes: "changes of what is pinned",
+};
+
+/** What of this selection could not be computed; everything else is there. */
+function failed({ store }: Ui) {
+  const errors = Object.entries(store.errors.value ?? {});
+  if (errors.length === 0) return null;
+  const names = errors.map(([name]) => DERIVED[name as TraitName] ?? name);
+  const reasons = new Set(errors.map(([, reason]) => reason));
+  return <Message sign="empty" title={`Not computed: ${names.join(", ")}`} text={[...reasons].join("; ")} />;
 }
 
 function Status({ ui }: { ui: Ui }) {

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** Pointing, clicking, dragging, scrolling and keys, as a person does it. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** What stands around the picture of a long head: progress, going to a token, the strongest pairs, rankings, its tokens. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

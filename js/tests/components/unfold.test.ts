@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** Findings in all views, and what unfolds below the stages: nothing is asked for before it is looked at. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

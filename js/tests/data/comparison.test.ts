@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** Two attentions side by side: places and positions, ranges, layout, and the view in a page. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { beforeAll, describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../../src/contract/decode";
 import type { ColorRange, Stage } from "../../src/contract/values";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 import { decodePicture } from "../../src/contract/decode";
 import type { ColorRange, ColorScaleName, Stage } from "../../src/contract/values";

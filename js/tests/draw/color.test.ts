@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 import type { Theme } from "../../src/contract/values";
 import {

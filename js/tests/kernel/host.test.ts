@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
 import type { Bytes } from "../../src/contract/messages";
 import type { Model } from "../../src/contract/traits";

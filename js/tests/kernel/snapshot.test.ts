@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** Files without a kernel: what is saved is found again, what is not is said. */
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The widget in the places that hosts put it into, with the kernels that they have. */
 
 import { readFileSync } from "node:fs";
@@ -646,6 +647,17 @@ test("what Python does not take is said as text, until the next choice", async (
   expect(view.all(".aw-notices p b")).toHaveLength(0);
   await view.click(1, 1);
   expect(view.notices).toBe("");
+});
+
+test("what could not be computed is said once, calmly, and the picture stays", async () => {
+  const reason = "KeyError: 'share'";
+  const { state, options } = started({ errors: { findings: reason, deviation: reason } });
+  const { view } = await show(state, options);
+  expect(view.notices).toBe(`Not computed: checks, comparison with torch ${reason}`);
+  expect(view.all(".aw-notices [role=alert]")).toHaveLength(0);
+  expect(view.find(".aw-stage").hidden).toBe(false);
+  const { view: whole } = await show({ ...state, errors: {} }, options);
+  expect(whole.notices).toBe("");
 });
 
 /** A widget whose Python can also say something that was not asked. */

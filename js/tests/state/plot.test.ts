@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { cellOf, type Lattice, latticeOf, placesOf, reachOf } from "../../src/geometry/cell-grid";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { type Signal, signal } from "@preact/signals-core";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";

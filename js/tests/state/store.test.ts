@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { deflateSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { decodePicture } from "../../src/contract/decode";

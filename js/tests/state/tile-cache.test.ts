@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { signal } from "@preact/signals-core";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The graph in a page: what it draws, what pointer and keys do, and what is left when it is gone. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

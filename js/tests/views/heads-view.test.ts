@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The heads view in a page: what is under the pointer, what clicks and keys do, larger pictures, several heads as one. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

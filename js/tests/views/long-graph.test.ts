@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The graph of a head too long for all its links: what is pinned, or the strongest pairs, with gaps between. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** A long head in a page: from the whole to single cells, and what is said of it meanwhile. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

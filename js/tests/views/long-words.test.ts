@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** What toolbar and status line say of a part of a long head, whatever brought it into view. */
 
 import { afterEach, beforeEach, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** Text and image in a page: what is coloured, what clicks and keys pin, which pages of a long text are there. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** The stages view in a page: what it shows of a pair, what clicks, keys and other rules do. */
 
 import { signal } from "@preact/signals-core";

@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
 import type { TileAddress } from "../../src/contract/messages";

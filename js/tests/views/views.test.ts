@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 /** What the parts of the widget say and show: panel, legend, status, pickers, menus. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";

@@ -4,7 +4,7 @@ import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED } from "../../contract/decode";
 import type { Side } from "../../contract/values";
 import type { Target } from "../../data/matrix";
-import { HEAD_COLORS, isDark } from "../../draw/color";
+import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
 import { type Measure, textMeasure } from "../../state/plot";
 import {
   type HeadTarget,
@@ -160,10 +160,10 @@ export function graphModel(ui: Ui): GraphModel {
     return curvesOf(strongestLast(others.value, MOST_CURVES), queries, keys, ui.unit.value);
   });
   const colors = computed(() => {
-    const dark = isDark(ui.theme.value);
-    const palette = HEAD_COLORS[dark ? "dark" : "light"];
+    const ground = isDark(ui.theme.value) ? "dark" : "light";
+    const palette = HEAD_COLORS[ground];
     const heads = store.drawnHeads.value;
-    if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
+    if (heads.length === 1) return [LOOK[ground].data];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
   return { frame, lanes, focus, lines, isLong, strongest, bands, curves, total, colors, measure };
