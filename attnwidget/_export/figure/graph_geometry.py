@@ -97,7 +97,7 @@ class Link(NamedTuple):
         return self.key if side == "query" else self.query
 
 
-class Band(NamedTuple):
+class LinkBand(NamedTuple):
     """A link as a band: from `y0` at the left edge to `y1` at the right, and its width at both."""
 
     link: Link
@@ -177,7 +177,7 @@ def _count_rows(chosen: Iterable[int], total: int) -> int:
     return len(indices) + between + (indices[0] > 0) + (indices[-1] < total - 1)
 
 
-def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple[list[Band], list[Stem]]:
+def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple[list[LinkBand], list[Stem]]:
     """Return the bands of one token, and a stem for each head that has one. Heads are stacked in order.
 
     Args:
@@ -217,13 +217,13 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
     return made, stems
 
 
-def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> Band:
+def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> LinkBand:
     """A band from the pinned token to the other, as it lies from left to right."""
     near, far = (max(THINNEST, width) for width in widths)
     opacity = min(0.9, 0.35 + 1.1 * link.weight)
     if side == "query":
-        return Band(link, ends[0], ends[1], near, far, opacity)
-    return Band(link, ends[1], ends[0], far, near, opacity)
+        return LinkBand(link, ends[0], ends[1], near, far, opacity)
+    return LinkBand(link, ends[1], ends[0], far, near, opacity)
 
 
 def _there(lane: Lane, index: int) -> float:
@@ -232,7 +232,7 @@ def _there(lane: Lane, index: int) -> float:
     return y
 
 
-def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[Band]:
+def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[LinkBand]:
     """Return thin curves for all tokens at once: width is the weight, at least a hairline."""
     most = max(1.0, min(queries.pitch, keys.pitch) / 4)
     made = []
@@ -240,7 +240,7 @@ def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[Band]:
         y0, y1 = queries.y(link.query), keys.y(link.key)
         if y0 is not None and y1 is not None:
             width = max(THINNEST, min(link.weight * 4, most))
-            made.append(Band(link, y0, y1, width, width, 0.35))
+            made.append(LinkBand(link, y0, y1, width, width, 0.35))
     return made
 
 
