@@ -193,7 +193,7 @@ def _rounded(value: float, digits: int) -> Decimal:
 
 
 def _exponential(value: float, decimals: int) -> str:
-    """`3.1e−7`"""
+    """Return a number with an exponent, such as `3.1e−7`."""
     if not math.isfinite(value):
         return _infinite(value)
     digits, exponent = f"{_rounded(value, decimals + 1):.{decimals}e}".split("e")
