@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil
 from typing import Literal, NamedTuple
 
 Side = Literal["query", "key"]
@@ -18,9 +18,7 @@ ROW = 22
 PITCHES = (22, 16, 12)  # of a row, the largest that fits
 TALL = 640
 LEAST_PITCH = 12
-ROWS_AT_FULL_PITCH = floor(
-    TALL / ROW
-)  # rows at the full pitch: what a column with few tokens of its own is filled up to
+ROWS_AT_FULL_PITCH = TALL // ROW  # what a folded column with few tokens of its own is filled up to
 APART_LABELS = 14  # between two labels, at least
 
 FULL = 14.0  # weight 1 where the bands of one token begin
