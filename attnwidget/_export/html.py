@@ -1,4 +1,4 @@
-"""`to_html`: a widget as one file, that draws without Jupyter, without a kernel and without a network."""
+"""`to_html`: a widget as one file that draws without Jupyter, without a kernel and without a network."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> by
 
 
 def _policy(script: str) -> str:
-    """The page runs its one script and what that unpacks; it reaches nothing and nobody."""
+    """Return the page's security policy: it runs its one script and what that unpacks, and reaches no network."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -116,7 +116,7 @@ def _policy(script: str) -> str:
 
 
 def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
-    """What is in the file, and what is not."""
+    """Return a line that says what is in the file, and what is not."""
     layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
     shape = widget.selected.shape
@@ -130,7 +130,7 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """5, or 1 to 4, or 0, 2, 7."""
+    """Return numbers in words: 5, or 1 to 4, or 0, 2, 7."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"{first} to {last}"

@@ -1,5 +1,6 @@
-"""What a file holds of a widget, so that it can be looked at without a kernel: the traits of every selection that can
-be made there, and answers to what the front-end asks.
+"""What a saved file holds of a widget, so that it can be looked at without a kernel.
+
+That is the traits of every selection that can be made there, and answers to what the front-end asks.
 
 Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only finds it again.
 """
@@ -37,7 +38,7 @@ Known = dict[str, Any]
 
 
 class Snapshot:
-    """Everything that is known without a kernel.
+    """Everything that a saved file holds of a widget.
 
     Args:
         widget: what is saved.
@@ -76,7 +77,7 @@ class Snapshot:
 def choices_of(
     widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = LIMIT
 ) -> list[SavedHead]:
-    """The heads that a file is to hold, those that are shown among them.
+    """Return the heads that a file is to hold, those that are shown among them.
 
     Args:
         layers, heads, samples: "selected", "all" or a list of numbers; where layers or heads are None, as many as take
@@ -121,7 +122,7 @@ def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]
 
 
 def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> list[int]:
-    """Which of so many layers, heads or samples; the selected ones are always among them."""
+    """Return which of `count` layers, heads or samples are wanted; the selected ones are always among them."""
     if wanted == "all":
         return list(range(count))
     if wanted == "selected":
@@ -140,15 +141,17 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
 
 
 def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[str]:
-    """The stages whose pictures are saved: of heads that are not shown only the present one and the weights, unless all
-    are small."""
+    """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
+
+    Where `every` is true, as all pictures are small, they are all stages of every head.
+    """
     if not every and choice != (widget.traits.layer, widget.traits.batch, widget.traits.head):
         return list(dict.fromkeys([widget.traits.stage, "weights"]))
     return list(dict.fromkeys([widget.traits.stage, *widget.shown.layers[choice.layer].stages]))
 
 
 def _bytes(widget: WidgetView, choices: Sequence[SavedHead]) -> int:
-    """What they take at most, as base64 in a file, before it is deflated; with every stage, if that is little."""
+    """Return how many bytes heads take at most, as base64 that is not deflated; with every stage, if that is little."""
     most = _sum(widget, choices, every=True)
     return most if most <= AUTOMATIC else _sum(widget, choices, every=False)
 
@@ -172,7 +175,7 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
 
 
 def save(widget: WidgetView, choices: Sequence[SavedHead]) -> Snapshot:
-    """All that can be looked at of these heads without a kernel."""
+    """Compute all that can be looked at of these heads without a kernel."""
     saved = Snapshot(widget, choices)
     _facts(saved)
     _tokens(saved)
@@ -232,7 +235,7 @@ def _pictures(saved: Snapshot) -> None:
 
 
 def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Known:
-    """Every number where there are few; else as the widget draws it, of a long head what is known of it by now."""
+    """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
     att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
     if max(att.shape.Q, att.shape.K) <= EXACT:
         return exact(att, key)
@@ -248,7 +251,7 @@ def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Kn
 
 
 def exact(att: Attention, key: LevelKey) -> Known:
-    """The picture of a short head, all its numbers as float32."""
+    """Compute the picture of a short head, all its numbers as float32."""
     seen = overview.overview(att, key.batch, key.head, size=EXACT, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
@@ -256,7 +259,7 @@ def exact(att: Attention, key: LevelKey) -> Known:
 
 
 def _peaks(saved: Snapshot) -> None:
-    """Of a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
     widget = saved.widget
     att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
     (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
@@ -271,7 +274,7 @@ def _peaks(saved: Snapshot) -> None:
 
 
 def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
-    """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
+    """Compute the greatest number of some queries and each bin of keys, and its place among them, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
     if key.stage in MASKED:
@@ -313,7 +316,7 @@ def _stages(saved: Snapshot) -> None:
 
 
 def _survey(saved: Snapshot) -> None:
-    """All heads at a glance, also those that a reader cannot open."""
+    """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
     widget = saved.widget
 
     def whole(batch: int) -> Known:
@@ -330,7 +333,7 @@ def _survey(saved: Snapshot) -> None:
 
 
 def _answers(saved: Snapshot) -> None:
-    """What the front-end would ask about the head that is shown, where that is quick."""
+    """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
     widget, shape = saved.widget, saved.widget.selected.shape
     of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
     asked: list[Known] = []
@@ -357,7 +360,7 @@ def _answers(saved: Snapshot) -> None:
 
 
 def answered(widget: WidgetView, request: Known) -> Known | None:
-    """The reply to a request, its bytes in it; None where there is only a sentence that says why not."""
+    """Return the reply to a request, its bytes in it; None where there is only a sentence that says why not."""
     reply, buffers = widget.answer(request)
     if not reply.pop("ok"):
         return None
@@ -374,12 +377,12 @@ def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
 
 
 def key_of(values: Sequence[Any]) -> str:
-    """As js/src/kernel/snapshot.ts writes a selection."""
+    """Return a selection as a key, as js/src/kernel/snapshot.ts writes it."""
     return json.dumps(list(values), separators=(",", ":"))
 
 
 def packed(value: Any) -> bytes:
-    """JSON whose bytes stand behind it, where `{"$bytes": [offset, length]}` points; deflated."""
+    """Return a value as deflated JSON, its bytes behind it where `{"$bytes": [offset, length]}` points."""
     parts: list[bytes] = []
     at = 0
 

@@ -1,4 +1,4 @@
-"""What the sections of the stages view are answered with: spread of scores and weights, gradients, cost.
+"""Answers for the sections of the stages view: spread of scores and weights, gradients, cost.
 
 Each is a dict of numbers that JSON can hold, envelopes, and lists and dicts of those.
 """
@@ -26,7 +26,7 @@ Made = dict[str, Any]
 
 
 def spread(att: Attention, batch: int, head: int) -> Made:
-    """How widely q, k, scores and weights are spread; of each row entropy, peak and p(1 − p)."""
+    """Compute how widely q, k, scores and weights are spread, and entropy, peak and p(1 − p) of each row."""
     found = att.statistics(batch, head)
     every = max(1, -(-len(found.entropy) // ROWS))
     variances = ("q_variance", "k_variance", "v_variance", "scores_variance", "scaled_variance")
@@ -45,7 +45,7 @@ def spread(att: Attention, batch: int, head: int) -> Made:
 
 
 def sweep(att: Attention, batch: int, head: int, own: bool) -> Made:
-    """Attention at each head size, scaled and not: on the first 128 queries and keys of one's own, or on fresh ones."""
+    """Compute attention at each head size, scaled and not: of the first 128 own queries and keys, or of random ones."""
     q = k = None
     sizes: tuple[int, ...] = scaling.HEAD_SIZES
     if own:
@@ -61,7 +61,7 @@ def _step(step: scaling.Step) -> Made:
 
 
 def gradients(att: Attention, batch: int, head: int) -> Made:
-    """The gradients of L = the sum of the output, each as a small picture with the range of all its numbers."""
+    """Compute the gradients of L = the sum of the output, each as a small picture with the range of all its numbers."""
     cells = att.shape.Q * att.shape.K
     if cells > LARGEST_GRADIENTS:
         raise ValueError(
@@ -73,18 +73,18 @@ def gradients(att: Attention, batch: int, head: int) -> Made:
 
 
 def jacobian(att: Attention, query: int, batch: int, head: int) -> Made:
-    """The Jacobian of the softmax at one query, as a small picture."""
+    """Compute the Jacobian of the softmax at one query, as a small picture."""
     return {"query": query, "picture": small(att.jacobian(query, batch=batch, head=head))}
 
 
 def cost(att: Attention) -> Made:
-    """What a head of this size takes on this machine as it grows, measured now."""
+    """Measure what a head of this size takes on this machine as it grows."""
     rows = scaling.cost(head_size=att.shape.D or 64, runs=RUNS)
     return {"head_size": att.shape.D or 64, "device": "cpu", "steps": [asdict(row) for row in rows]}
 
 
 def small(x: Tensor) -> Made:
-    """At most 128 × 128 numbers, of each bin that of largest size; the range is that of all."""
+    """Return at most 128 × 128 numbers, of each bin the one of largest size; the range is that of all."""
     made, row_bin, column_bin = pool_matrix(x)
     finite = x[x.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (None, None)

@@ -1,4 +1,4 @@
-"""What a widget knows for the answers to its front-end's requests: one context for each message."""
+"""What a widget knows to answer its front-end's requests: one context for each message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What a widget knows for the answers to its front-end's requests: the `Context` of `_messages.requests`.
+    """What a widget knows to answer its front-end's requests: the `Context` of `_messages.requests`.
 
     Args:
         shown: the layers.

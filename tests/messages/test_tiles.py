@@ -157,7 +157,7 @@ def test_a_tile_needs_the_rows_in_view_only_and_never_much_memory() -> None:
         fine = overview.tile(att, 0, 0, TileAddress(0, -1, -1))
         overview.tile(att, 0, 0, TileAddress(5, 0, 0))
     assert largest.cells <= stages.QUERIES * stages.KEYS
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     rows = range(100_000 - fine.values.shape[0], 100_000)
     block = att.block(queries=rows, keys=range(100_000 - fine.values.shape[1], 100_000))
     assert_close(fine.values, block, **rounding(att).weights)
@@ -178,7 +178,7 @@ def test_rows_that_were_looked_at_are_known_from_then_on() -> None:
     att.block(queries=[1, 1000], keys=[0])
     assert att.known_rows(0, 0, torch.tensor([1000, 1, 1])) is not None
     assert att.known_rows(0, 0, range(2)) is None
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     att.log_normalizer()
     assert torch.equal(att.known_rows(0, 0, range(256, 512)).m, looked_at.m)
 
@@ -315,7 +315,7 @@ def test_a_pass_in_slices_is_the_overview_to_the_last_bit(pool: str, scale: floa
     assert done[-1] == 3000
     assert torch.equal(slices.result.values, expected.values)
     assert torch.equal(slices.result.allowed, expected.allowed)
-    assert att.known_pair(0, 0) is not None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is not None
     assert list(slices) == []
 
 
@@ -326,7 +326,7 @@ def test_a_pass_that_is_dropped_leaves_what_it_has_finished() -> None:
         next(slices)
     next(slices)
     slices.close()
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     assert att.known_rows(0, 0, range(slices.done)) is not None
     assert att.known_rows(0, 0, range(slices.done, slices.done + 1)) is None
     with pytest.raises(RuntimeError, match="cancelled"):
