@@ -33,7 +33,7 @@ from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
-from ._utils.indexing import as_places
+from ._utils.indexing import as_indices
 from ._utils.validation import detached
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ class Attention(AttentionBase):
         """
         self.check_stage(stage, "allowed")
         found = self.head(batch, head)
-        rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
-        columns = as_places(keys, self.shape.K, "key", "keys", self.device)
+        rows = as_indices(queries, self.shape.Q, "query", "queries", self.device)
+        columns = as_indices(keys, self.shape.K, "key", "keys", self.device)
         cells = found.block(rows, columns)
         with exact(self.device):
             if stage == "allowed":

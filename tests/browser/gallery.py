@@ -67,29 +67,26 @@ import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
 window.pending = 0;
-window.busy = 0;
 let open = Promise.resolve();
 let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
 window.release = () => release();
 window.endKernel = () => { for (const { host } of window.mounted) host.dead = true; };
+const ask = async (question) => {
+  window.pending++;
+  try {
+    await open;
+    return reviveState(await question());
+  } finally {
+    window.pending--;
+  }
+};
 window.start = async (states, live) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
-      answer: async (request) => {
-        window.pending++;
-        window.busy = performance.now();
-        try {
-          await open;
-          return reviveState(await window.answer(index, request));
-        } finally {
-          window.pending--;
-          window.busy = performance.now();
-        }
-      },
-      take: async (changes) => { await open; return reviveState(await window.take(index, changes)); },
+      answer: (request) => ask(() => window.answer(index, request)),
+      take: (changes) => ask(() => window.take(index, changes)),
     };
-    window.busy = performance.now();
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
   }
 };
@@ -180,7 +177,7 @@ class Gallery:
 
     def wait_for_lines(self) -> None:
         """Wait until all that the view has asked the kernel for has arrived and is drawn."""
-        self.page.wait_for_function("() => window.pending === 0 && performance.now() - window.busy > 120")
+        self.shown.rest()
         self.settle()
 
     def pixels(self, index: int = 0) -> str:

@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 import nbformat
 import psutil
-from playwright.sync_api import BrowserContext, Playwright, Route
+from playwright.sync_api import BrowserContext, Locator, Playwright, Route
 from playwright.sync_api import Page as PlaywrightPage
 
 Theme = Literal["light", "dark", "contrast"]
@@ -54,6 +54,14 @@ HOST_NOISE = [
     (r"Menu entry for command '[\w:-]+' is duplicated", "Notebook 7.6's own menus"),
     (r"\[yjs#509\] Not same Y.Doc", "Notebook 7.6 loads the library twice"),
     (r"Command 'filebrowser:open-path' not registered", "Notebook 7.6 has it in another page"),
+]
+
+# Exceptions that the server itself logs. Each line: a pattern, and why it is not ours.
+SERVER_NOISE = [
+    (
+        r"^tornado\.(websocket\.WebSocketClosedError|iostream\.StreamClosedError)",
+        "a page was left while it was written to",
+    ),
 ]
 
 # Chromium as root in a container, and silent: no telemetry, no component updates.
@@ -90,6 +98,22 @@ def find_chromium() -> str:
 # through the tests' own process.
 HERE = r"(about|blob|chrome|chrome-extension|data|devtools|file):|(http|ws)s?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)"
 FAR = re.compile(f"^(?!{HERE})")
+
+
+# Counts the timers that a page waits for. Those of more than a second do not count: they end what is over.
+COUNT_TIMERS = """(() => {
+  const due = new Set();
+  const { setTimeout, clearTimeout } = window;
+  window.setTimeout = (run, delay = 0, ...given) => {
+    const timer = setTimeout(() => { due.delete(timer); run(...given); }, delay);
+    if (delay <= 1000) due.add(timer);
+    return timer;
+  };
+  window.clearTimeout = (timer) => { due.delete(timer); clearTimeout(timer); };
+  let still = 0;
+  window.beginToRest = () => { still = 0; };
+  window.isAtRest = () => { still = due.size || window.pending ? 0 : still + 1; return still > 3; };
+})()"""
 
 
 def free_port() -> int:
@@ -178,6 +202,12 @@ class LabServer:
         """What the server has said, and the kernels on their standard error."""
         return self._log.read_text(errors="replace")
 
+    def exceptions(self, since: int) -> list[str]:
+        """The exceptions that have been logged from this place of the log on, but for SERVER_NOISE."""
+        trace = r"^([ \t]*)Traceback \(most recent call last\):\n(?:\1[ \t].*\n|\s*\n)*\1(\S.*)"
+        ends = [end for _, end in re.findall(trace, self.log[since:], re.MULTILINE)]
+        return [end for end in ends if not any(re.search(pattern, end) for pattern, _ in SERVER_NOISE)]
+
     @property
     def processes(self) -> list[psutil.Process]:
         """The server and all that it started, kernels among them."""
@@ -194,10 +224,14 @@ class LabServer:
         return json.loads(said) if said else None
 
     def end_kernels(self) -> None:
+        """Have all kernels end, and do not wait for them: a kernel takes two seconds to go."""
         with contextlib.suppress(OSError):
             for session in self.api("GET", "sessions"):
-                with contextlib.suppress(OSError):
-                    self.api("DELETE", f"sessions/{session['id']}")
+                threading.Thread(target=self._end_kernel, args=(session["id"],), daemon=True).start()
+
+    def _end_kernel(self, session: str) -> None:
+        with contextlib.suppress(OSError):  # it may have ended by itself
+            self.api("DELETE", f"sessions/{session}")
 
     def _wait(self, seconds: float = 90) -> None:
         until = time.monotonic() + seconds
@@ -248,11 +282,17 @@ class Page:
             and not any(re.search(pattern, message.text) for pattern, _ in HOST_NOISE)
         ]
 
-    def screenshot(self, name: str, *, of: str | None = None) -> None:
+    def screenshot(self, name: str, *, of: str | Locator | None = None) -> None:
         """Save a picture of the page, or of the first element that `of` selects, below test-artifacts/screenshots."""
         if self.keeps_pictures:
             SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-            (self.page.locator(of).first if of else self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
+            taken = self.page.locator(of).first if isinstance(of, str) else of or self.page
+            taken.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def rest(self) -> None:
+        """Wait until nothing is due on a plain page: no timer and no answer (`window.pending`), for some frames."""
+        self.page.evaluate("() => window.beginToRest()")
+        self.page.wait_for_function("() => window.isAtRest()")
 
     def leave_empty(self) -> None:
         """Close what is shown, and forget what it has said: the page is as one that has just been opened."""
@@ -652,7 +692,9 @@ class OfflinePages:
         """A page of the pool, looking as wanted, or a fresh one."""
         alike = (Page, over, *sorted(context.items()))
         page: Page | None = self._pool.take(alike) if self._pool else None
-        page = page or Page(self._browser.context(width=width, height=height, **context))
+        if page is None:
+            page = Page(self._browser.context(width=width, height=height, **context))
+            page.context.add_init_script(COUNT_TIMERS)
         self._open.append((alike, page))
         page.page.set_viewport_size({"width": width, "height": height})
         page.page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion, forced_colors=forced_colors)

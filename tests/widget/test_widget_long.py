@@ -297,7 +297,7 @@ def test_log_normalizers_of_a_pass_that_was_given_up_stay_known() -> None:
         await until(lambda: w.progress["share"] > 0.1)
         w.stage = "scores"
         assert w.attention.known_rows(0, 0, range(512)) is not None
-        assert w.attention.known_pair(0, 0) is None
+        assert w.attention.known_rows(0, 0, range(w.attention.shape.Q)) is None
 
     run(main)
 

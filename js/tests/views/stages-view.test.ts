@@ -2,7 +2,7 @@
 /** The stages view in a page: what it shows of a pair, what clicks, keys and other rules do. */
 
 import { signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { newestOnly, whatIfName } from "../../src/components/what-if";
 import type { Envelope, PairMessage, StagesMessage, WhatIf } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -10,13 +10,9 @@ import { waterfall } from "../../src/data/stage-data";
 import type { Store } from "../../src/state/store";
 import { settle, show } from "../helpers/page.ts";
 import { type Cells, floats, pictureOf, stateOf } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const SCORES = [
   [2, -1, 0.5],
