@@ -51,12 +51,12 @@ def to_html(
     layers: Any = None,
     heads: Any = None,
     samples: Any = "selected",
-    limit: int = snapshot.LIMIT,
+    limit: int = snapshot.DEFAULT_LIMIT,
 ) -> pathlib.Path:
     """Write a widget as one HTML file; `AttentionWidget.to_html` says more."""
     target = _checked(path)
     if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
-        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.LIMIT} for 32 MiB")
+        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.DEFAULT_LIMIT} for 32 MiB")
     if title is not None and not isinstance(title, str):
         raise TypeError(f"title is {type(title).__name__}: give a string")
     choices = snapshot.choices_of(widget, layers, heads, samples, limit)
@@ -125,8 +125,8 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
     if shape.H > 1:
         words.append("all heads" if len(heads) == shape.H else f"head{'s' * (len(heads) > 1)} {_listed(sorted(heads))}")
-    held = f": {', '.join(words)}" if words else ""
-    return f"Saved from attnwidget{held}. All numbers were computed then; anything else needs the notebook."
+    saved = f": {', '.join(words)}" if words else ""
+    return f"Saved from attnwidget{saved}. All numbers were computed then; anything else needs the notebook."
 
 
 def _listed(numbers: list[int]) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from .._utils.png import png_of_colors
 from .._utils.validation import as_size
 
-BUDGET = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
-LONGEST = 1024  # pixels of the longer side: it is drawn at half of that
+MAX_IMAGE_BYTES = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
+MAX_IMAGE_SIDE = 1024  # pixels of the longer side: it is drawn at half of that
 SIDES = ("auto", "query", "key", "both")
 SLACK = 1e-3  # of a float image beyond 0 and 1, by rounding
 
@@ -217,14 +217,14 @@ def _as_bytes(x: np.ndarray[Any, Any], name: str) -> Pixels:
 
 def _encoded(pixels: Pixels) -> tuple[str, bytes]:
     """Compress as PNG if that is small enough; else as JPEG, where Pillow is there; else as PNG of fewer pixels."""
-    pixels = _at_most(pixels, LONGEST)
+    pixels = _at_most(pixels, MAX_IMAGE_SIDE)
     data = png_of_colors(pixels)
-    if len(data) <= BUDGET:
+    if len(data) <= MAX_IMAGE_BYTES:
         return "image/png", data
     jpeg = _jpeg(pixels)
     if jpeg is not None:
         return "image/jpeg", jpeg
-    while len(data) > BUDGET:
+    while len(data) > MAX_IMAGE_BYTES:
         pixels = _at_most(pixels, max(1, max(pixels.shape) * 3 // 4))
         data = png_of_colors(pixels)
     return "image/png", data
@@ -238,7 +238,7 @@ def _jpeg(pixels: Pixels) -> bytes | None:
     for quality in (90, 75, 60, 40, 20):
         room = io.BytesIO()
         Image.fromarray(pixels).save(room, "JPEG", quality=quality)
-        if room.tell() <= BUDGET:
+        if room.tell() <= MAX_IMAGE_BYTES:
             return room.getvalue()
     return None
 

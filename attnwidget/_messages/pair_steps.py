@@ -13,8 +13,8 @@ from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 
-ROW = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
-STRONGEST = 24
+MAX_ROW_KEYS = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
+STRONGEST_KEYS = 24
 
 
 def pair(
@@ -67,11 +67,11 @@ def _vectors(found: Explanation) -> dict[str, Any]:
 
 def _row(att: Attention, found: Explanation, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the keys of the row, all or the strongest and the pair's own; their weights, and which are blocked."""
-    if att.shape.K <= ROW:
+    if att.shape.K <= MAX_ROW_KEYS:
         weights = att.block(batch=batch, head=head, queries=found.query)[0]
         blocked = ~att.block("allowed", batch=batch, head=head, queries=found.query)[0]
         return torch.arange(att.shape.K, device=att.device), weights, blocked
-    keys, weights = top_keys(att.head(batch, head), found.query, STRONGEST)
+    keys, weights = top_keys(att.head(batch, head), found.query, STRONGEST_KEYS)
     if not bool((keys == found.key).any()):
         keys = torch.cat([keys, torch.tensor([found.key], device=keys.device)])
         weights = torch.cat([weights, weights.new_full((1,), found.weight)])

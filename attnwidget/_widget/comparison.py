@@ -13,7 +13,7 @@ import traitlets
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
-from .._export.snapshot import PAIRS
+from .._export.snapshot import MAX_PAIR_CELLS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
@@ -287,7 +287,7 @@ class ComparisonWidget(AttentionWidget):
         shape = self._shown.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
-        if shape.Q * shape.K <= PAIRS:
+        if shape.Q * shape.K <= MAX_PAIR_CELLS:
             cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
             pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
         return [(*choice, against, *pin) for pin in pins if pin != (None, None)]

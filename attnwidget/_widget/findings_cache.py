@@ -13,9 +13,9 @@ from .._utils.scheduler import Scheduler
 from ..attention import Attention
 from .layers import ShownLayers
 
-CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
-UNBIDDEN = 1 << 22  # beyond, only when asked
-EXAMINED = 256  # heads of which the findings are kept
+MAX_CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
+MAX_UNASKED_CELLS = 1 << 22  # beyond, only when asked
+MAX_KEPT_HEADS = 256  # heads of which the findings are kept
 
 
 class Examined(NamedTuple):
@@ -51,18 +51,18 @@ class FindingsCache:
         one = att.head(batch, head)
         found, same = examine(one, shown.tokens("key", layer, batch))
         beside = deviation(one, shown.before(layer), same)
-        if len(self._known) >= EXAMINED:
+        if len(self._known) >= MAX_KEPT_HEADS:
             self._known.clear()
         self._known[key] = Examined([asdict(one) for one in found], beside)
         return self._known[key]
 
     def takes_long(self, att: Attention, batch: int, head: int) -> bool:
         """Return whether a head is checked without being asked, but later."""
-        return _cells(att) > CHECKED_AT_ONCE and self._is_checked(att, batch, head)
+        return _cells(att) > MAX_CHECKED_AT_ONCE and self._is_checked(att, batch, head)
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
         """Return whether a head is checked without being asked."""
-        most = CHECKED_AT_ONCE if self._scheduler.find_loop() is None else UNBIDDEN
+        most = MAX_CHECKED_AT_ONCE if self._scheduler.find_loop() is None else MAX_UNASKED_CELLS
         return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
 
 

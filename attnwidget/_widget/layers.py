@@ -14,7 +14,7 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from .token_store import TokenStore
 
-COMBINED = 4  # sets of heads, shown as one, whose levels are kept
+MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
 
 
 class ShownLayers:
@@ -117,6 +117,6 @@ class ShownLayers:
             att = self.layers[layer].combine([int(one) for one in heads], how)
             found = LevelCache(att, store=self._level_store)
         self._combined[layer, head] = found  # now the one that was used last
-        while len(self._combined) > COMBINED:
+        while len(self._combined) > MAX_COMBINED_SETS:
             self._combined.pop(next(iter(self._combined)))
         return found, 0

@@ -16,7 +16,7 @@ from .._tokens.search import TokenSearch
 from .._tokens.tokenizers import Spelling, spelling_of, word_ids
 from ..attention import Attention
 
-KEPT = 8  # lists of tokens that are known to be right, and as many of their words
+MAX_KEPT_LISTS = 8  # lists of tokens that are known to be right, and as many of their words
 
 Samples = list[list[str]]  # the tokens of every sample
 
@@ -68,7 +68,7 @@ class TokenStore:
         held, samples = self._checked.get(key, (None, None))
         if held is not tokens:
             samples = check_tokens(tokens, batches, length, name, self._given().tokenizer)
-            if len(self._checked) >= KEPT:
+            if len(self._checked) >= MAX_KEPT_LISTS:
                 self._checked.clear()
             self._checked[key] = tokens, samples
         return samples
@@ -105,7 +105,7 @@ class TokenStore:
         length = _length(side, att.shape)
         key = (id(samples), att.shape.B, length)
         if key not in self._bounds or self._bounds[key][0] is not samples:
-            if len(self._bounds) >= KEPT:
+            if len(self._bounds) >= MAX_KEPT_LISTS:
                 self._bounds.clear()
             distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
             ids = [word_ids(sample, self.spelling) for sample in distinct]
@@ -121,7 +121,7 @@ class TokenStore:
         key = (id(pieces), batch)
         kept = self._words.get(key)
         if kept is None or kept[0] is not bounds or kept[1] is not pieces:
-            if len(self._words) >= KEPT:
+            if len(self._words) >= MAX_KEPT_LISTS:
                 self._words.clear()
             kept = self._words[key] = bounds, pieces, merged_tokens(pieces, bounds, batch)
         return kept[2]

@@ -20,7 +20,7 @@ from .._engine import overview
 from .._engine.what_if import what_if
 from .._export.html import to_html
 from .._export.preview import preview_of
-from .._export.snapshot import LIMIT
+from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
 from .._messages import heads_overview, requests
 from .._messages.heads_overview import Surveys
@@ -356,7 +356,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         layers: Any = None,
         heads: Any = None,
         samples: Any = "selected",
-        limit: int = LIMIT,
+        limit: int = DEFAULT_LIMIT,
     ) -> pathlib.Path:
         """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
 
