@@ -108,6 +108,14 @@ describe("the pictures", () => {
     ]);
   });
 
+  test("say why an output is not drawn, and nothing where there are no values", async () => {
+    const facts = { ...stateOf(WEIGHTS).facts, queries: 131_072, value_size: 64 };
+    const large = await draw({ facts, stages: { ...stagesOf(), output: null } });
+    expect(large.view.text(".aw-steps")).toContain("The output, 131,072 × 64, is too large to draw here");
+    const none = await draw({ facts: { ...facts, value_size: null }, stages: { ...stagesOf(), output: null } });
+    expect(none.view.text(".aw-steps")).not.toContain("too large");
+  });
+
   test("say that a pair is to be pinned, and whether torch computes the same", async () => {
     const torch = { difference: 4.8e-7, queries: 3, equal: true, why: "" };
     const of = { layer: 0, batch: 0, head: 0, original: null };

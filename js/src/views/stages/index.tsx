@@ -75,6 +75,12 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
         </p>
       )}
+      {found.output === null && store.facts.value.value_size !== null && (
+        <p class="aw-prompt">
+          The output, {count(store.facts.value.queries)} × {count(store.facts.value.value_size)}, is too large to draw
+          here: `w.attention.output(batch, head)` computes it.
+        </p>
+      )}
       {pair === null ? (
         <p class="aw-prompt">{prompt(ui)}</p>
       ) : (
