@@ -236,10 +236,10 @@ def _jpeg(pixels: Pixels) -> bytes | None:
     except ImportError:
         return None
     for quality in (90, 75, 60, 40, 20):
-        room = io.BytesIO()
-        Image.fromarray(pixels).save(room, "JPEG", quality=quality)
-        if room.tell() <= MAX_IMAGE_BYTES:
-            return room.getvalue()
+        encoded = io.BytesIO()
+        Image.fromarray(pixels).save(encoded, "JPEG", quality=quality)
+        if encoded.tell() <= MAX_IMAGE_BYTES:
+            return encoded.getvalue()
     return None
 
 

@@ -61,7 +61,7 @@ class Context(Protocol):
         """Return the tokens of a sample, of its "query" or its "key" side; None where there are none."""
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[Reply], list[bytes]]:
         """Return the tiles that are quick, with their buffers; the others are sent later."""
 
