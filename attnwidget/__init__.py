@@ -7,13 +7,13 @@
 AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 """
 
-from . import masks
-from ._capture.capture import Capture, capture
-from ._widget.comparison import compare
+from . import masks, results, scaling
+from ._capture.capture import Capture, Forward, capture
+from ._widget.comparison import ComparisonWidget, compare
 from ._widget.widget import AttentionWidget
 from .attention import Attention
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
-from .samples import load_sample
+from .samples import Sample, load_sample
 from .stack import AttentionStack
 
 __all__ = [
@@ -21,11 +21,17 @@ __all__ = [
     "AttentionStack",
     "AttentionWidget",
     "Capture",
+    "ComparisonWidget",
+    "Forward",
+    "Sample",
     "ScaledDotProductAttention",
+    "__version__",
     "capture",
     "compare",
     "load_sample",
     "masks",
+    "results",
     "scaled_dot_product_attention",
+    "scaling",
 ]
 __version__ = "0.1.0.dev0"

@@ -2,25 +2,25 @@
 
 weights = softmax(q · kᵀ / √D)          Vaswani et al. 2017, eq. 1
 output  = weights · v
+
+What can be asked of one attention is a method of `Attention`; `_engine` and `_analysis` compute the answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ._analysis import gradients as backward
-from ._analysis import head_sampling as heads
-from ._analysis import statistics
 from ._analysis.diagnostics import Finding, check
 from ._analysis.explain import Explanation, explain
-from ._analysis.gradients import Gradients
+from ._analysis.gradients import Gradients, gradients, jacobian
+from ._analysis.head_sampling import metrics
 from ._analysis.metrics import Metrics
-from ._analysis.statistics import Statistics
-from ._engine import overview as pyramid
+from ._analysis.statistics import Statistics, statistics, top_keys
+from ._engine import overview as overviews
 from ._engine import softmax
 from ._engine.axes import as_heads, as_matrix
 from ._engine.base import AttentionBase, Shape
@@ -31,24 +31,29 @@ from ._engine.overview import Overview
 from ._engine.sources import STAGES, Given, Products
 from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
+from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
-from ._utils.indexing import Block, as_places
-from ._utils.validation import detached, refuse_unknown
+from ._utils.indexing import as_indices
+from ._utils.validation import detached
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["STAGES", "Attention", "Shape"]
 
-RULES = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window")
-KEYWORDS = (*RULES, "scale", "softcap", "dims")
-
 
 class Attention(AttentionBase):
-    """Scaled dot-product attention of q, k and v, computed where it is looked at. Nothing (Q, K) is held.
+    """Scaled dot-product attention of q, k and v (Vaswani et al. 2017, §3.2.1), computed where it is looked at.
+
+    No tensor (Q, K) is held: each method computes the block, row or overview that it is asked for.
 
     Args:
         q: queries, (Q, D), (B, Q, D) or (B, H, Q, D); tensor, array, or anything with `__dlpack__` or `__array__`.
-        k: keys, with the axes of q, K for Q and G for H; H is a multiple of G, and query head h uses key head
-            h // (H // G), as torch's `enable_gqa`.
-        v: values, as k with Dv for D; may be left out.
+        k: keys, with the axes of q, K for Q and G for H. H is a multiple of G, and query head h uses key head
+            h // (H // G), as torch's `enable_gqa` (Ainslie et al. 2023).
+        v: values, as k with Dv for D; without v there are no outputs and no contributions.
+        dims: the axes by name where the default for their number is wrong, e.g. "hqd" or "bqhd"; q is the position in
+            k and v too.
         mask: bool (True = may attend) or float (added; −∞ or the least finite number blocks), which broadcasts to
             (B, H, Q, K); 3-D is (B, Q, K), 2-D is (Q, K) or padding (B, K). Or a function
             f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's: see `attnwidget.masks`.
@@ -61,14 +66,19 @@ class Attention(AttentionBase):
         window: |query − key| < window, so with is_causal the window keys up to the query's own.
         scale: what the scores are multiplied by; 1 / √D where None.
         softcap: capped = softcap · tanh(scaled / softcap), before bias and mask (Gemma 2, 2024, §2); none where None.
-        dims: the axes by name where the default for their number is wrong, e.g. "hqd" or "bqhd"; q is the position in
-            k and v too.
 
     Raises:
         TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
 
-    q, k and v are views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv). Results are float64 for float64, else float32.
-    Tensors that change in place afterwards are shown as they then are, after one UserWarning.
+    Attributes:
+        q, k, v: views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), or None.
+        shape: the sizes B, H, G, Q, K, D and Dv.
+        scale, softcap, is_causal, window: what applies.
+        options: the keywords as they were given.
+        dtype, device: of the tensors. Results are float64 for float64, else float32, on the same device.
+
+    An attention does not change, and can be copied and pickled. Tensors that change in place afterwards are shown as
+    they then are, after one UserWarning.
 
     >>> q, k = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> att = Attention(q, k, scale=1.0)
@@ -79,55 +89,42 @@ class Attention(AttentionBase):
     tensor([[0.8808, 0.1192]])
     """
 
+    @with_keywords
     def __init__(
         self,
-        q: Any,
-        k: Any,
-        v: Any = None,
+        q: TensorLike,
+        k: TensorLike,
+        v: TensorLike | None = None,
         *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
         dims: str | None = None,
-        **unknown: NoReturn,
+        **options: Unpack[AttentionKeywords],
     ) -> None:
-        refuse_unknown(unknown, KEYWORDS)
+        found = AttentionOptions.of(options).detached()
         q, k, v = as_heads(detached(q), detached(k), detached(v), dims)
         (B, H, Q, D), (_, G, K, _) = q.shape, k.shape
-        shape = Shape(B, H, G, Q, K, D, None if v is None else v.shape[3])
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
-        self._fill(Products(q, k), v, shape, D**-0.5 if scale is None else scale, **keywords)
+        super().__init__(Products(q, k), v, Shape(B, H, G, Q, K, D, None if v is None else v.shape[3]), found)
 
     @classmethod
+    @with_keywords
     def from_scores(
         cls,
-        scores: Any,
-        v: Any = None,
+        scores: TensorLike,
+        v: TensorLike | None = None,
         *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        scale: float = 1.0,
-        softcap: float | None = None,
         dims: str | None = None,
-        **unknown: NoReturn,
+        **options: Unpack[AttentionKeywords],
     ) -> Attention:
-        """The attention of scores that are there already, in the place of q and k; the matrix is never copied.
+        """Make an attention of scores that are there already, in the place of q and k; the matrix is never copied.
 
         Args:
             scores: (Q, K), (B, Q, K) or (B, H, Q, K).
-            scale: what they are multiplied by; 1 if they are what the softmax is to be taken of.
-            v, mask, mask_means, mask_dims, bias, is_causal, window, softcap: as in `Attention`.
+            v: values, as in `Attention`.
+            mask, mask_means, mask_dims, bias, is_causal, window, softcap: as in `Attention`.
+            scale: what the scores are multiplied by before the softmax; 1 where None.
             dims: their axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
+
+        Returns:
+            An `Attention` without q and k.
 
         Raises:
             TypeError, ValueError: as in `Attention`.
@@ -135,23 +132,22 @@ class Attention(AttentionBase):
         >>> Attention.from_scores(torch.zeros(1, 4), mask=torch.tensor([[True, True, False, False]])).block()
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
         """
-        refuse_unknown(unknown, KEYWORDS)
+        found = AttentionOptions.of(options).detached()
         scores, v = as_matrix(detached(scores), detached(v), dims, "scores")
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "softcap": softcap}
-        att = cls.__new__(cls)
-        att._fill(Given(scores, "scores"), v, _shape_of(scores, v), scale, **keywords)
-        return att
+        return cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found)
 
     @classmethod
-    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None) -> Attention:
-        """The attention of weights that are there already; the matrix is never copied, and never changed.
+    def from_weights(cls, weights: TensorLike, v: TensorLike | None = None, *, dims: str | None = None) -> Attention:
+        """Make an attention of weights that are there already; the matrix is never copied, and never changed.
 
         Args:
             weights: (Q, K), (B, Q, K) or (B, H, Q, K), from 0 up. Rows are taken as they are: they need not sum to 1
                 (dropout makes some larger), and NaN is shown. Which cells were blocked is not known: none is.
             v: values, as in `Attention`.
             dims: the axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
+
+        Returns:
+            An `Attention` with the stages "weights" and, with v, "contribution".
 
         Raises:
             ValueError: weights below 0; later, whatever needs the scores.
@@ -168,9 +164,7 @@ class Attention(AttentionBase):
             raise ValueError(
                 f"weights go down to {least:.4g}: give what the softmax gives, or Attention.from_scores(scores)"
             )
-        att = cls.__new__(cls)
-        att._fill(Given(weights, "weights"), v, _shape_of(weights, v), 1.0)
-        return att
+        return cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
 
     def block(
         self,
@@ -181,16 +175,17 @@ class Attention(AttentionBase):
         queries: Any = slice(None),
         keys: Any = slice(None),
     ) -> Tensor:
-        """An exact block of a stage.
+        """Compute an exact block of a stage of one head.
 
         Args:
             stage: "scores", "scaled", "capped", "masked" (−∞ where blocked), "weights" (over all keys, also if few are
                 asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3) or "allowed" (bool).
-        batch, head: which; negative counts from the end.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
             queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints.
 
         Returns:
-            (queries, keys), always 2-D.
+            (queries, keys), always 2-D; in float32, or float64 where the tensors are, and bool for "allowed".
 
         Raises:
             IndexError: a batch, head, query or key that is not there.
@@ -202,45 +197,55 @@ class Attention(AttentionBase):
                 [0.3333, 0.3333]])
         """
         self.check_stage(stage, "allowed")
-        batch, head = self.find(batch, head)
-        rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
-        columns = as_places(keys, self.shape.K, "key", "keys", self.device)
-        cells = Block(batch, head, rows, columns)
+        found = self.head(batch, head)
+        rows = as_indices(queries, self.shape.Q, "query", "queries", self.device)
+        columns = as_indices(keys, self.shape.K, "key", "keys", self.device)
+        cells = found.block(rows, columns)
         with exact(self.device):
             if stage == "allowed":
                 allowed = whole(allowed_cells(self, cells), rows, columns, self.device)
                 return allowed.clone(memory_format=torch.contiguous_format)
-            pair = None
+            normalizer = None
             if streamed(self, stage) != stage:
                 if columns == range(self.shape.K):
                     return softmax.whole_rows(self, cells, stage)
-                pair = softmax.normalizers(self, batch, head, rows)
-            return softmax.exact_block(self, cells, stage, pair)
+                normalizer = softmax.normalizers(found, rows)
+            return softmax.exact_block(self, cells, stage, normalizer)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
-        """log Σ exp(masked) over the keys, natural, for each query: FlashAttention's logsumexp.
+        """Compute log Σ exp(masked) over the keys for each query: FlashAttention's logsumexp (Dao et al. 2022, §3.1).
+
+        Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
-            (Q,); −∞ for a query that may attend to nothing.
+            (Q,), natural logarithms; −∞ for a query that may attend to nothing.
 
         Raises:
+            IndexError: a batch or head that is not there.
             ValueError: only weights are there.
 
         >>> Attention(torch.zeros(1, 4), torch.zeros(8, 4)).log_normalizer()
         tensor([2.0794])
         """
         self.check_stage("masked")
-        batch, head = self.find(batch, head)
+        found = self.head(batch, head)
         with exact(self.device):
-            return softmax.pair(self, batch, head).log_normalizer()
+            return softmax.head_logsumexp(found).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
-        """weights · v, streamed (Dao et al. 2022).
+        """Compute weights · v of one head, streamed over the keys (Dao et al. 2022, algorithm 1).
+
+        Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             (Q, Dv); 0 for a query that may attend to nothing.
 
         Raises:
+            IndexError: a batch or head that is not there.
             ValueError: there is no v.
 
         >>> Attention(torch.zeros(1, 4), torch.zeros(2, 4), torch.tensor([[1.0], [3.0]])).output()
@@ -248,11 +253,11 @@ class Attention(AttentionBase):
         """
         if self.v is None:
             raise ValueError("there is no v, so no output: give Attention(q, k, v)")
-        batch, head = self.find(batch, head)
+        found = self.head(batch, head)
         with exact(self.device):
-            out, pair = softmax.output(self, batch, head)
-        if pair is not None:
-            self.remember(batch, head, pair)
+            out, normalizer = softmax.output(found)
+        if normalizer is not None:
+            self.remember(found.batch, found.head, normalizer)
         return out
 
     def overview(
@@ -265,12 +270,15 @@ class Attention(AttentionBase):
         stage: str = "weights",
         progress: bool = False,
     ) -> Overview:
-        """A stage of one head, pooled to at most size × size bins, computed in one streamed pass.
+        """Pool a stage of one head to at most size × size bins, in one streamed pass.
 
         Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
             size: rows and columns, at most; a bin is ⌈Q / size⌉ × ⌈K / size⌉ cells, the last of them ragged.
             pool: "max" keeps single strong links; "mean" is over all cells of a bin, blocked weights being 0, but over
                 the allowed ones only for the stage "masked".
+            stage: which, as in `block`.
             progress: draw a bar with the time left, if tqdm is installed.
 
         Returns:
@@ -284,14 +292,16 @@ class Attention(AttentionBase):
         tensor([[0.2500, 0.2500],
                 [0.2500, 0.2500]])
         """
-        return pyramid.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
+        return overviews.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
 
     def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
-        """The keys to which a query gives most weight, and the weights: exact, among all keys.
+        """Find the keys to which a query gives most weight: exact, among all keys.
 
         Args:
             query: which; negative counts from the end.
             count: how many, at most; blocked keys are never among them.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             keys (count,) int64 and weights (count,), the largest first, of equal ones the lower key.
@@ -303,10 +313,10 @@ class Attention(AttentionBase):
         >>> att.top_keys(0, 2)
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
-        return statistics.top_keys(self, query, count, batch, head)
+        return top_keys(self.head(batch, head), query, count)
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
-        """Several heads as one: the mean, or the maximum, of their exact weights.
+        """Combine several heads into one: the mean, or the maximum, of their exact weights.
 
         Args:
             heads: which; None for all.
@@ -325,12 +335,10 @@ class Attention(AttentionBase):
         >>> att.combine().block(), att.combine(how="max").block()
         (tensor([[0.5000, 0.5000]]), tensor([[0.7500, 0.7500]]))
         """
-        found = type(self).__new__(type(self))
-        found.__setstate__(combined(self, heads, how))
-        return found
+        return combined(self, heads, how)
 
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
-        """The same tensors under other rules; this attention stays as it is.
+        """Return the attention of the same tensors under other rules; this one stays as it is.
 
         Args:
             changes: any of scale (a number), temperature (divides the scale), softcap (a number or None), mask (False
@@ -352,7 +360,7 @@ class Attention(AttentionBase):
         return what_if(self, changes)
 
     def merge(self, words: Any, key_words: Any = None) -> Attention:
-        """The attention between words rather than pieces: to a word summed over its pieces, from one averaged.
+        """Return the attention between words rather than pieces: to a word summed over its pieces, from one averaged.
 
         Args:
             words: for each position the number of its word, as transformers' `encoding.word_ids()` gives them (None: a
@@ -372,15 +380,15 @@ class Attention(AttentionBase):
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]])
         """
-        found = type(self).__new__(type(self))
-        found._fill(**merged(self, words, key_words))
-        return found
+        return merged(self, words, key_words)
 
     def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
-        """What is likely wrong with one head, or worth knowing: masks, padding, NaN, saturation, parity with torch.
+        """Look for what is likely wrong with one head: masks, padding, NaN, saturation, parity with torch.
 
         Args:
             tokens: a string for each key, by which padding is known.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             A list of `Finding` with kind, severity ("error", "warning", "note"), where, message and advice, the gravest
@@ -394,15 +402,17 @@ class Attention(AttentionBase):
         >>> [finding.kind for finding in att.check()]
         ['inverted mask']
         """
-        return check(self, tokens, batch, head)
+        return check(self.head(batch, head), tokens)
 
     def explain(self, query: int, key: int, *, w_o: Any = None, batch: int = 0, head: int = 0) -> Explanation:
-        """Why one weight is what it is: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
+        """Explain one weight: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
 
         Args:
             query, key: the pair; negative counts from the end.
             w_o: (Dv, d_model), the part of the output projection that belongs to this head: contributions are then
                 ‖weight · v · W_O‖ (Kobayashi et al. 2020, §3).
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             `Explanation`, which prints as a ladder of steps.
@@ -420,13 +430,15 @@ class Attention(AttentionBase):
         weight      exp(masked − 1.31326)              0.268941
         share       of all ‖weight · v‖                0.268941
         """
-        return explain(self, query, key, w_o, batch, head)
+        return explain(self.head(batch, head), query, key, w_o)
 
     def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
-        """How a loss reaches q, k, v, weights and scores of one head: the backward pass, in stripes of queries.
+        """Compute how a loss reaches q, k, v, weights and scores of one head: the backward pass, streamed over queries.
 
         Args:
             grad_output: dL/dO, (Q, Dv); ones where None, so that L is the sum of the output.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             `Gradients` with q (Q, D), k (K, D), v (K, Dv), weights and scores (Q, K), in the dtype of results. With
@@ -442,10 +454,15 @@ class Attention(AttentionBase):
         >>> found.weights, found.scores
         (tensor([[1., 3.]]), tensor([[-0.5000,  0.5000]]))
         """
-        return backward.gradients(self, grad_output, batch, head)
+        return gradients(self.head(batch, head), grad_output)
 
     def jacobian(self, query: int, *, batch: int = 0, head: int = 0) -> Tensor:
-        """The Jacobian of the softmax at one query, d weight / d masked score: diag(p) − p pᵀ (Bridle 1990).
+        """Compute the Jacobian of the softmax at one query, d weight / d masked score: diag(p) − p pᵀ (Bridle 1990).
+
+        Args:
+            query: which; negative counts from the end.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             (K, K), symmetric; each row and column sums to 0.
@@ -458,10 +475,14 @@ class Attention(AttentionBase):
         tensor([[ 0.2500, -0.2500],
                 [-0.2500,  0.2500]])
         """
-        return backward.jacobian(self, query, batch, head)
+        return jacobian(self.head(batch, head), query)
 
     def statistics(self, batch: int = 0, head: int = 0) -> Statistics:
-        """What one head does, in numbers: variances of q, k, v and scores, and of each row entropy, peak and more.
+        """Compute variances of q, k, v and scores of one head, and of each row its entropy, peak and more.
+
+        Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
 
         Returns:
             `Statistics`, computed in a few streamed passes.
@@ -473,14 +494,16 @@ class Attention(AttentionBase):
         >>> att.statistics().entropy  # bits: 8 keys alike
         tensor([3., 3.])
         """
-        return statistics.statistics(self, batch, head)
+        return statistics(self.head(batch, head))
 
     def metrics(
         self, batch: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, rows: int | None = None
     ) -> Metrics:
-        """What one head attends to, in a few numbers: entropy, first, previous and last token, itself, and more.
+        """Measure what one head attends to: entropy, first, previous and last token, itself, and more.
 
         Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
             tokens: a string for each token, for `same_token` and `induction`.
             rows: look at so many queries, evenly spread, the last among them; None for all of a head of up to 2²⁶
                 cells (8,192 × 8,192), and 64 of a longer one. Each is exact.
@@ -497,7 +520,7 @@ class Attention(AttentionBase):
         >>> round(found.first_token, 4), round(found.same_token, 4), found.mean_distance, found.masked_share, found.rows
         (0.5208, 0.2917, 0.75, 0.375, 4)
         """
-        return heads.metrics(self, batch, head, tokens, rows)
+        return metrics(self, batch, head, tokens, rows)
 
 
 def _shape_of(matrix: Tensor, v: Tensor | None) -> Shape:

@@ -7,7 +7,7 @@ length.
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,28 +15,28 @@ from torch import Tensor, nn
 
 from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
 from ._engine.matmul import full
+from ._rules.options import AttentionKeywords, AttentionOptions, KeywordsBesideMask, MaskLike, TensorLike, with_keywords
 from ._rules.parsing import read_rules
 from ._rules.rules import Rules, ScoreFunction, indices, whole
 from ._utils.indexing import Block
 from ._utils.validation import as_number, as_positive, as_tensor
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@with_keywords
 def scaled_dot_product_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: TensorLike,
+    k: TensorLike,
+    v: TensorLike,
     *,
-    mask: Any = None,
-    mask_means: str | None = None,
-    mask_dims: str | None = None,
-    bias: Any = None,
-    is_causal: bool = False,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
     dims: str | None = None,
+    **options: Unpack[AttentionKeywords],
 ) -> tuple[Any, Any]:
-    """softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1): arrays of arrays, tensors of tensors.
+    """Compute softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1), as arrays of arrays.
+
+    Of tensors both are tensors, and can be differentiated.
 
     Args:
         q, k, v: (Q, D), (K, D) and (K, Dv), or (B, …), or (B, H, …), all of them; k and v may have fewer heads.
@@ -56,8 +56,7 @@ def scaled_dot_product_attention(
     >>> weights.round(3), output.round(3)
     (array([[0.67, 0.33]]), array([[13.302]]))
     """
-    rules = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias, "is_causal": is_causal}
-    output, weights = _attend(q, k, v, nn.Identity(), scale, softcap, dims, window=window, **rules)
+    output, weights = _attend(q, k, v, nn.Identity(), dims, AttentionOptions.of(options))
     if isinstance(q, np.ndarray):
         return output.detach().numpy(), weights.detach().numpy()
     return output, weights
@@ -88,52 +87,30 @@ class ScaledDotProductAttention(nn.Module):
             raise ValueError(f"dropout is {dropout}: give a probability, from 0 to 1")
         self.dropout = nn.Dropout(dropout)
 
+    @with_keywords
     def forward(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        mask: Any = None,
+        mask: MaskLike | None = None,
         *,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
         dims: str | None = None,
+        **options: Unpack[KeywordsBesideMask],
     ) -> tuple[Tensor, Tensor]:
-        """output and weights, arguments as for `scaled_dot_product_attention`."""
-        rules = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias, "is_causal": is_causal}
-        return _attend(q, k, v, self.dropout, scale, softcap, dims, window=window, **rules)
+        """Return output and weights, arguments as for `scaled_dot_product_attention`."""
+        return _attend(q, k, v, self.dropout, dims, AttentionOptions.of({"mask": mask, **options}))
 
 
 def _attend(
-    q: Any,
-    k: Any,
-    v: Any,
-    dropout: nn.Module,
-    scale: float | None,
-    softcap: float | None,
-    dims: str | None,
-    *,
-    mask: Any,
-    mask_means: str | None,
-    mask_dims: str | None,
-    bias: Any,
-    is_causal: bool,
-    window: int | None,
+    q: Any, k: Any, v: Any, dropout: nn.Module, dims: str | None, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
     axes = as_tensor(q, "q").ndim
     q, k, v = as_heads(q, k, as_tensor(v, "v"), dims)
     (B, H, Q, D), (_, G, K, _), given = q.shape, k.shape, q.dtype
-    scale = D**-0.5 if scale is None else as_number(scale, "scale")
-    softcap = None if softcap is None else as_positive(softcap, "softcap")
-    rules = read_rules(
-        mask, mask_means, mask_dims, bias=bias, is_causal=is_causal, window=window, shape=(B, H, Q, K), dtype=given,
-        device=q.device,
-    )  # fmt: skip
+    scale = D**-0.5 if options.scale is None else as_number(options.scale, "scale")
+    softcap = None if options.softcap is None else as_positive(options.softcap, "softcap")
+    rules = read_rules(options, (B, H, Q, K), given, q.device)
     wide = torch.promote_types(given, torch.float32)
     q, k, v = q.to(wide), *(x.to(wide).repeat_interleave(H // G, 1) for x in (k, v))  # (B, H, …)
     with full(q.device):
@@ -150,7 +127,7 @@ def _attend(
 
 
 def _biased(S: Tensor, rules: Rules) -> Tensor:
-    """All heads with their biases, which may be trained."""
+    """Return the scores (B, H, Q, K) with the biases of all heads, which may be trained."""
     for bias in rules.biases:
         if isinstance(bias, ScoreFunction):
             S = torch.stack([torch.stack([_changed(S, b, h, bias) for h in range(S.shape[1])]) for b in range(len(S))])
@@ -166,7 +143,7 @@ def _changed(S: Tensor, batch: int, head: int, bias: ScoreFunction) -> Tensor:
 
 
 def _allowed(S: Tensor, rules: Rules) -> Tensor:
-    """Which cells of all heads are allowed, those of one head where all are alike."""
+    """Return which cells are allowed, (B or 1, H or 1, Q, K) bool: those of one head where all are alike."""
     B, H, Q, K = S.shape
     shared = all(rule.shared for rule in rules.rules)
     with torch.no_grad():

@@ -20,10 +20,10 @@ tensor([[1, 0, 0, 0],
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from ._utils.validation import as_size
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-NOTHING = range(0)
+NO_KEYS = range(0)
 
 
 class KeyBounds(NamedTuple):
@@ -52,13 +52,13 @@ class BandLimits(NamedTuple):
     stop: int | None = None
 
     def meet(self, other: BandLimits) -> BandLimits:
-        """What both allow."""
+        """Return the limits of what both allow."""
         low = self.low if other.low is None else other.low if self.low is None else max(self.low, other.low)
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
         return BandLimits(low, *(min(pair, default=None) for pair in ends))
 
     def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
-        """0 where a block (keys, queries) of neighbours is blocked: no mask is made, and only edges are touched."""
+        """Write 0 into a block (keys, queries) where it is blocked: no mask is made, and only edges are touched."""
         apart = queries.start - keys.start
         if self.high is not None:
             row = max(0, apart + self.high + 1)  # keys from here on are blocked for the first query
@@ -74,21 +74,87 @@ class BandLimits(NamedTuple):
 
 
 class Mask(ABC):
-    """A mask function that knows its bounds. A new kind is a class with these two, and `shared` where it is not."""
+    """A mask function that knows its bounds. A new kind is a subclass, and nothing else has to know of it.
+
+    It must have `__call__` and `bounds`. It may say more of itself: `shared` and `by_key` where they are not as here,
+    `band_limits` where it is that simple, `describe` for its name in explanations, and `kind`, `to_json` and
+    `from_json` so that a capture with it can be saved and loaded.
+    """
 
     shared: bool = True  # whether all samples and heads have the same
+    by_key: bool = False  # whether all queries of a sample and head may attend to the same keys
+    kind: ClassVar[str] = ""  # its name in a file; no other kind has it
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        kind = vars(cls).get("kind", "")
+        known = _KINDS.get(kind)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"{known.__qualname__} is of kind {kind!r} already: give {cls.__qualname__} another kind")
+        if kind:
+            _KINDS[kind] = cls
 
     @abstractmethod
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """bool, in the shape that the indices broadcast to."""
+        """Return whether each query may attend to each key: bool, in the shape that the indices broadcast to."""
 
     @abstractmethod
     def bounds(self, cells: Block) -> KeyBounds:
-        """What is known of the cells; the inner range may be too short and the outer one too long, never wrong."""
+        """Return what is known of some cells; the inner range may be too short and the outer one too long."""
 
-    def strip(self, batch: int) -> BandLimits | None:
-        """The whole mask in three numbers, if it is that simple; its bounds are then exact."""
+    def band_limits(self, batch: int) -> BandLimits | None:
+        """Return the whole mask of a sample in three numbers, if it is that simple; its bounds are then exact."""
         return None
+
+    def parts_of_all(self) -> tuple[Mask, ...]:
+        """Return masks which all have to allow a cell, so that one of them can spare asking the others."""
+        return (self,)
+
+    def describe(self, batch: int) -> str:
+        """Return the mask of a sample in words."""
+        return type(self).__name__.lower()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that it holds, by name."""
+        return {}
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        """Return what `from_json` makes it of again.
+
+        Args:
+            add: puts a tensor into the file, and returns its name there.
+
+        Raises:
+            ValueError: it cannot be saved, with what is missing.
+        """
+        raise ValueError(
+            f"a mask of class {type(self).__name__} has no form in a file: give the class a kind, to_json and "
+            "from_json, as those of attnwidget.masks.Mask"
+        )
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mask:
+        """Return the mask of which `to_json` returned `told`, with the tensors of the file by name."""
+        raise NotImplementedError(f"{cls.__name__} has to_json, so it needs from_json")
+
+
+_KINDS: dict[str, type[Mask]] = {}
+
+
+def mask_to_json(mask: Mask, add: Callable[[Tensor], str]) -> dict[str, Any]:
+    """Return a mask of any kind as JSON, with its kind: see `Mask.to_json`."""
+    told = mask.to_json(add)
+    if not mask.kind:
+        raise ValueError(f"{type(mask).__name__} has to_json, so it needs a kind, which names it in a file")
+    return {"kind": mask.kind, **told}
+
+
+def mask_from_json(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mask:
+    """Return a mask of any kind that is known: see `Mask.from_json`."""
+    kind = told["kind"]
+    if kind not in _KINDS:
+        raise ValueError(f"no mask is of kind {kind!r}: import the module that defines it")
+    return _KINDS[kind].from_json(told, tensors)
 
 
 @dataclass(frozen=True)
@@ -97,6 +163,8 @@ class Band(Mask):
 
     low: int | None
     high: int | None
+
+    kind: ClassVar[str] = "band"
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         if self.low is None:
@@ -112,8 +180,23 @@ class Band(Mask):
         inner = range(columns.start if low is None else last + low, columns.stop if high is None else first + high + 1)
         return KeyBounds(overlap(outer, columns), overlap(inner, columns))
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(self.low, self.high)
+
+    def describe(self, batch: int) -> str:
+        low, high = self.low, self.high
+        if low is None:
+            return "causal: key ≤ query" + (f" {'+' if high > 0 else '−'} {abs(high)}" if high else "")
+        if high is not None and low == -high:
+            return f"window {high + 1}: |query − key| < {high + 1}"
+        return f"{low} ≤ key − query" + ("" if high is None else f" ≤ {high}")
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Band:
+        return cls(told["low"], told["high"])
 
 
 @dataclass(frozen=True)
@@ -122,6 +205,8 @@ class Padding(Mask):
 
     lengths: tuple[int, ...]
     shared = False
+    by_key = True
+    kind: ClassVar[str] = "padding"
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return kv_idx < torch.tensor(self.lengths, device=kv_idx.device)[b]
@@ -130,19 +215,55 @@ class Padding(Mask):
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
         return KeyBounds(real, real)
 
-    def strip(self, batch: int) -> BandLimits | None:
+    def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(stop=self.lengths[batch])
+
+    def describe(self, batch: int) -> str:
+        return f"padding: key < {self.lengths[batch]}"
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        return {"lengths": list(self.lengths)}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Padding:
+        return cls(tuple(told["lengths"]))
 
 
 @dataclass(frozen=True)
-class And(Mask):
-    """What all parts allow."""
+class _OfParts(Mask):
+    """A mask that is put together from others."""
 
     parts: tuple[Mask, ...]
+    word: ClassVar[str]
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
         return all(part.shared for part in self.parts)
+
+    @property
+    def by_key(self) -> bool:  # type: ignore[override]
+        return all(part.by_key for part in self.parts)
+
+    def describe(self, batch: int) -> str:
+        return f" {self.word} ".join(part.describe(batch) for part in self.parts)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{i}.{name}": x for i, part in enumerate(self.parts) for name, x in part.tensors().items()}
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        return {"parts": [mask_to_json(part, add) for part in self.parts]}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mask:
+        return cls(tuple(mask_from_json(part, tensors) for part in told["parts"]))
+
+
+@dataclass(frozen=True)
+class And(_OfParts):
+    """What all parts allow."""
+
+    kind: ClassVar[str] = "and"
+    word: ClassVar[str] = "and"
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return reduce(torch.logical_and, (part(b, h, q_idx, kv_idx) for part in self.parts))
@@ -151,20 +272,20 @@ class And(Mask):
         found = [part.bounds(cells) for part in self.parts]
         return KeyBounds(reduce(overlap, (one.outer for one in found)), reduce(overlap, (one.inner for one in found)))
 
-    def strip(self, batch: int) -> BandLimits | None:
-        found = [part.strip(batch) for part in self.parts]
+    def band_limits(self, batch: int) -> BandLimits | None:
+        found = [part.band_limits(batch) for part in self.parts]
         return None if None in found else reduce(BandLimits.meet, (one for one in found if one is not None))
+
+    def parts_of_all(self) -> tuple[Mask, ...]:
+        return tuple(one for part in self.parts for one in part.parts_of_all())
 
 
 @dataclass(frozen=True)
-class Or(Mask):
+class Or(_OfParts):
     """What any part allows."""
 
-    parts: tuple[Mask, ...]
-
-    @property
-    def shared(self) -> bool:  # type: ignore[override]
-        return all(part.shared for part in self.parts)
+    kind: ClassVar[str] = "or"
+    word: ClassVar[str] = "or"
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return reduce(torch.logical_or, (part(b, h, q_idx, kv_idx) for part in self.parts))
@@ -172,13 +293,13 @@ class Or(Mask):
     def bounds(self, cells: Block) -> KeyBounds:
         found = [part.bounds(cells) for part in self.parts]
         outer = [one.outer for one in found if one.outer]
-        whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NOTHING
-        return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NOTHING))
+        whole = range(min(r.start for r in outer), max(r.stop for r in outer)) if outer else NO_KEYS
+        return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NO_KEYS))
 
 
 @dataclass(frozen=True)
 class Opaque(Mask):
-    """A function of somebody's own: nothing is known of it, so it is asked cell by cell."""
+    """A function that is no `Mask`: nothing is known of it, so it is asked cell by cell."""
 
     function: MaskFunction
     shared = False
@@ -187,7 +308,19 @@ class Opaque(Mask):
         return self.function(b, h, q_idx, kv_idx)
 
     def bounds(self, cells: Block) -> KeyBounds:
-        return KeyBounds(hull(cells.keys), NOTHING)
+        return KeyBounds(hull(cells.keys), NO_KEYS)
+
+    def describe(self, batch: int) -> str:
+        return f"mask {name_of(self.function)}".strip()
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        raise ValueError("a mask function is code, which a file does not hold: give a mask tensor, or write a Mask")
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function; "" where it has none."""
+    name = getattr(function, "__name__", "")
+    return "" if name == "<lambda>" else str(name)
 
 
 def overlap(one: range, other: range) -> range:
@@ -196,7 +329,7 @@ def overlap(one: range, other: range) -> range:
 
 
 def joined(ranges: Iterable[range]) -> list[range]:
-    """Ranges in order, those that touch made one."""
+    """Return ranges in order, those that touch made one."""
     found: list[range] = []
     for each in sorted((r for r in ranges if r), key=lambda r: r.start):
         if found and each.start <= found[-1].stop:
@@ -213,7 +346,7 @@ causal = Band(None, 0)
 
 
 def causal_lower_right(queries: int, keys: int) -> Mask:
-    """Causal with the last query at the last key, as while decoding with a cache: key ≤ query + keys − queries.
+    """Make a causal mask with the last query at the last key, as with a cache: key ≤ query + keys − queries.
 
     Args:
         queries, keys: how many of each there are.
@@ -229,7 +362,7 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
 
 
 def sliding_window(n: int) -> Mask:
-    """The n keys up to the query's own with `causal`; alone |query − key| < n, on both sides.
+    """Make a window: with `causal` the n keys up to the query's own; alone |query − key| < n, on both sides.
 
     Args:
         n: how many keys, the query's own among them. Queries and keys count from 0 alike.
@@ -248,7 +381,7 @@ def sliding_window(n: int) -> Mask:
 
 
 def padding(lengths: Any) -> Mask:
-    """The first keys of each sample, as many as it has tokens.
+    """Make a mask that allows the first keys of each sample, as many as it has tokens.
 
     Args:
         lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
@@ -265,17 +398,17 @@ def padding(lengths: Any) -> Mask:
 
 
 def and_masks(*masks: MaskFunction) -> Mask:
-    """What all of the masks allow.
+    """Combine masks into one that allows what all of them allow.
 
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
-    ...     Cells(0, 0, range(8, 12), range(100))).outer
+    ...     Block(0, 0, range(8, 12), range(100))).outer
     range(5, 12)
     """
     return And(_parts(masks, "and_masks"))
 
 
 def or_masks(*masks: MaskFunction) -> Mask:
-    """What any of the masks allows.
+    """Combine masks into one that allows what any of them allows.
 
     >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
     >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()
@@ -285,7 +418,7 @@ def or_masks(*masks: MaskFunction) -> Mask:
 
 
 def as_mask(mask: Any) -> Mask:
-    """A mask function in the form that the engine knows."""
+    """Return a mask function as a `Mask`."""
     return mask if isinstance(mask, Mask) else Opaque(mask)
 
 

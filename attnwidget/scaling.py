@@ -1,4 +1,4 @@
-"""What dividing by √d_k does, and what attention costs as it grows: measured, on tensors of one's own or fresh ones."""
+"""Measure what dividing by √d_k does, and what attention costs as it grows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from torch import Tensor
 from ._utils.validation import as_size, as_tensor
 from .attention import Attention
 
+__all__ = ["Cost", "Step", "cost", "sweep"]
+
 HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LENGTHS = (256, 512, 1024, 2048)
-SHOWN = 16  # queries and keys of the weights that a step keeps
+CORNER = 16  # queries and keys of the weights that a step keeps
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """One head size of a sweep, with and without the scale 1 / √d_k.
 
-    head_size: d_k.
-    scores_variance, scaled_variance: of q · k and of q · k / √d_k.
-    theory: d_k, the variance of q · k if entries are independent with mean 0 and variance 1 (Vaswani et al. 2017,
-        footnote 4).
-    entropy, unscaled_entropy: bits, the mean over the queries. most: log₂ of the keys, that of equal weights.
-    peak, unscaled_peak: the mean over the queries of the largest weight.
-    sensitivity, unscaled_sensitivity: the mean over the queries of Σ p (1 − p), by which gradients reach the scores.
-    weights, unscaled_weights: of the first 16 queries over the first 16 keys.
+    Attributes:
+        head_size: d_k.
+        scores_variance, scaled_variance: of q · k and of q · k / √d_k.
+        theory: d_k, the variance of q · k if entries are independent with mean 0 and variance 1 (Vaswani et al. 2017,
+            footnote 4).
+        entropy, unscaled_entropy: bits, the mean over the queries.
+        most: log₂ of the number of keys, the entropy of equal weights.
+        peak, unscaled_peak: the mean over the queries of the largest weight.
+        sensitivity, unscaled_sensitivity: the mean over the queries of Σ p (1 − p), the gradient's way to the scores.
+        weights, unscaled_weights: (≤ 16, ≤ 16), of the first queries over the first keys.
     """
 
     head_size: int
@@ -52,13 +56,13 @@ class Step:
 def sweep(
     q: Any = None, k: Any = None, *, sizes: Sequence[int] = HEAD_SIZES, queries: int = 64, seed: int = 0
 ) -> list[Step]:
-    """Attention at each head size, scaled and not: of fresh normal q and k, or of the first dimensions of one's own.
+    """Compute attention at each head size, scaled and not: of random q and k, or of the first dimensions of one's own.
 
     Args:
         q, k: (Q, D) and (K, D); None for independent normal numbers.
-        sizes: head sizes d_k; with tensors those up to D.
-        queries: of the fresh ones, and as many keys.
-        seed: of the fresh ones.
+        sizes: head sizes d_k; with q and k given, those up to D.
+        queries: of random q; as many keys.
+        seed: of random q and k.
 
     Returns:
         A list of `Step`, one for each size.
@@ -88,7 +92,7 @@ def sweep(
 def _step(q: Tensor, k: Tensor) -> Step:
     scaled, unscaled = Attention(q, k), Attention(q, k, scale=1.0)
     found, raw = scaled.statistics(), unscaled.statistics()
-    corner = slice(SHOWN)
+    corner = slice(CORNER)
     return Step(
         head_size=q.shape[1],
         scores_variance=float(found.scores_variance or 0.0),
@@ -108,12 +112,15 @@ def _step(q: Tensor, k: Tensor) -> Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one head of a length takes on this machine.
+    """Time and memory of one head of a length on this machine.
 
-    length: n queries and keys.
-    dense_seconds: softmax(q kᵀ) v with all weights held. dense_bytes: of those weights, n².
-    fused_seconds: of `F.scaled_dot_product_attention`, which holds none.
-    seen_seconds: of `Attention.overview`, a picture of the weights. seen_bytes: of q and k, n · d, which it is made of.
+    Attributes:
+        length: n queries and keys.
+        dense_seconds: of softmax(q kᵀ) v with all weights held.
+        dense_bytes: of those n² weights.
+        fused_seconds: of `F.scaled_dot_product_attention`, which holds no weights.
+        seen_seconds: of `Attention.overview`, a picture of the weights.
+        seen_bytes: of q and k, n · d numbers each, from which the picture is made.
     """
 
     length: int
@@ -125,12 +132,16 @@ class Cost:
 
 
 def cost(lengths: Sequence[int] = LENGTHS, *, head_size: int = 64, runs: int = 5, seed: int = 0) -> list[Cost]:
-    """Time and memory of one head as it grows: measured, here and now, medians of interleaved runs in float32.
+    """Measure time and memory of one head as it grows: medians of interleaved runs in float32, on this machine.
 
     Args:
         lengths: n, of queries and keys.
         head_size: d.
         runs: for each length, after one that is not counted.
+        seed: of q, k and v.
+
+    Returns:
+        A list of `Cost`, one for each length.
 
     Raises:
         ValueError: a length, size or number of runs below 1.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from typing import Any, Literal, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._analysis.rollout import rollout
-from ._utils.validation import as_tensor
+from ._rules.options import LayeredKeywords
+from ._utils.validation import as_tensor, closest
 from .attention import Attention
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class AttentionStack(Sequence[Attention]):
@@ -53,7 +56,7 @@ class AttentionStack(Sequence[Attention]):
     @overload
     def __getitem__(self, where: slice) -> AttentionStack: ...
     def __getitem__(self, where: int | str | slice) -> Attention | AttentionStack:
-        """A layer by number or name, or a stack of some.
+        """Return a layer by number or name, or a stack of some.
 
         Raises:
             IndexError: there is no such layer.
@@ -72,7 +75,7 @@ class AttentionStack(Sequence[Attention]):
     def rollout(
         self, batch: int = 0, heads: Literal["mean", "max"] | Sequence[int] = "mean", residual: float = 0.5
     ) -> Attention:
-        """How much each token reaches each other through all layers: attention rollout (Abnar & Zuidema 2020, §3).
+        """Compute how much each token reaches each other through all layers: rollout (Abnar & Zuidema 2020, §3).
 
         Each layer passes on A = residual · I + (1 − residual) · W, its rows brought to sum 1, and the layers are
         multiplied, the first on the right.
@@ -97,13 +100,13 @@ class AttentionStack(Sequence[Attention]):
         tensor([[1.0000, 0.0000],
                 [0.7500, 0.2500]])
         """
-        return rollout(self.layers, self.names, batch, heads, residual)
+        return Attention.from_weights(rollout(self.layers, self.names, batch, heads, residual))
 
     def _find(self, name: str) -> int:
         if name not in self.names:
             holding = [known for known in self.names if f".{name}." in f".{known}."]
-            close = holding or get_close_matches(name, self.names, n=1) or self.names[:1]
-            raise KeyError(f"no layer is called {name!r}: the nearest is {close[0]!r}, and .names has them all")
+            close = holding[0] if holding else closest(name, self.names) or self.names[0]
+            raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names has them all")
         return self.names.index(name)
 
     def __repr__(self) -> str:
@@ -130,7 +133,7 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
 
 
 def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
-    """What is given, if it is an attention; `otherwise` is what to call with tensors."""
+    """Return what is given, if it is an attention; else raise TypeError, with what to call with tensors."""
     if isinstance(given, Attention | AttentionStack):
         return given
     raise TypeError(
@@ -139,15 +142,20 @@ def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
     )
 
 
-def attention_of(q: Any, k: Any, v: Any, keywords: dict[str, Any]) -> Attention | AttentionStack:
-    """One attention, or a stack of layers where there are five dimensions or a list."""
+def attention_of(q: Any, k: Any, v: Any, keywords: Mapping[str, Any]) -> Attention | AttentionStack:
+    """Make one attention, or a stack of layers where there are five dimensions or a list.
+
+    Args:
+        q, k, v: as for `Attention`, or as for `stack_layers`.
+        keywords: as for either.
+    """
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
         return stack_layers(q, k, v, **keywords)
     return Attention(q, k, v, **keywords)
 
 
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
-    """The same of weights that are in hand."""
+    """Make one attention of weights, or a stack of layers where there are five dimensions or a list."""
     nested = isinstance(weights, list | tuple) and len(weights) > 0 and isinstance(weights[0], list | tuple)
     if nested and any(hasattr(one, "shape") or one is None for one in weights[0]):
         raise TypeError(
@@ -169,9 +177,9 @@ def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention 
 
 
 def stack_layers(
-    q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Any
+    q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Unpack[LayeredKeywords]
 ) -> AttentionStack:
-    """A stack of tensors with layers.
+    """Make a stack of tensors with layers.
 
     Args:
         q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front, or a list of tensors, one a layer.

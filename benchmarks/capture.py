@@ -30,7 +30,7 @@ import transformers
 from wire import Peak, machine
 
 from attnwidget import Capture, capture
-from attnwidget._capture.capture import Recorder
+from attnwidget._capture.recorder import Recorder
 from attnwidget._capture.records import Record
 
 SHORT, LONG, NEW, PROMPT = 512, 2048, 20, 64
@@ -80,7 +80,7 @@ def paired(one: Callable[[], Any], other: Callable[[], Any], runs: int) -> list[
 
 def own_share(act: Callable[[], Any], runs: int) -> list[float]:
     """Of an act with capture the time of all over that of what is not the recorder's: noise of the machine cancels."""
-    parts = ((Recorder, "begin"), (Recorder, "hear"), (Recorder, "end"), (Record, "hear_output"))
+    parts = ((Recorder, "begin"), (Recorder, "record_call"), (Recorder, "end"), (Record, "add_output"))
     spent = 0.0
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -135,7 +135,7 @@ def looping(pages: OfflinePages, view: str, rate: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     states = []
     for _ in range(UPDATES):
-        shown._pace._last = -math.inf  # each is sent: here the page is measured, not the kernel's own pace
+        shown._throttle._last = -math.inf  # each is sent: here the page is measured, not the kernel's own pace
         shown.update(*torch.randn(2, 1, 4, 20, 32, generator=generator))
         state = state_of(shown)
         states.append(portable({name: state[name] for name in ("facts", "picture", "thumbnails", "links")}))

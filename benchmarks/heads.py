@@ -77,7 +77,7 @@ def kernel(layers: AttentionStack, runs: int) -> dict[str, Any]:
 
     def look() -> None:
         w._surveys.forget()
-        w._texts.forget_ids()
+        w._token_store.forget_ids()
         w.view = "heatmap"
         w.view = "heads"
 

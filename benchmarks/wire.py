@@ -241,9 +241,9 @@ async def _look(traffic: Traffic, q: Tensor, k: Tensor, words: list[str]) -> dic
         while w.progress is not None:
             await asyncio.sleep(0.05)
         found["pass"] = (time.perf_counter() - start) / (1 - share) if share < 1 else None
-    found["kept"] = sum(w._held.levels(layer).nbytes for layer in range(len(w._held.layers)))
-    if w._exact.visit is not None and w._exact.visit.kept is not None:
-        found["kept"] += w._exact.visit.kept.nbytes
+    found["kept"] = sum(w._shown.levels(layer).nbytes for layer in range(len(w._shown.layers)))
+    if w._exact_pass.build is not None and w._exact_pass.build.level is not None:
+        found["kept"] += w._exact_pass.build.level.nbytes
     w.close()
     return found
 

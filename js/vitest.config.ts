@@ -1,12 +1,27 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { defineConfig } from "vitest/config";
+
+const TESTS = join(import.meta.dirname, "tests");
+const files = readdirSync(TESTS, { recursive: true, encoding: "utf8" }).filter((name) => /\.test\.tsx?$/.test(name));
+/** The files that need a page say so in their first line; to make one takes longer than most of the other files. */
+const onPages = files.filter((name) =>
+  readFileSync(join(TESTS, name), "utf8").startsWith("// @vitest-environment jsdom\n"),
+);
+const paths = (names: string[]) => names.map((name) => `tests/${name.replaceAll("\\", "/")}`);
 
 export default defineConfig({
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   test: {
-    environment: "jsdom",
-    include: ["tests/**/*.test.{ts,tsx}"],
-    setupFiles: ["tests/helpers/setup.ts"],
     restoreMocks: true,
+    maxWorkers: "100%",
     testTimeout: 60_000, // a loaded machine draws slowly
+    projects: [
+      { extends: true, test: { name: "pure", include: paths(files.filter((name) => !onPages.includes(name))) } },
+      {
+        extends: true,
+        test: { name: "pages", include: paths(onPages), environment: "jsdom", setupFiles: ["tests/helpers/setup.ts"] },
+      },
+    ],
   },
 });

@@ -30,6 +30,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="let the tests in a browser save pictures in test-artifacts/screenshots",
+    )
+
+
 @pytest.fixture
 def front_end(monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
     """Hears all that widgets made in this test send."""

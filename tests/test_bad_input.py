@@ -15,7 +15,7 @@ from ipywidgets.widgets import widget as ipywidget
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._engine import overview
-from attnwidget._messages import thumbnails
+from attnwidget._messages import heads_overview
 
 q, k, v = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
 WORDS = list("abcdef")
@@ -118,7 +118,7 @@ def test_what_cannot_be_computed_leaves_no_half_made_widget(
     def out_of_memory(*of: Any, **keywords: Any) -> Any:
         raise RuntimeError("CUDA out of memory. Tried to allocate 97 GiB")
 
-    module, name = {"picture": (overview, "overview"), "thumbnails": (thumbnails, "Glance")}[what]
+    module, name = {"picture": (overview, "overview"), "thumbnails": (heads_overview, "HeadSampler")}[what]
     monkeypatch.setattr(module, name, out_of_memory)
     before = comms_and_widgets(front_end)
     with pytest.raises(RuntimeError, match="CUDA out of memory") as refusal:

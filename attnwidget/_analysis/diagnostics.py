@@ -11,25 +11,28 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
-from .._utils.indexing import Block, cuts
-from ..masks import Band
-from .mask_counts import MaskCounts, permitted
-from .parity import AT_ONCE, ROWS, Parity, looked_at, parity, weights_of
+from .._utils.indexing import cuts
+from ..masks import causal
+from .mask_counts import MaskCounts, count_allowed
+from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, parity, sampled_rows, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
 from .statistics import UNIFORM as UNIFORM_PEAK
 from .statistics import statistics
 
 Severity = Literal["error", "warning", "note"]
-LONG = 1 << 26  # cells of a head, beyond which only some of its rows are looked at
+MAX_CELLS = 1 << 26  # of a head, beyond which only some of its rows are examined
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
 PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
 SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which on the whole head is said to be so
-ROW_SUM = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # how far rows of given weights may be from 1; else 1e-3
+ROW_SUM_TOLERANCES = {
+    torch.float16: 5e-3,
+    torch.bfloat16: 3e-2,
+}  # how far rows of given weights may be from 1; else 1e-3
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Finding:
     kind: which, such as "inverted mask".
     severity: "error" (the result is not what anybody wants), "warning" (likely a mistake) or "note".
     where: the places that it concerns, in words; "" for all of the head.
-    message: what was seen, with its numbers.
+    message: what was found, with its numbers.
     advice: what to do.
     query, key: the first of the places; None where it is not a query, or a key.
     """
@@ -57,50 +60,46 @@ class Finding:
         return f"{self.severity}: {self.kind}{place}: {self.message}. {self.advice}"
 
 
-def check(att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int) -> list[Finding]:
-    """What is likely wrong with one head: see `Attention.check`."""
-    return examine(att, tokens, batch, head)[0]
+def check(head: Head, tokens: Sequence[str] | None) -> list[Finding]:
+    """Return what is likely wrong with a head: see `Attention.check`."""
+    return examine(head, tokens)[0]
 
 
-def examine(
-    att: AttentionBase, tokens: Sequence[str] | None, batch: int, head: int
-) -> tuple[list[Finding], Parity | None]:
-    """The findings about one head, and how far torch's own result is, if it has one."""
-    batch, head = att.find(batch, head)
+def examine(head: Head, tokens: Sequence[str] | None) -> tuple[list[Finding], Parity | None]:
+    """Return the findings about a head, and how far torch's own result is, if it has one."""
+    att = head.att
     tokens = None if tokens is None else [str(token) for token in tokens]
     if tokens is not None and len(tokens) != att.shape.K:
         raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key")
     with exact(att.device):
-        seen = permitted(att, batch, head)
-        broken = list(_not_finite(att, batch, head))
-        found = [*broken, *_masks(att, seen, batch, head), *_given_weights(att, batch, head)]
-        found += _to_padding(att, seen, tokens, batch, head)
+        counts = count_allowed(head)
+        broken = list(_not_finite(head))
+        found = [*broken, *_masks(head, counts), *_given_weights(head), *_to_padding(head, counts, tokens)]
         compared = None
         if not broken:
-            compared = parity(att, batch, head)
-            found += [*_spread(att, batch, head), *_parity_finding(compared)]
+            compared = parity(head)
+            found += [*_spread(head), *_parity_finding(compared)]
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.severity)), compared
 
 
 def is_long(att: AttentionBase) -> bool:
-    """Whether only some rows are looked at where a finding takes scores or weights; masks are seen whole."""
-    return att.shape.Q * att.shape.K > LONG
+    """Return whether scores and weights of only some rows are examined; masks are always counted whole."""
+    return att.shape.Q * att.shape.K > MAX_CELLS
 
 
 # Numbers that are not finite.
 
 
-def _not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
-    tensors = {"q": (att.q, head, "query"), "k": (att.k, att.group(head), "key"), "v": (att.v, att.group(head), "key")}
-    seen = False
-    for name, (x, part, what) in tensors.items():
-        if x is None or _all_finite(x[batch, part]):
+def _not_finite(head: Head) -> Iterator[Finding]:
+    broken = False
+    for name, x, what in (("q", head.q, "query"), ("k", head.k, "key"), ("v", head.v, "key")):
+        if x is None or _all_finite(x):
             continue
         for kind, test in (("NaN", torch.isnan), ("infinite", torch.isinf)):
-            rows = test(x[batch, part]).any(1).nonzero()[:, 0]
+            rows = test(x).any(1).nonzero()[:, 0]
             if len(rows):
-                seen = True
+                broken = True
                 yield Finding(
                     f"{kind} in {name}",
                     "error",
@@ -109,19 +108,19 @@ def _not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
                     f"Look at what computes {name}: in training at the loss before, in float16 for more than 65,504.",
                     **_at(what, rows),
                 )
-    if seen or att.source.gives != "scores":
-        return
-    yield from _scores_not_finite(att, batch, head)
+    if not broken and head.att.source.gives == "scores":
+        yield from _scores_not_finite(head)
 
 
 def _all_finite(x: Tensor) -> bool:
-    """Whether that can be told from one sum, which is quicker than to look at each number; else they are looked at."""
+    """Return whether one sum tells that all numbers are finite, which is quicker than to test each."""
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
 
 
-def _scores_not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
-    for queries in looked_at(att):
-        S = exact_block(att, Block(batch, head, queries, range(att.shape.K)), "scaled", None)
+def _scores_not_finite(head: Head) -> Iterator[Finding]:
+    att = head.att
+    for queries in sampled_rows(att):
+        S = exact_block(att, head.block(queries), "scaled", None)
         at = (~S.isfinite()).any(1).nonzero()[:, 0]
         if len(at):
             given, places = att.q is None, at * queries.step + queries.start
@@ -140,13 +139,14 @@ def _scores_not_finite(att: AttentionBase, batch: int, head: int) -> Iterator[Fi
 # Masks.
 
 
-def _masks(att: AttentionBase, seen: MaskCounts, batch: int, head: int) -> Iterator[Finding]:
+def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding]:
+    att = head.att
     Q, K = att.shape.Q, att.shape.K
     if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
         return
-    empty = (seen.by_query == 0).nonzero()[:, 0]
-    inverted = _inverted(seen, Q, K)
-    along = not inverted and _along_queries(seen, K)
+    empty = (counts.by_query == 0).nonzero()[:, 0]
+    inverted = _inverted(counts, Q, K)
+    along = not inverted and _along_queries(counts, K)
     if inverted:
         yield inverted
     elif along:
@@ -168,15 +168,15 @@ def _masks(att: AttentionBase, seen: MaskCounts, batch: int, head: int) -> Itera
             "Expected for padded queries; otherwise check the mask, or let each query see itself.",
             **_at("query", empty),
         )
-    yield from _look_ahead(att, seen)
+    yield from _look_ahead(att, counts)
     yield from _alignment(att)
-    yield from _finite_minus(att, batch, head)
+    yield from _finite_minus(head)
 
 
-def _inverted(seen: MaskCounts, Q: int, K: int) -> Finding | None:
-    """A mask whose opposite makes sense: no query may see itself, or only what would be padding may be seen."""
+def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
+    """Find a mask whose opposite makes sense: no query may see itself, or may attend only to what would be padding."""
     advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
-    if Q == K and Q > 1 and seen.diagonal == 0 and 0 < seen.total == seen.above:
+    if Q == K and Q > 1 and counts.diagonal == 0 and 0 < counts.total == counts.above:
         return Finding(
             "inverted mask",
             "error",
@@ -184,10 +184,10 @@ def _inverted(seen: MaskCounts, Q: int, K: int) -> Finding | None:
             "queries may attend only to keys after them, none to itself or to what came before",
             advice,
         )
-    keys = (seen.by_key > 0).nonzero()[:, 0]
+    keys = (counts.by_key > 0).nonzero()[:, 0]
     if len(keys) == 0 or len(keys) == K:
         return None
-    first, same = int(keys[0]), bool((seen.by_query == len(keys)).all())
+    first, same = int(keys[0]), bool((counts.by_query == len(keys)).all())
     if same and first > 0 and len(keys) == K - first and 2 * len(keys) < K:
         return Finding(
             "inverted mask",
@@ -200,24 +200,24 @@ def _inverted(seen: MaskCounts, Q: int, K: int) -> Finding | None:
     return None
 
 
-def _along_queries(seen: MaskCounts, K: int) -> bool:
-    """Whether rows are allowed as a whole or not at all, several of them not."""
-    full_rows, empty_rows = int((seen.by_query == K).sum()), int((seen.by_query == 0).sum())
-    return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(seen.by_query)
+def _along_queries(counts: MaskCounts, K: int) -> bool:
+    """Return whether rows are allowed as a whole or not at all, several of them not."""
+    full_rows, empty_rows = int((counts.by_query == K).sum()), int((counts.by_query == 0).sum())
+    return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(counts.by_query)
 
 
-def _look_ahead(att: AttentionBase, seen: MaskCounts) -> Iterator[Finding]:
+def _look_ahead(att: AttentionBase, counts: MaskCounts) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
     above, below = Q * (Q - 1) // 2, Q * (Q + 1) // 2
-    nearly = 0 < seen.above <= max(0.1 * above, Q - 1) and seen.above < above
-    if Q != K or not nearly or seen.total - seen.above < 0.9 * below:
+    nearly = 0 < counts.above <= max(0.1 * above, Q - 1) and counts.above < above
+    if Q != K or not nearly or counts.total - counts.above < 0.9 * below:
         return
-    query, key = seen.above_at or (None, None)
+    query, key = counts.above_at or (None, None)
     yield Finding(
         "look-ahead",
         "warning",
         "" if query is None else f"query {query:,}, key {key:,} first",
-        f"{seen.above:,} of {above:,} cells after the diagonal are allowed, the others blocked: nearly causal",
+        f"{counts.above:,} of {above:,} cells after the diagonal are allowed, the others blocked: nearly causal",
         "If the model is causal, block them (torch.tril, diagonal=0), or say is_causal=True.",
         query=query,
         key=key,
@@ -226,7 +226,7 @@ def _look_ahead(att: AttentionBase, seen: MaskCounts) -> Iterator[Finding]:
 
 def _alignment(att: AttentionBase) -> Iterator[Finding]:
     Q, K = att.shape.Q, att.shape.K
-    aligned = any(isinstance(rule, ByIndex) and rule.mask == Band(None, 0) for rule in att.rules.rules)
+    aligned = any(isinstance(rule, ByIndex) and rule.mask == causal for rule in att.rules.rules)
     if Q == K or not aligned:
         return
     if K > Q:
@@ -249,14 +249,14 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
         )
 
 
-def _finite_minus(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
-    """Rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
+def _finite_minus(head: Head) -> Iterator[Finding]:
+    """Find rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
+    att = head.att
     if not att.rules.biases:
         return
     rows = []
-    for queries in looked_at(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
-        row = Block(batch, head, queries, range(att.shape.K))
-        top = exact_block(att, row, "masked", None).amax(1)
+    for queries in sampled_rows(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
+        top = exact_block(att, head.block(queries), "masked", None).amax(1)
         places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
         rows.append(places * queries.step + queries.start)
     found = torch.cat(rows)
@@ -275,19 +275,17 @@ def _finite_minus(att: AttentionBase, batch: int, head: int) -> Iterator[Finding
 # Padding.
 
 
-def _to_padding(
-    att: AttentionBase, seen: MaskCounts, tokens: list[str] | None, batch: int, head: int
-) -> Iterator[Finding]:
-    """Keys that are padding, and may be attended to."""
-    pads = _pads(att, tokens, batch, head)
+def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -> Iterator[Finding]:
+    """Find keys that are padding, and may be attended to."""
+    att, pads = head.att, _pads(head, tokens)
     if tokens is None and len(pads) < 2:
         return
-    counts, padded = seen.by_key.tolist(), set(pads)
+    counts, padded = mask_counts.by_key.tolist(), set(pads)
     open_pads = [key for key in pads if counts[key]]
     real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in padded]
     if not open_pads or not real:
         return
-    share = _weight_on(att, Block(batch, head, torch.tensor(real), torch.tensor(open_pads)))
+    share = _weight_on(head, torch.tensor(real), torch.tensor(open_pads))
     if share == 0:
         return
     why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
@@ -301,40 +299,41 @@ def _to_padding(
     )
 
 
-def _pads(att: AttentionBase, tokens: list[str] | None, batch: int, head: int) -> list[int]:
+def _pads(head: Head, tokens: list[str] | None) -> list[int]:
+    """Return the keys that are padding, by their tokens or by their numbers."""
     if tokens is not None:
         return [key for key, token in enumerate(tokens) if PADDING.fullmatch(token.strip())]
-    if att.k is None:
+    k, v = head.k, head.v
+    if k is None:
         return []
-    group, K = att.group(head), att.shape.K
-    same = (att.k[batch, group] == att.k[batch, group, -1]).all(1)
-    same &= True if att.v is None else (att.v[batch, group] == att.v[batch, group, -1]).all(1)
+    same = (k == k[-1]).all(1)
+    same &= True if v is None else (v == v[-1]).all(1)
     different = (~same).nonzero()[:, 0]
-    return list(range(int(different[-1]) + 1, K)) if len(different) else []
+    return list(range(int(different[-1]) + 1, len(k))) if len(different) else []
 
 
-def _weight_on(att: AttentionBase, cells: Block) -> float:
-    """The mean weight that some queries give to some keys together; of at most 256 queries."""
-    queries = cells.queries[:: -(-len(cells.queries) // ROWS)]
+def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> float:
+    """Return the mean weight that some queries give to some keys together; of at most 256 queries."""
+    queries = queries[:: -(-len(queries) // MAX_ROWS)]
     total = 0.0
-    for at in cuts(range(len(queries)), 1, max(1, AT_ONCE // max(att.shape.K, 1))):
-        row = Block(cells.batch, cells.head, queries[at.start : at.stop], range(att.shape.K))
-        total += float(weights_of(att, row)[:, cells.keys].sum())
+    for at in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(head.att.shape.K, 1))):
+        total += float(weights_of(head.att, head.block(queries[at.start : at.stop]))[:, keys].sum())
     return total / len(queries)
 
 
 # Given weights.
 
 
-def _given_weights(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+def _given_weights(head: Head) -> Iterator[Finding]:
+    att = head.att
     if att.source.gives != "weights":
         return
     by_row, by_column = [], torch.zeros(att.shape.K, dtype=att.result_dtype, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        block = exact_block(att, Block(batch, head, rows, range(att.shape.K)), "weights", None)
+        block = exact_block(att, head.block(rows), "weights", None)
         by_row.append(block.sum(1))
         by_column += block.sum(0)
-    sums, near = torch.cat(by_row), ROW_SUM.get(att.dtype, 1e-3)
+    sums, near = torch.cat(by_row), ROW_SUM_TOLERANCES.get(att.dtype, 1e-3)
     off = ((sums - 1).abs() > near) & (sums.abs() > near)  # an empty row sums to 0
     if not bool(off.any()):
         return
@@ -361,10 +360,11 @@ def _given_weights(att: AttentionBase, batch: int, head: int) -> Iterator[Findin
 # How widely weights are spread.
 
 
-def _spread(att: AttentionBase, batch: int, head: int) -> Iterator[Finding]:
+def _spread(head: Head) -> Iterator[Finding]:
+    att = head.att
     if att.source.gives == "weights":
         return
-    found = _some_rows(att, batch, head) if is_long(att) else _all_rows(att, batch, head)
+    found = _some_rows(head) if is_long(att) else _all_rows(head)
     if found.several < 2:
         return
     of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
@@ -398,17 +398,18 @@ class RowCounts(NamedTuple):
     variance: float | None  # of the scaled scores
 
 
-def _all_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
-    found = statistics(att, batch, head)
+def _all_rows(head: Head) -> RowCounts:
+    found = statistics(head)
     several = int((found.allowed > 1).sum())
     return RowCounts(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
 
 
-def _some_rows(att: AttentionBase, batch: int, head: int) -> RowCounts:
-    """Of a long head, some rows over all their keys."""
+def _some_rows(head: Head) -> RowCounts:
+    """Count some rows of a long head, over all their keys."""
+    att = head.att
     several = saturated = uniform = 0
-    for queries in looked_at(att):
-        cells = Block(batch, head, queries, range(att.shape.K))
+    for queries in sampled_rows(att):
+        cells = head.block(queries)
         p = weights_of(att, cells)
         allowed = whole(allowed_cells(att, cells), queries, cells.keys, att.device).sum(1)
         peak, total, more = p.amax(1), p.sum(1), allowed > 1
@@ -435,12 +436,12 @@ def _parity_finding(found: Parity | None) -> Iterator[Finding]:
 
 
 def _at(what: str, rows: Tensor) -> dict[str, int]:
-    """The first of some places, as a finding has it."""
+    """Return the first of some places, as a finding has it."""
     return {what: int(rows[0])}
 
 
 def _places(what: str, rows: Tensor) -> str:
-    """The first few, in words."""
+    """Return the first few in words."""
     plural = {"query": "queries", "key": "keys"}[what]
     some = [f"{int(row):,}" for row in rows[:3]]
     if len(rows) == 1:

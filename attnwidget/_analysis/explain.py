@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import values
-from .._engine.what_if import WithoutKeys
-from .._rules.row_spans import Spans
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ScoreFunction, cut
+from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
-from ..masks import And, Band, Mask, Opaque, Or, Padding
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,12 @@ class Explanation:
         return spoken(self)
 
 
-def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head: int) -> Explanation:
-    """One weight, step by step: see `Attention.explain`."""
-    batch, head = att.find(batch, head)
+def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
+    """Explain one weight, step by step: see `Attention.explain`."""
+    att = head.att
     query = as_index(query, att.shape.Q, "query", "queries")
     key = as_index(key, att.shape.K, "key", "keys")
-    at = Block(batch, head, range(query, query + 1), range(key, key + 1))
+    at = head.block(range(query, query + 1), range(key, key + 1))
     row = at._replace(keys=range(att.shape.K))
     with exact(att.device):
         steps = {stage: _number(att, at, stage) for stage in ("score", "scaled", "capped", "masked")}
@@ -90,7 +87,7 @@ def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head
         effects = effects_on(att, at, steps["capped"])
         value = output = contribution = share = None
         if att.v is not None:
-            v = values(att, batch, head, range(att.shape.K))  # (K, Dv)
+            v = values(head, range(att.shape.K))  # (K, Dv)
             parts = torch.where(weights[:, None] == 0, 0, weights[:, None] * v)  # (K, Dv)
             value, output = parts[key], parts.sum(0)
             lengths = torch.linalg.vector_norm(parts if w_o is None else parts @ _projection(att, w_o), dim=1)  # (K,)
@@ -99,7 +96,7 @@ def explain(att: AttentionBase, query: Any, key: Any, w_o: Any, batch: int, head
         return Explanation(
             query=query,
             key=key,
-            products=_products(att, at),
+            products=_products(head, query, key),
             score=steps["score"],
             scale=att.scale,
             scaled=steps["scaled"],
@@ -124,11 +121,12 @@ def _number(att: AttentionBase, at: Block, stage: str) -> float | None:
     return float(exact_block(att, at, "scores" if stage == "score" else stage, None)[0, 0])
 
 
-def _products(att: AttentionBase, at: Block) -> Tensor | None:
-    if att.q is None or att.k is None:
+def _products(head: Head, query: int, key: int) -> Tensor | None:
+    """Return q_d · k_d of a pair, (D,); None without q and k."""
+    if head.q is None or head.k is None:
         return None
-    q, k = att.q[at.batch, at.head, at.queries[0]], att.k[at.batch, att.group(at.head), at.keys[0]]
-    return q.to(att.result_dtype) * k.to(att.result_dtype)
+    wide = head.att.result_dtype
+    return head.q[query].to(wide) * head.k[key].to(wide)
 
 
 def _projection(att: AttentionBase, w_o: Any) -> Tensor:
@@ -142,20 +140,20 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
 
 
 def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
-    """What each rule and each bias does to one pair, in order."""
+    """Return what each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
         adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
-        effects.append(Effect(words_of(rule, at.batch), blocks, adds))
+        effects.append(Effect(rule.describe(at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
             score, adds = _function_on(att, bias, at, score)
-            effects.append(Effect(words_of(bias, at.batch), adds == -inf, adds))
+            effects.append(Effect(bias.describe(at.batch), adds == -inf, adds))
     return tuple(effects)
 
 
@@ -173,47 +171,8 @@ def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: floa
     return float(after), float(adds) + 0.0  # not −0
 
 
-def words_of(rule: Rule | ScoreFunction, batch: int) -> str:
-    """A rule in words."""
-    if isinstance(rule, ByIndex):
-        return _words(rule.mask, batch)
-    if isinstance(rule, Keep):
-        return "mask: 1 blocks" if rule.hide else "mask"
-    if isinstance(rule, ScoreFunction):
-        return f"bias {_called(rule.function)}".strip()
-    return rule.name if isinstance(rule, Bias) else type(rule).__name__.lower()
-
-
-def _words(mask: Mask, batch: int) -> str:
-    if isinstance(mask, Band):
-        return _band(mask)
-    if isinstance(mask, Padding):
-        return f"padding: key < {mask.lengths[batch]}"
-    if isinstance(mask, And | Or):
-        return (" and " if isinstance(mask, And) else " or ").join(_words(part, batch) for part in mask.parts)
-    if isinstance(mask, WithoutKeys):
-        return "dropped keys"
-    if isinstance(mask, Spans):
-        return "mask"
-    return f"mask {_called(mask.function)}".strip() if isinstance(mask, Opaque) else type(mask).__name__.lower()
-
-
-def _band(mask: Band) -> str:
-    low, high = mask.low, mask.high
-    if low is None:
-        return "causal: key ≤ query" + (f" {'+' if high > 0 else '−'} {abs(high)}" if high else "")
-    if high is not None and low == -high:
-        return f"window {high + 1}: |query − key| < {high + 1}"
-    return f"{low} ≤ key − query" + ("" if high is None else f" ≤ {high}")
-
-
-def _called(function: Any) -> str:
-    name = getattr(function, "__name__", "")
-    return "" if name == "<lambda>" else str(name)
-
-
 def spoken(explanation: Explanation) -> str:
-    """The steps as lines of text."""
+    """Return the steps as lines of text."""
     e, lines = explanation, []
 
     def line(name: str, formula: str, number: float | None) -> None:

@@ -1,4 +1,4 @@
-"""How a loss reaches scores, weights, q, k and v: the backward pass of attention, stripe by stripe."""
+"""How a loss reaches scores, weights, q, k and v: the backward pass of attention, some queries at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import new, plain, streamed, values
@@ -16,15 +16,16 @@ from .._rules.rules import Bias, ScoreFunction, indices
 from .._utils.indexing import Block, as_index, cuts
 from .._utils.validation import as_tensor
 
-STRIPE = 1 << 22  # cells of a stripe of queries
+STRIPE = 1 << 22  # cells of the queries that are computed at once
 DENSE = 1 << 24  # cells of the gradients of weights and scores that are kept, at most
 LARGEST_JACOBIAN = 4096  # keys
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Derivatives of a loss L, given that of the output, for one head alone: where several heads share k and v, the
-    gradients of those are sums over the heads.
+    """Derivatives of a loss L, given that of the output, for one head alone.
+
+    Where several heads share k and v, the gradients of those are sums over the heads.
 
     q: (Q, D), k: (K, D): None where scores or weights were given. v: (K, Dv).
     weights: (Q, K), dL/dA = dL/dO · vᵀ.
@@ -39,24 +40,23 @@ class Gradients:
     scores: Tensor | None
 
 
-def gradients(att: AttentionBase, grad_output: Any, batch: int, head: int) -> Gradients:
-    """The gradients of one head: see `Attention.gradients`."""
+def gradients(head: Head, grad_output: Any) -> Gradients:
+    """Return the gradients of a head: see `Attention.gradients`."""
+    att = head.att
     if att.v is None:
         raise ValueError("there is no v, so no output to differentiate: give Attention(q, k, v)")
-    batch, head = att.find(batch, head)
     Q, K, Dv = att.shape.Q, att.shape.K, att.shape.Dv or 0
     with exact(att.device):
         dO = _given(att, grad_output, Q, Dv)
-        v = values(att, batch, head, range(K))  # (K, Dv)
+        v = values(head, range(K))  # (K, Dv)
         small, scored = Q * K <= DENSE, att.source.gives == "scores"
         dA = new(att, Q, K) if small else None
         dS = new(att, Q, K) if small and scored else None
         dV = torch.zeros_like(v)
-        q = None if att.q is None else att.q[batch, head].to(att.result_dtype)
-        k = None if att.k is None else att.k[batch, att.group(head)].to(att.result_dtype)
+        q, k = (None if x is None else x.to(att.result_dtype) for x in (head.q, head.k))
         dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
         for rows in cuts(range(Q), 1, max(1, STRIPE // max(K, 1))):
-            at, cells = slice(rows.start, rows.stop), Block(batch, head, rows, range(K))
+            at, cells = slice(rows.start, rows.stop), head.block(rows)
             p = _weights(att, cells)  # (queries, K)
             by_weight = dO[at] @ v.mT  # (queries, K)
             dV += _reached(p.mT, dO[at])
@@ -73,9 +73,9 @@ def gradients(att: AttentionBase, grad_output: Any, batch: int, head: int) -> Gr
         return Gradients(dQ, dK, dV, dA, dS)
 
 
-def jacobian(att: AttentionBase, query: int, batch: int, head: int) -> Tensor:
-    """The softmax's Jacobian at one row: see `Attention.jacobian`."""
-    batch, head = att.find(batch, head)
+def jacobian(head: Head, query: int) -> Tensor:
+    """Return the softmax's Jacobian at one row: see `Attention.jacobian`."""
+    att = head.att
     query = as_index(query, att.shape.Q, "query", "queries")
     if att.shape.K > LARGEST_JACOBIAN:
         raise ValueError(
@@ -83,12 +83,12 @@ def jacobian(att: AttentionBase, query: int, batch: int, head: int) -> Tensor:
             f"give an attention of at most {LARGEST_JACOBIAN:,} keys"
         )
     with exact(att.device):
-        p = _weights(att, Block(batch, head, range(query, query + 1), range(att.shape.K)))[0]
+        p = _weights(att, head.block(range(query, query + 1)))[0]
         return torch.diag(p) - torch.outer(p, p)
 
 
 def _given(att: AttentionBase, grad_output: Any, Q: int, Dv: int) -> Tensor:
-    """dL/dO, (Q, Dv); ones for L = the sum of the output."""
+    """Return dL/dO, (Q, Dv); ones for L = the sum of the output."""
     if grad_output is None:
         return new(att, Q, Dv).fill_(1)
     found = as_tensor(grad_output, "grad_output").detach()
@@ -104,13 +104,13 @@ def _weights(att: AttentionBase, cells: Block) -> Tensor:
 
 
 def _through_softmax(p: Tensor, by_weight: Tensor) -> Tensor:
-    """(diag(p) − p pᵀ) · dL/dA of each row; what has no weight has no gradient, whatever its value."""
+    """Return (diag(p) − p pᵀ) · dL/dA of each row; what has no weight has no gradient, whatever its value."""
     by_weight = by_weight.masked_fill(p == 0, 0)
     return p * (by_weight - (p * by_weight).sum(1, keepdim=True))
 
 
 def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tensor:
-    """From the stage masked back through biases, softcap and scale: dL/d(QKᵀ), (queries, K)."""
+    """Return dL/d(QKᵀ), (queries, K): from the stage masked back through biases, softcap and scale."""
     nothing = by_masked == 0  # stays so, even where a blocked score is NaN
     capped = plain(att, cells, "capped").mT  # (queries, K)
     for bias in reversed(_with_inputs(att, cells, capped)):
@@ -121,7 +121,7 @@ def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tens
 
 
 def _reached(share: Tensor, x: Tensor) -> Tensor:
-    """share · x, where what is NaN or infinite in x reaches only what has a share of it."""
+    """Return share · x, where what is NaN or infinite in x reaches only what has a share of it."""
     finite = x.isfinite()
     if bool(finite.all()):
         return share @ x
@@ -130,7 +130,7 @@ def _reached(share: Tensor, x: Tensor) -> Tensor:
 
 
 def _with_inputs(att: AttentionBase, cells: Block, S: Tensor) -> list[Any]:
-    """For each bias that is a function, in order, what takes a gradient back through it; a sum takes it as it is."""
+    """Return, for each bias that is a function, what takes a gradient back through it; a sum takes it as it is."""
     steps = []
     for bias in att.rules.biases:
         if isinstance(bias, Bias):

@@ -1,7 +1,7 @@
-"""All heads of a layer at a glance: a small picture and the metrics of each, from the same exact rows.
+"""All heads of a layer from the same exact rows: a small picture and the metrics of each.
 
 Heads that share a key head are computed in one product, all keys of some rows at once: a thousand heads of thousands of
-tokens take as long as one of them looked at closely.
+tokens take as long as the exact picture of one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase
 from .._engine.matmul import LOG2_E, Product, Scratch, exact
-from .._engine.overview import pool_first
+from .._engine.pooling import pool_first
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
-from .._rules.rules import Bias, cut, is_common, whole
+from .._rules.rules import Bias, cut, whole
 from .._utils.indexing import Block, cuts, take
 from .._utils.validation import as_size
 from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
 
-CELLS = 1 << 20  # that are computed at once, where a row is not longer: 4 MiB of them
-LEAST = -126.0  # 2^−126 is the least normal number; weights below are 0
-EXACT = 1 << 26  # cells of a head, up to which all its rows are looked at
-ROWS = 64  # of a longer one
-KNOWN = 4  # marks that are kept, each as large as a block
+MAX_CELLS_AT_ONCE = 1 << 20  # where a row is not longer: 4 MiB of them
+LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number; weights below are 0
+MAX_EXACT_CELLS = 1 << 26  # of a head, up to which all its rows are computed
+SAMPLED_ROWS = 64  # of a longer one
+MAX_KEPT_INDICES = 4  # each as large as a block
 
 
 def sample(queries: int, rows: int) -> range:
-    """At most so many queries, evenly spread, the last among them: all if there are no more.
+    """Return at most so many queries, evenly spread, the last among them; all if there are no more.
 
     >>> sample(10, 3)
     range(1, 10, 4)
@@ -43,10 +43,12 @@ def sample(queries: int, rows: int) -> range:
 def metrics(
     att: AttentionBase, batch: int, head: int, tokens: Sequence[str] | None = None, rows: int | None = None
 ) -> Metrics:
-    """The metrics of one head: see `Attention.metrics`."""
+    """Compute the metrics of one head: see `Attention.metrics`."""
     batch, head = att.find(batch, head)
     shape = att.shape
-    most = (shape.Q if shape.Q * shape.K <= EXACT else ROWS) if rows is None else as_size(rows, "rows")
+    most = (
+        (shape.Q if shape.Q * shape.K <= MAX_EXACT_CELLS else SAMPLED_ROWS) if rows is None else as_size(rows, "rows")
+    )
     if tokens is not None and len(tokens) != shape.K:
         raise ValueError(f"there are {len(tokens):,} tokens but {shape.K:,} keys: give one for each")
     ids = None if tokens is None else as_ids(tokens)
@@ -57,17 +59,22 @@ def metrics(
 
 
 class HeadSampler:
-    """Some heads of a layer, computed step by step.
+    """Computes some heads of a layer, step by step.
 
     Args:
-        heads: which.
-        queries: the rows that are looked at.
+        att: the layer.
+        batch: which sample.
+        heads: which heads.
+        queries: the rows that are computed.
         size: rows and columns of the small pictures, at most; 0 for none.
         ids: of each position its token, for the metrics that compare them.
         measured: whether there are metrics.
-        known: marks that layers of the same shape have in common, filled as they are made.
+        known: index tensors that layers of the same shape share, filled as they are made.
 
-    `values` are weights pooled by maximum, (heads, rows, columns), and `allowed` says which bins have an allowed cell.
+    Attributes:
+        values: (heads, rows, columns), weights pooled by maximum.
+        allowed: (heads, rows, columns) bool, which bins have an allowed cell.
+        means: the metrics.
     """
 
     def __init__(
@@ -92,20 +99,20 @@ class HeadSampler:
         self.means = MetricMeans(len(heads))
 
     def steps(self) -> Iterator[None]:
-        """Compute; stops after each block."""
+        """Compute all of it; yields after each block."""
         if not self.heads:
             return
         att, shape = self.att, self.att.shape
         is_plain = _is_plain(att)
         several = shape.H // shape.G if is_plain else 1  # heads that one product is for
-        limit = max(1, CELLS // max(1, shape.K))  # rows of all of them
-        seen = self._unpadded()
-        room = Scratch(max(CELLS, shape.K), att.result_dtype, att.device)
+        limit = max(1, MAX_CELLS_AT_ONCE // max(1, shape.K))  # rows of all of them
+        real = self._real_keys()
+        scratch = Scratch(max(MAX_CELLS_AT_ONCE, shape.K), att.result_dtype, att.device)
         for piece in cuts(range(len(self.queries)), self._row_bin, limit):
             rows = self.queries[piece.start : piece.stop]
             together = max(1, min(several, limit // len(rows)))
             with exact(att.device):
-                marks = self._marks(rows, together)
+                index = self._index(rows, together)
                 shared = SharedRows(att, self.batch, self.heads[0], rows, together) if is_plain else None
             first = self.heads.start
             measures = []
@@ -113,46 +120,46 @@ class HeadSampler:
                 stop = min(self.heads.stop, (first // several + 1) * several, first + together)
                 at = slice(first - self.heads.start, stop - self.heads.start)
                 with exact(att.device):
-                    found = rows_of(att, self.batch, range(first, stop), rows, shared, room)
+                    found = rows_of(att, self.batch, range(first, stop), rows, shared, scratch)
                     if self.values.numel():
                         self._picture(at, piece, found)
-                    if marks is not None:
-                        measures.append(measure(marks, found, seen))
+                    if index is not None:
+                        measures.append(measure(index, found, real))
                 first = stop
-                if marks is not None and first == self.heads.stop:
-                    self.means.add(marks.names, measures)
+                if index is not None and first == self.heads.stop:
+                    self.means.add(index.names, measures)
                 yield
 
-    def _marks(self, rows: range, heads: int) -> MetricIndex | None:
+    def _index(self, rows: range, heads: int) -> MetricIndex | None:
         if not self._measured:
             return None
         att, shape = self.att, self.att.shape
         key = (rows, shape.K, heads, id(self._ids), shape.Q == shape.K, att.result_dtype, att.device)
         if key not in self._known:
-            if len(self._known) >= KNOWN:
+            if len(self._known) >= MAX_KEPT_INDICES:
                 self._known.clear()
             ids, square = self._ids, shape.Q == shape.K
             self._known[key] = MetricIndex(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
         return self._known[key]
 
-    def _unpadded(self) -> RealKeys:
+    def _real_keys(self) -> RealKeys:
         att, K = self.att, self.att.shape.K
-        reached = torch.zeros(K, dtype=torch.bool, device=att.device)
+        allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
                 cells = Block(self.batch, self.heads[0], range(row, row + 1), range(K))
-                reached |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-            return RealKeys(reached)
+                allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
+            return RealKeys(allowed)
 
     def _picture(self, heads: slice, piece: range, found: WeightRows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))
         by_key = pool_first(found.e, self._key_bin, torch.amax) / found.total.where(found.total != 0, 1)
         pooled = self._by_row(by_key)
         self.values[heads, at] = torch.maximum(self.values[heads, at], pooled)
-        if found.reach is None:
+        if found.allowed is None:
             self.allowed[heads, at] = True
         else:
-            self.allowed[heads, at] |= self._by_row(found.reach.pooled(self._key_bin)).bool()
+            self.allowed[heads, at] |= self._by_row(found.allowed.pooled(self._key_bin)).bool()
 
     def _by_row(self, x: Tensor) -> Tensor:
         """Pool (columns, heads, rows) over the rows: (heads, rows, columns)."""
@@ -163,17 +170,22 @@ class HeadSampler:
 
 
 class SharedRows:
-    """What all heads of some queries have in common, where the rules are the same for all of them."""
+    """Masks and biases of some queries, where the rules are the same for all heads.
+
+    Attributes:
+        allowed: which cells are allowed; None if all are.
+        added: (keys, heads, rows), what is added to scores by log 2: written out, for that is several times faster.
+    """
 
     def __init__(self, att: AttentionBase, batch: int, head: int, rows: range, heads: int) -> None:
         keys = range(att.shape.K)
         found = att.rules.allowed(Block(batch, head, rows, keys))
-        self.reach: AllowedRows | None = None
-        self.added: Tensor | None = None  # (keys, heads, rows): written out, for that is added several times faster
+        self.allowed: AllowedRows | None = None
+        self.added: Tensor | None = None
         if found is not True:
-            self.reach = AllowedRows(whole(found, rows, keys, att.device).mT[:, None].contiguous())
-            blocked = torch.zeros_like(self.reach.allowed, dtype=att.result_dtype)
-            self.added = blocked.masked_fill_(~self.reach.allowed, -inf)
+            self.allowed = AllowedRows(whole(found, rows, keys, att.device).mT[:, None].contiguous())
+            blocked = torch.zeros_like(self.allowed.allowed, dtype=att.result_dtype)
+            self.added = blocked.masked_fill_(~self.allowed.allowed, -inf)
         for bias in att.rules.biases:
             assert isinstance(bias, Bias)  # a function of the scores is asked head by head
             part = cut(bias.added, Block(batch, head, rows, keys)).mT[:, None].to(att.result_dtype) * LOG2_E
@@ -184,18 +196,18 @@ class SharedRows:
 
 def _is_plain(att: AttentionBase) -> bool:
     """Whether scores are products, and rules the same for all heads of a sample."""
-    return isinstance(att.source, Products) and not att.rules.by_score and all(map(is_common, att.rules.rules))
+    return isinstance(att.source, Products) and att.rules.same_for_heads
 
 
 def rows_of(
-    att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows | None, room: Scratch
+    att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows | None, scratch: Scratch
 ) -> WeightRows:
-    """All weights of some queries of heads that share a key head; of one head, where nothing is shared."""
+    """Compute all weights of some queries of heads that share a key head; of one head, where nothing is shared."""
     if att.source.gives == "weights":
         return _given(att, batch, heads[0], rows)
     if shared is None:
-        return _softmax(*_masked(att, batch, heads[0], rows), room)
-    found = _softmax(_products(att, batch, heads, rows, shared), shared.reach, room)
+        return _softmax(*_masked(att, batch, heads[0], rows), scratch)
+    found = _softmax(_products(att, batch, heads, rows, shared), shared.allowed, scratch)
     if bool(found.total.isfinite().all()):
         return found
     # A NaN or ∞ may be that of a cell that is blocked: what blocks must come first, head by head.
@@ -205,24 +217,24 @@ def rows_of(
         torch.cat([one.e for one in each], 1),
         torch.cat([one.total for one in each]),
         torch.cat([one.entropy for one in each]),
-        shared.reach,
+        shared.allowed,
         found.scratch,
     )
 
 
-def _softmax(S: Tensor, reach: AllowedRows | None, room: Scratch) -> WeightRows:
-    """From masked scores by log 2, (keys, heads, rows), which it overwrites; −∞ where blocked."""
+def _softmax(S: Tensor, allowed: AllowedRows | None, scratch: Scratch) -> WeightRows:
+    """Compute weights from masked scores by log 2, (keys, heads, rows), −∞ where blocked, which it overwrites."""
     S -= S.amax(0).clamp_(min=torch.finfo(S.dtype).min)  # of a query that may attend to nothing it is −∞
-    S.clamp_(min=LEAST)
-    e = torch.exp2(S, out=room.cut(len(S), S[0].numel()).view(S.shape))
-    e -= 2.0**LEAST  # so that what is blocked is 0; others are what they were
+    S.clamp_(min=LEAST_EXPONENT)
+    e = torch.exp2(S, out=scratch.cut(len(S), S[0].numel()).view(S.shape))
+    e -= 2.0**LEAST_EXPONENT  # so that what is blocked is 0; others are what they were
     total = e.sum(0)  # (heads, rows)
-    spread = S.mul_(e).sum(0) / total
-    return WeightRows(e, total, total.log2() - spread, reach, S)
+    mean = S.mul_(e).sum(0) / total
+    return WeightRows(e, total, total.log2() - mean, allowed, S)
 
 
 def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows) -> Tensor:
-    """The masked scores of several heads by log 2, (keys, heads, rows)."""
+    """Compute the masked scores of several heads, by log 2: (keys, heads, rows)."""
     source, capped = att.source, att.softcap
     assert isinstance(source, Products)
     q = take(source.q[batch, heads.start : heads.stop], rows, 1).to(att.result_dtype)  # (heads, rows, D)
@@ -236,7 +248,7 @@ def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared:
 
 
 def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Tensor, AllowedRows | None]:
-    """The masked scores of one head by log 2, (keys, 1, rows), and which are allowed."""
+    """Compute the masked scores of one head, by log 2: (keys, 1, rows), and which are allowed."""
     parts, keeps = [], []
     for keys in cuts(range(att.shape.K), 1, KEYS):
         cells = Block(batch, head, rows, keys)
@@ -247,7 +259,7 @@ def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Ten
 
 
 def _given(att: AttentionBase, batch: int, head: int, rows: range) -> WeightRows:
-    """Weights that are there already: as they are, whatever they sum to."""
+    """Return weights that were given: as they are, whatever they sum to."""
     cells = Block(batch, head, rows, range(att.shape.K))
     e = plain(att, cells, "weights")[:, None]
     allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device).mT[:, None]

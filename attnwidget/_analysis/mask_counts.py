@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.stages import KEYS, QUERIES, allowed_cells
-from .._engine.what_if import WithoutKeys
-from .._rules.rules import Bias, ByIndex, Keep, Rule, ask, whole
-from .._utils.indexing import Block, cuts
-from ..masks import And, BandLimits, Mask
+from .._rules.rules import whole
+from .._utils.indexing import cuts
+from ..masks import BandLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,69 +34,49 @@ class MaskCounts:
         return int(self.by_query.sum())
 
 
-def permitted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
-    """Count what is allowed in one head."""
-    known = _known(att, batch, head)
-    return _counted(att, batch, head) if known is None else _summed(att, *known)
+def count_allowed(head: Head) -> MaskCounts:
+    """Count what is allowed in a head."""
+    known = _known(head)
+    return _counted(head) if known is None else _summed(head.att, *known)
 
 
-def cells_to_ask(att: AttentionBase, batch: int, head: int) -> int:
-    """How many cells `permitted` has to look at one by one."""
-    return 0 if _known(att, batch, head) is not None else att.shape.Q * att.shape.K
+def cells_to_ask(head: Head) -> int:
+    """Return how many cells `count_allowed` has to look at one by one."""
+    return 0 if _known(head) is not None else head.att.shape.Q * head.att.shape.K
 
 
-def _known(att: AttentionBase, batch: int, head: int) -> tuple[BandLimits, Tensor] | None:
-    """All rules as a strip and, (K,) bool, the keys that are for any query; None where they are not so simple."""
+def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
+    """Return all rules as three numbers and the keys that are for any query, (K,) bool; None if they are not so."""
+    att = head.att
     if att.rules.by_score:
         return None
-    strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
-    row = Block(batch, head, range(1), range(att.shape.K))
-    for rule in att.rules.rules:
-        for part in _parts(rule):
-            if isinstance(part, Mask):
-                simple = part.strip(batch)
-                if simple is not None:
-                    strip = strip.meet(simple)
-                elif isinstance(part, WithoutKeys):
-                    open_keys &= ask(part, row, att.device)[0]
-                else:
-                    return None
-            elif isinstance(part, Keep | Bias) and _by_key(part):
-                open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
-            else:
-                return None
-    return strip, open_keys
+    limits, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
+    row = head.block(range(1))
+    for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
+        simple = part.band_limits(head.batch)
+        if simple is not None:
+            limits = limits.meet(simple)
+        elif part.by_key:
+            open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
+        else:
+            return None
+    return limits, open_keys
 
 
-def _parts(rule: Rule | Mask) -> Iterator[Rule | Mask]:
-    """A rule in parts that all have to allow a cell."""
-    inside = rule.mask if isinstance(rule, ByIndex) else rule
-    if isinstance(inside, And):
-        for part in inside.parts:
-            yield from _parts(part)
-    else:
-        yield inside
-
-
-def _by_key(rule: Keep | Bias) -> bool:
-    """Whether all queries have the same."""
-    return (rule.mask if isinstance(rule, Keep) else rule.added).shape[2] == 1
-
-
-def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
-    """Sums of open keys up to each place: the strip cuts a run out of them for each query, and of queries for a key."""
+def _summed(att: AttentionBase, limits: BandLimits, open_keys: Tensor) -> MaskCounts:
+    """Count by sums of open keys up to each place: the limits cut a run out of them for each query and each key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
-    open_keys = open_keys if strip.stop is None else open_keys & (keys < strip.stop)
+    open_keys = open_keys if limits.stop is None else open_keys & (keys < limits.stop)
     up_to = torch.cat([torch.zeros(1, dtype=torch.int64, device=att.device), open_keys.cumsum(0)])  # (K + 1,)
 
     def between(start: Tensor, stop: Tensor) -> Tensor:
         return (up_to[stop.clamp(0, K)] - up_to[start.clamp(0, K)]).clamp_(min=0)
 
-    first = torch.zeros_like(rows) if strip.low is None else rows + strip.low
-    end = torch.full_like(rows, K) if strip.high is None else rows + strip.high + 1
-    first_query = torch.zeros_like(keys) if strip.high is None else keys - strip.high
-    end_query = torch.full_like(keys, Q) if strip.low is None else keys - strip.low + 1
+    first = torch.zeros_like(rows) if limits.low is None else rows + limits.low
+    end = torch.full_like(rows, K) if limits.high is None else rows + limits.high + 1
+    first_query = torch.zeros_like(keys) if limits.high is None else keys - limits.high
+    end_query = torch.full_like(keys, Q) if limits.low is None else keys - limits.low + 1
     by_key = (end_query.clamp(0, Q) - first_query.clamp(0, Q)).clamp_(min=0) * open_keys
     after = between(torch.maximum(first, rows + 1), end)
     leaks = after.nonzero()[:, 0]
@@ -116,14 +94,15 @@ def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCou
     )
 
 
-def _counted(att: AttentionBase, batch: int, head: int) -> MaskCounts:
-    """Block by block; those of which the rules say all or nothing are not written out."""
+def _counted(head: Head) -> MaskCounts:
+    """Count block by block; those of which the rules say all or nothing are not written out."""
+    att = head.att
     Q, K = att.shape.Q, att.shape.K
     by_query, by_key = (torch.zeros(n, dtype=torch.int64, device=att.device) for n in (Q, K))
     above, diagonal, above_at = 0, 0, None
     for rows in cuts(range(Q), 1, QUERIES):
         for keys in cuts(range(K), 1, KEYS):
-            found = allowed_cells(att, Block(batch, head, rows, keys))
+            found = allowed_cells(att, head.block(rows, keys))
             if found is False:
                 continue
             beside = keys.stop <= rows.start or keys.start >= rows.stop  # the diagonal does not cross it

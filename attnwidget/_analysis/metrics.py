@@ -1,7 +1,8 @@
-"""What a head does, in a few numbers: how widely it looks, and at which tokens.
+"""Metrics of a head: how widely it attends, and to which tokens.
 
-Each is a mean over queries, exact for every query that is looked at. Those that may attend to nothing count for the
-masked share alone, and so does padding: queries to whose own place neither they nor the first and the last may attend.
+Each is a mean over queries, exact for every query that is computed. Queries that may attend to nothing count for the
+masked share alone, and so does padding: queries whose own position neither they nor the first nor the last query may
+attend to.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.overview import pool_first
+from .._engine.pooling import pool_first
 from .._utils.indexing import positions
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Means over the queries of one head, p being a query's weights.
+    """Means over the queries of one head; p are a query's weights.
 
     None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
     query's place with a key's where there are not as many keys as queries.
@@ -54,7 +55,7 @@ NAMES = tuple(field.name for field in fields(Metrics) if field.name != "rows")
 
 
 def as_ids(tokens: Sequence[str]) -> Tensor:
-    """Tokens as numbers, the same for the same token: (n,) int64.
+    """Number tokens, the same for the same token: (n,) int64.
 
     >>> as_ids(["a", "b", "a"])
     tensor([0, 1, 0])
@@ -64,15 +65,23 @@ def as_ids(tokens: Sequence[str]) -> Tensor:
 
 
 class MetricIndex:
-    """For some queries, the keys that each metric is about: the same for all heads.
+    """Index tensors that all heads share: which keys each metric counts for each of some queries.
 
     Args:
         queries: their positions.
         keys: how many there are.
         heads: how many are measured at once, at most.
         ids: of each position its token, (keys,), where that is known.
-        square: whether query i and key i are the same place.
+        square: whether query i and key i are the same position.
         dtype: of the weights.
+        device: of the weights.
+
+    Attributes:
+        own: (rows,), the queries' own positions; None where keys are at other positions.
+        before: (rows,), the positions before those.
+        row: (rows,), the numbers of the queries among these.
+        distance: (keys, heads, rows), in tokens; None where keys are at other positions.
+        alike: for each metric that compares tokens, the keys and the rows of the cells that count, one after the other.
     """
 
     def __init__(
@@ -86,10 +95,10 @@ class MetricIndex:
         device: torch.device,
     ) -> None:
         self.ids = ids
-        self.own: Tensor | None = None  # (rows,), the queries' own places
-        self.before = self.row = torch.empty(0)  # (rows,), the places before those, and their numbers here
-        self.distance: Tensor | None = None  # (keys, heads, rows), tokens
-        self.alike: dict[str, tuple[Tensor, Tensor]] = {}  # keys and rows, one pair after the other
+        self.own: Tensor | None = None
+        self.before = self.row = torch.empty(0)
+        self.distance: Tensor | None = None
+        self.alike: dict[str, tuple[Tensor, Tensor]] = {}
         if not square:
             return
         self.own, self.row = positions(queries, device), torch.arange(len(queries), device=device)
@@ -109,40 +118,53 @@ class MetricIndex:
 
     @property
     def names(self) -> list[str]:
-        """The metrics that `measure` finds, in its order."""
+        """The metrics that `measure` computes, in its order."""
         own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
         return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
 
 
 class AllowedRows:
-    """Which cells are allowed, and what follows from that: once for all heads that have it in common."""
+    """Which cells of some rows are allowed, and what follows from that: once for all heads that share it.
+
+    Args:
+        allowed: (keys, 1, rows) bool.
+
+    Attributes:
+        allowed: as given.
+        blocked_share: (1, rows), the share of keys that a query may not attend to.
+    """
 
     def __init__(self, allowed: Tensor) -> None:
-        self.allowed = allowed  # (keys, 1, rows) bool
-        self.blocked_share = 1 - allowed.sum(0, dtype=torch.float32) / max(1, len(allowed))  # (1, rows)
+        self.allowed = allowed
+        self.blocked_share = 1 - allowed.sum(0, dtype=torch.float32) / max(1, len(allowed))
         self._pooled: Tensor | None = None
 
     @classmethod
     def of(cls, allowed: Tensor) -> AllowedRows | None:
-        """None where everything is allowed."""
+        """Return None where everything is allowed."""
         return None if bool(allowed.all()) else cls(allowed)
 
     def pooled(self, width: int) -> Tensor:
-        """Which bins of so many keys have an allowed cell, (bins, 1, rows) uint8."""
+        """Return which bins of so many keys have an allowed cell, (bins, 1, rows) uint8."""
         if self._pooled is None:
             self._pooled = pool_first(self.allowed.to(torch.uint8), width, torch.amax)
         return self._pooled
 
 
 class MetricMeans:
-    """The metrics of some heads, as rows of them come in."""
+    """Means of the metrics of some heads, as rows come in."""
 
     def __init__(self, heads: int) -> None:
         self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64)
         self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64)
 
     def add(self, names: Sequence[str], rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take in rows of all heads, some heads after the others: values, (metrics, heads, rows), and which count."""
+        """Add rows of all heads.
+
+        Args:
+            names: of the metrics.
+            rows: of some heads after others, values and which of them count, (metrics, heads, rows) both.
+        """
         at = [NAMES.index(name) for name in names]
         counts = torch.cat([counted for _, counted in rows], 1)
         found = torch.cat([values for values, _ in rows], 1).where(counts, 0)
@@ -151,11 +173,11 @@ class MetricMeans:
 
     @property
     def values(self) -> Tensor:
-        """(metrics, heads) float64; NaN where nothing counted."""
+        """The means, (metrics, heads) float64; NaN where nothing counted."""
         return self._sums / self._counts
 
     def records(self, rows: int) -> list[Metrics]:
-        """The metrics of each head."""
+        """Return the metrics of each head; `rows` is how many queries they are of."""
         found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
         heads = (
             {name: value if there else None for name, value, there in zip(NAMES, *head, strict=True)}
@@ -165,43 +187,68 @@ class MetricMeans:
 
 
 class WeightRows(NamedTuple):
-    """All weights of some queries of some heads."""
+    """All weights of some queries of some heads.
 
-    e: Tensor  # (keys, heads, rows), the weights times `total`; 0 where blocked
-    total: Tensor  # (heads, rows); 0 of a query that may attend to nothing
-    entropy: Tensor  # (heads, rows), bits
-    reach: AllowedRows | None  # None if all is allowed
-    scratch: Tensor  # as `e`: room, to be overwritten
+    e: (keys, heads, rows), the weights times `total`; 0 where blocked.
+    total: (heads, rows); 0 of a query that may attend to nothing.
+    entropy: (heads, rows), bits.
+    allowed: which cells are allowed; None if all are.
+    scratch: memory of the shape of `e`, to be overwritten.
+    """
+
+    e: Tensor
+    total: Tensor
+    entropy: Tensor
+    allowed: AllowedRows | None
+    scratch: Tensor
 
 
 class RealKeys:
-    """The keys that the first or the last of the queries may attend to, (keys,) bool, and the outermost of them."""
+    """The keys that are not padding: those that the first or the last query may attend to.
 
-    def __init__(self, reached: Tensor) -> None:
-        self.reached = reached
-        places = reached.nonzero()[:, 0]
-        self.first, self.last = (int(places[0]), int(places[-1])) if len(places) else (0, len(reached) - 1)
+    Args:
+        allowed: (keys,) bool, which they are.
+
+    Attributes:
+        allowed: as given.
+        first: the first of them.
+        last: the last of them.
+    """
+
+    def __init__(self, allowed: Tensor) -> None:
+        self.allowed = allowed
+        keys = allowed.nonzero()[:, 0]
+        self.first, self.last = (int(keys[0]), int(keys[-1])) if len(keys) else (0, len(allowed) - 1)
 
 
-def measure(marks: MetricIndex, rows: WeightRows, seen: RealKeys) -> tuple[Tensor, Tensor]:
-    """Of rows of some heads the metrics that `marks` names, (metrics, heads, rows), and which of them count."""
-    e, total, entropy, reach, scratch = rows
-    there = total != 0  # NaN is, and so is seen
-    if marks.own is not None and reach is not None:
-        there = there & (reach.allowed[marks.own, 0, marks.row] | seen.reached[marks.own])
-    weights = [e[seen.first], e[seen.last]]
+def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tensor, Tensor]:
+    """Compute metrics of rows of some heads.
+
+    Args:
+        index: which keys they count.
+        rows: the weights.
+        real: the keys that are not padding.
+
+    Returns:
+        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`.
+    """
+    e, total, entropy, allowed, scratch = rows
+    there = total != 0  # true of NaN, which therefore shows
+    if index.own is not None and allowed is not None:
+        there = there & (allowed.allowed[index.own, 0, index.row] | real.allowed[index.own])
+    weights = [e[real.first], e[real.last]]
     counted = [there, there]
-    if marks.own is not None and marks.distance is not None:
-        weights += [e[marks.own, :, marks.row].mT, e[marks.before, :, marks.row].mT]
-        weights.append(torch.mul(e, marks.distance[:, : e.shape[1]], out=scratch).sum(0))
-        counted += [there, there & (marks.own > 0), there]
-    for keys, at in marks.alike.values():
+    if index.own is not None and index.distance is not None:
+        weights += [e[index.own, :, index.row].mT, e[index.before, :, index.row].mT]
+        weights.append(torch.mul(e, index.distance[:, : e.shape[1]], out=scratch).sum(0))
+        counted += [there, there & (index.own > 0), there]
+    for keys, at in index.alike.values():
         on = e.new_zeros(total.mT.shape).index_add_(0, at, e[keys, :, at])  # (rows, heads)
-        open_pairs = e.new_ones(len(keys)) if reach is None else reach.allowed[keys, 0, at].to(e.dtype)
+        open_pairs = e.new_ones(len(keys)) if allowed is None else allowed.allowed[keys, 0, at].to(e.dtype)
         reached = e.new_zeros(len(on)).index_add_(0, at, open_pairs) > 0
         weights.append(on.mT)
         counted.append(there & reached)
-    blocked = total.new_zeros(()) if reach is None else reach.blocked_share.to(total.dtype)
+    blocked = total.new_zeros(()) if allowed is None else allowed.blocked_share.to(total.dtype)
     values = torch.stack(weights).div_(total.where(there, 1))
     values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape)])])
     return values, torch.stack([*counted, there, torch.ones_like(there)])

@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact, full
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import allowed_cells, values
 from .._rules.rules import whole
 from .._utils.indexing import Block, cuts
 
-ROWS = 256  # queries that are looked at, at most
-ROOM = 1 << 22  # cells of their rows together, beyond which there are fewer
-FEWEST = 16
-AT_ONCE = 1 << 22  # cells of the rows that are held together
-CLOSE = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
+MAX_ROWS = 256  # queries that are compared
+MAX_CELLS = 1 << 22  # cells of their rows together, beyond which there are fewer
+MIN_ROWS = 16
+CELLS_AT_ONCE = 1 << 22  # cells of the rows that are held together
+TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,18 @@ class Parity:
     equal: bool
 
 
-def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
-    """The output beside that of `F.scaled_dot_product_attention` on the tensors as they are; of at most 256 queries.
+def parity(head: Head) -> Parity | None:
+    """Compare the output with that of `F.scaled_dot_product_attention` on the tensors as they are.
 
-    None where torch has nothing to compare with: see `why_not`.
+    At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`.
     """
-    if why_not(att) or att.q is None or att.k is None or att.v is None:
+    att, q, k, v = head.att, head.q, head.k, head.v
+    if why_not(att) or q is None or k is None or v is None:
         return None
-    batch, head = att.find(batch, head)
     with exact(att.device):
-        q, k, v = att.q[batch, head], att.k[batch, att.group(head)], att.v[batch, att.group(head)]
         worst, size, count = 0.0, 0.0, 0
-        for rows in looked_at(att):
-            cells = Block(batch, head, rows, range(att.shape.K))
+        for rows in sampled_rows(att):
+            cells = head.block(rows)
             allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
             added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
             for bias in att.rules.biases:
@@ -60,17 +59,17 @@ def parity(att: AttentionBase, batch: int, head: int) -> Parity | None:
                     q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
                     scale=att.scale,
                 )[0, 0]  # fmt: skip
-            ours = weights_of(att, cells) @ values(att, batch, head, cells.keys)
+            ours = weights_of(att, cells) @ values(head, cells.keys)
             gap = (ours - theirs.to(ours.dtype)).abs()
             gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
             worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
     if not isfinite(worst) or count == 0:
         return None
-    return Parity(worst, count, worst <= CLOSE.get(att.dtype, 1e-4) * max(size, 1e-30))
+    return Parity(worst, count, worst <= TOLERANCES.get(att.dtype, 1e-4) * max(size, 1e-30))
 
 
 def why_not(att: AttentionBase) -> str:
-    """Why torch's attention has nothing to compare with, "" if it has."""
+    """Return why torch's attention has nothing to compare with, "" if it has."""
     if att.q is None or att.k is None:
         return f"only {att.source.gives} were given: torch SDPA starts from q and k"
     if att.v is None:
@@ -92,49 +91,54 @@ class Change:
     queries: int
 
 
-def change(before: AttentionBase, after: AttentionBase, batch: int, head: int) -> Change:
-    """The largest difference between two attentions of one shape, in one head; of at most 256 queries."""
-    batch, head = before.find(batch, head)
+def change(head: Head, changed: AttentionBase) -> Change:
+    """Return the largest difference between a head and that of another attention, of at most 256 queries.
+
+    Args:
+        head: of one attention.
+        changed: another attention, of the same shape.
+    """
+    before, after = head.att, changed
     weights, output, count = 0.0, 0.0, 0
     with exact(before.device):
-        for rows in looked_at(before):
-            cells = Block(batch, head, rows, range(before.shape.K))
+        for rows in sampled_rows(before):
+            cells = head.block(rows)
             one, other = weights_of(before, cells), weights_of(after, cells)
             weights = _largest(weights, one - other)
             count += len(rows)
             if before.v is not None and after.v is not None:
-                outputs = [row @ values(att, batch, head, cells.keys) for att, row in ((before, one), (after, other))]
+                outputs = [
+                    row @ values(head._replace(att=att), cells.keys) for att, row in ((before, one), (after, other))
+                ]
                 output = _largest(output, outputs[0] - outputs[1])
     return Change(weights, None if before.v is None else output, count)
 
 
-def deviation(
-    att: AttentionBase, before: AttentionBase | None, same: Parity | None, batch: int, head: int
-) -> dict[str, Any]:
-    """How far torch's own output is, or why that is not known, and how far what was `before`; as JSON can hold it."""
-    why = "" if same is not None else why_not(att) or "the output holds NaN: there is nothing to compare"
+def deviation(head: Head, before: AttentionBase | None, same: Parity | None) -> dict[str, Any]:
+    """Return how far torch's own output is, or why that is not known, and how far what was `before`, as JSON."""
+    why = "" if same is not None else why_not(head.att) or "the output holds NaN: there is nothing to compare"
     torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
-    original = None if before is None else asdict(change(before, att, batch, head))
+    original = None if before is None else asdict(change(head._replace(att=before), head.att))
     if original is not None:
         original = {name: number if isfinite(number or 0) else None for name, number in original.items()}
     return {"torch": {**torch_own, "why": why}, "original": original}
 
 
 def _largest(so_far: float, x: Tensor) -> float:
-    """NaN stays NaN."""
+    """Return the larger of a number and the largest |x|; NaN stays NaN."""
     return float(torch.maximum(x.abs().amax() if x.numel() else x.new_zeros(()), x.new_tensor(so_far)))
 
 
 def weights_of(att: AttentionBase, cells: Block) -> Tensor:
-    """The weights of some queries over all keys."""
+    """Return the weights of some queries over all keys, (queries, K)."""
     if att.source.gives == "weights":
         return exact_block(att, cells, "weights", None)
     return whole_rows(att, cells, "weights")
 
 
-def looked_at(att: AttentionBase) -> list[range]:
-    """Queries to look at: all, or evenly spread ones up to the last; in runs whose rows are at most 4,194,304 cells."""
+def sampled_rows(att: AttentionBase) -> list[range]:
+    """Return the queries to compare: all, or evenly spread ones up to the last, in runs of at most 2²² cells."""
     Q, K = att.shape.Q, max(att.shape.K, 1)
-    step = max(1, -(-Q // max(FEWEST, min(ROWS, ROOM // K))))
+    step = max(1, -(-Q // max(MIN_ROWS, min(MAX_ROWS, MAX_CELLS // K))))
     rows = range((Q - 1) % step, Q, step)
-    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, AT_ONCE // K))]
+    return [rows[at.start : at.stop] for at in cuts(range(len(rows)), 1, max(1, CELLS_AT_ONCE // K))]

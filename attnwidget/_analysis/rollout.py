@@ -8,20 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.combined_heads import HOW
+from .._engine.base import AttentionBase
+from .._engine.combined_heads import HOW, combined
+from .._engine.matmul import exact
+from .._engine.softmax import exact_block
 from .._utils.indexing import as_index
 from .._utils.validation import as_number
-from ..attention import Attention
 
-MOST = 4096  # tokens: the product is dense, and its time grows with n³
+MAX_TOKENS = 4096  # tokens: the product is dense, and its time grows with n³
 
 
-def rollout(layers: Sequence[Attention], names: Sequence[str], batch: int, heads: Any, residual: float) -> Attention:
-    """The layers' weights multiplied: see `AttentionStack.rollout`."""
+def rollout(layers: Sequence[AttentionBase], names: Sequence[str], batch: int, heads: Any, residual: float) -> Tensor:
+    """Multiply the weights of all layers: see `AttentionStack.rollout`.
+
+    Returns:
+        (n, n) for n tokens; each row sums to 1.
+    """
     residual = as_number(residual, "residual")
     if not 0 <= residual <= 1:
         raise ValueError(f"residual is {residual:g}: give the share of the residual connection, 0 to 1, such as 0.5")
-    n = _length(layers, names)
+    _check_lengths(layers, names)
     found: Tensor | None = None
     for name, att in zip(names, layers, strict=True):
         try:
@@ -30,11 +36,11 @@ def rollout(layers: Sequence[Attention], names: Sequence[str], batch: int, heads
             raise type(error)(f"{name}: {error}") from error
         found = A if found is None else A.to(found) @ found  # the first layer is nearest to the tokens
     assert found is not None
-    return Attention.from_weights(found.view(1, 1, n, n))
+    return found
 
 
-def _length(layers: Sequence[Attention], names: Sequence[str]) -> int:
-    """The tokens that all layers have."""
+def _check_lengths(layers: Sequence[AttentionBase], names: Sequence[str]) -> None:
+    """Raise ValueError unless all layers have the same tokens as queries and keys, and not too many."""
     n = layers[0].shape.Q
     for name, att in zip(names, layers, strict=True):
         Q, K = att.shape.Q, att.shape.K
@@ -48,24 +54,24 @@ def _length(layers: Sequence[Attention], names: Sequence[str]) -> int:
                 f"{name} has {Q:,} tokens but {names[0]} has {n:,}: give a stack of layers of one length, "
                 "such as a slice"
             )
-    if n > MOST:
+    if n > MAX_TOKENS:
         raise ValueError(
-            f"there are {n:,} tokens, and rollout multiplies whole matrices: give at most {MOST:,}, such as a part of "
-            "the text"
+            f"there are {n:,} tokens, and rollout multiplies whole matrices: give at most {MAX_TOKENS:,}, such as "
+            "a part of the text"
         )
-    return n
 
 
-def _mixed(att: Attention, batch: int, heads: Any, residual: float) -> Tensor:
-    """What a layer and the residual connection around it pass on, (n, n); each row sums to 1."""
-    one = att.combine(heads=None, how=heads) if isinstance(heads, str) and heads in HOW else _listed(att, heads)
-    W = one.block(batch=batch)
+def _mixed(att: AttentionBase, batch: int, heads: Any, residual: float) -> Tensor:
+    """Return what a layer and the residual connection around it pass on, (n, n); each row sums to 1."""
+    one = combined(att, None, heads) if isinstance(heads, str) and heads in HOW else _listed(att, heads)
+    with exact(one.device):
+        W = exact_block(one, one.head(batch, 0).block(range(one.shape.Q)), "weights", None)
     W = W / W.sum(1, keepdim=True).masked_fill(W.sum(1, keepdim=True) == 0, 1)
     A = residual * torch.eye(len(W), dtype=W.dtype, device=W.device) + (1 - residual) * W
     return A / A.sum(1, keepdim=True).masked_fill(A.sum(1, keepdim=True) == 0, 1)
 
 
-def _listed(att: Attention, heads: Any) -> Attention:
+def _listed(att: AttentionBase, heads: Any) -> AttentionBase:
     if isinstance(heads, str) or heads is None:
         raise ValueError(f'heads is {heads!r}: give "mean", "max", or a list of heads to take the mean of')
-    return att.combine(heads, "mean")
+    return combined(att, heads, "mean")

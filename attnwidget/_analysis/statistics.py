@@ -1,4 +1,4 @@
-"""What a row comes down to, its strongest keys, and what a head does: statistics of its numbers. Streamed, O(Q + K)."""
+"""Statistics of a head, of its rows, and their strongest keys. Streamed: memory is O(Q + K)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from math import inf, log, nan
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exp_
-from .._engine.softmax import Softmax, pair
+from .._engine.softmax import Softmax, head_logsumexp
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
-from .._utils.indexing import Block, as_index, cuts
+from .._utils.indexing import as_index, cuts
 from .._utils.validation import as_size
 
 SATURATED = 0.99  # a peak from here on
@@ -59,17 +59,17 @@ class Statistics:
     uniform_rows: int
 
 
-def statistics(att: AttentionBase, batch: int, head: int) -> Statistics:
-    """The statistics of one head: see `Attention.statistics`."""
-    batch, head = att.find(batch, head)
+def statistics(head: Head) -> Statistics:
+    """Return the statistics of a head: see `Attention.statistics`."""
+    att = head.att
     with exact(att.device):
-        entropy, peak, squares, total, allowed = _rows(att, batch, head)
+        entropy, peak, squares, total, allowed = _rows(head)
         several = allowed > 1
-        scores = _scores_variance(att, batch, head) if "scores" in att.stages else None
+        scores = _scores_variance(head) if "scores" in att.stages else None
         return Statistics(
-            q_variance=_variance(att.q, batch, head),
-            k_variance=_variance(att.k, batch, att.group(head)),
-            v_variance=_variance(att.v, batch, att.group(head)),
+            q_variance=_variance(head.q),
+            k_variance=_variance(head.k),
+            v_variance=_variance(head.v),
             scores_variance=scores,
             scaled_variance=None if scores is None else scores * att.scale**2,
             theory=att.shape.D,
@@ -84,15 +84,16 @@ def statistics(att: AttentionBase, batch: int, head: int) -> Statistics:
         )
 
 
-def _rows(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
+def _rows(head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
+    att = head.att
     stage = streamed(att, "weights")
-    known = pair(att, batch, head) if stage == "masked" else None
+    known = head_logsumexp(head) if stage == "masked" else None
     entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
     keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
-        for keys, S, allowed in blocks(att, batch, head, rows, stage):
+        for keys, S, allowed in blocks(head, rows, stage):
             log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
             p = S if known is None else exp_(log_p.clone())
             entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
@@ -106,19 +107,19 @@ def _rows(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, Tensor, Te
     return entropy / log(2), peak, squares, total, keys_allowed
 
 
-def _variance(x: Tensor | None, batch: int, head: int) -> float | None:
+def _variance(x: Tensor | None) -> float | None:
     if x is None:
         return None
     found = (0, 0.0, 0.0)
-    for piece in x[batch, head].split(KEYS):
+    for piece in x.split(KEYS):
         found = _merged(found, piece)
     return _of_sample(found[0], found[2])
 
 
-def _scores_variance(att: AttentionBase, batch: int, head: int) -> float:
-    found = (0, 0.0, 0.0)
+def _scores_variance(head: Head) -> float:
+    att, found = head.att, (0, 0.0, 0.0)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        row = Block(batch, head, rows, range(att.shape.K))
+        row = head.block(rows)
         for keys in att.rules.pieces(row, 1, KEYS):
             cells = row._replace(keys=keys)
             allowed = allowed_cells(att, cells)
@@ -130,7 +131,7 @@ def _scores_variance(att: AttentionBase, batch: int, head: int) -> float:
 
 
 def _merged(one: tuple[int, float, float], x: Tensor) -> tuple[int, float, float]:
-    """Count, mean and Σ (x − mean)² with more numbers (Chan, Golub & LeVeque 1983): no difference of large sums."""
+    """Add numbers to count, mean and Σ (x − mean)² (Chan, Golub & LeVeque 1983), without differences of large sums."""
     count, mean, spread = one
     variance, here = (float(part) for part in torch.var_mean(x.double(), correction=0))
     both, apart = count + x.numel(), here - mean
@@ -142,30 +143,30 @@ def _of_sample(count: int, spread: float) -> float:
     return spread / (count - 1) if count > 1 else nan
 
 
-def top_keys(att: AttentionBase, query: int, count: int, batch: int, head: int) -> tuple[Tensor, Tensor]:
-    """The strongest keys of one query and their weights: see `Attention.top_keys`."""
+def top_keys(head: Head, query: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the strongest keys of one query and their weights: see `Attention.top_keys`."""
     count = as_size(count, "count")
-    batch, head = att.find(batch, head)
-    query = as_index(query, att.shape.Q, "query", "queries")
-    with exact(att.device):
-        row, allowed, known = _row(att, batch, head, range(query, query + 1))
+    query = as_index(query, head.att.shape.Q, "query", "queries")
+    with exact(head.att.device):
+        row, allowed, known = _row(head, range(query, query + 1))
         least = row.masked_fill(~allowed, -inf).topk(min(count, len(row))).values[-1]
         keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count where some are equal
         keys = keys[row[keys].sort(descending=True, stable=True).indices[:count]]
         return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
 
 
-def _row(att: AttentionBase, batch: int, head: int, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
-    """What the weights of a query rank by, (K,), which keys are allowed, (K,), and its log-normalizer, if needed."""
+def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
+    """Return what the weights of a query rank by (K,), its allowed keys (K,), and its log-normalizer, if needed."""
+    att = head.att
     row = new(att, att.shape.K).fill_(-inf)
-    permitted = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
+    may_attend = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
     softmax, stage = Softmax(att, 1), streamed(att, "weights")
-    for keys, S, allowed in blocks(att, batch, head, queries, stage):
+    for keys, S, allowed in blocks(head, queries, stage):
         at = slice(keys.start, keys.stop)
         row[at] = S[:, 0]
-        permitted[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
+        may_attend[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
         if stage == "masked":
             softmax.add(S, S.amax(0))
         elif att.rules.rules:  # weights of words, of which some may be blocked
-            permitted[at] = whole(att.rules.allowed(Block(batch, head, queries, keys)), queries, keys, att.device)[0]
-    return row, permitted, softmax.pair() if stage == "masked" else None
+            may_attend[at] = whole(att.rules.allowed(head.block(queries, keys)), queries, keys, att.device)[0]
+    return row, may_attend, softmax.logsumexp() if stage == "masked" else None

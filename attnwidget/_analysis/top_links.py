@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact, exp_
 from .._engine.softmax import normalizers, online
 from .._engine.stages import QUERIES, blocks, new, streamed
@@ -31,44 +31,45 @@ class Links(NamedTuple):
     weights: Tensor
 
 
-def strongest(att: AttentionBase, batch: int, head: int, *, count: int = 3, side: str = "query") -> Links:
-    """The strongest links of every query (side "query") or of every key (side "key"), exact.
+def strongest(head: Head, *, count: int = 3, side: str = "query") -> Links:
+    """Return the strongest links of every query (side "query") or of every key (side "key"), exact.
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
-    >>> strongest(att, 0, 0, count=1).partners.flatten()
+    >>> strongest(att.head(0, 0), count=1).partners.flatten()
     tensor([0, 1, 2, 3])
     """
-    batch, head = att.find(batch, head)
-    with exact(att.device):
-        return _of_queries(att, batch, head, count) if side == "query" else _of_keys(att, batch, head, count)
+    with exact(head.att.device):
+        return _of_queries(head, count) if side == "query" else _of_keys(head, count)
 
 
-def _of_queries(att: AttentionBase, batch: int, head: int, count: int) -> Links:
+def _of_queries(head: Head, count: int) -> Links:
+    att = head.att
     count = min(count, att.shape.K)
     stage = streamed(att, "weights")
-    kind = online(att, batch, head, range(att.shape.Q))
+    kind = online(head, range(att.shape.Q))
     partners, weights = [], []
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         best = _none(att, count, len(rows))  # (count, queries)
         softmax = kind(att, len(rows))
-        for keys, S, _ in blocks(att, batch, head, rows, stage):
+        for keys, S, _ in blocks(head, rows, stage):
             best = _merge(best, _top(S, keys.start, count), count)
             if stage == "masked":
                 softmax.add(S, S.amax(0))
-        found = exp_(softmax.pair().log_weights(best.weights)) if stage == "masked" else best.weights
+        found = exp_(softmax.logsumexp().log_weights(best.weights)) if stage == "masked" else best.weights
         partners.append(best.partners.mT)
         weights.append(found.mT)
     return _finite(torch.cat(partners), torch.cat(weights))
 
 
-def _of_keys(att: AttentionBase, batch: int, head: int, count: int) -> Links:
+def _of_keys(head: Head, count: int) -> Links:
+    att = head.att
     count = min(count, att.shape.Q)
     stage = streamed(att, "weights")
     best = _none(att, count, att.shape.K)  # (count, keys), of weights
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        pair = normalizers(att, batch, head, rows) if stage == "masked" else None
-        for keys, S, _ in blocks(att, batch, head, rows, stage):
+        pair = normalizers(head, rows) if stage == "masked" else None
+        for keys, S, _ in blocks(head, rows, stage):
             weights = S if pair is None else exp_(pair.log_weights(S))
             at = slice(keys.start, keys.stop)
             held = Links(best.partners[:, at], best.weights[:, at])
@@ -82,7 +83,7 @@ def _none(att: AttentionBase, count: int, width: int) -> Links:
 
 
 def _top(values: Tensor, first: int, count: int) -> Links:
-    """The greatest along the first axis, whose positions begin at `first`."""
+    """Return the greatest along the first axis, whose positions begin at `first`."""
     top, places = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).topk(min(count, len(values)), dim=0)
     return Links(places + first, top)
 
@@ -95,5 +96,5 @@ def _merge(one: Links, other: Links, count: int) -> Links:
 
 
 def _finite(partners: Tensor, weights: Tensor) -> Links:
-    """Weight 0 where there is no such link, or where it is NaN."""
+    """Return links with weight 0 where there is none, or where it is NaN."""
     return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))

@@ -1,1 +1,22 @@
-"""Attention calls of a torch model, recorded while its fused kernels stay on."""
+"""Attention calls of a torch model, recorded while its fused kernels stay on.
+
+How a call is seen. transformers looks up its attention function for each call in `AttentionInterface`, which is wrapped
+while a capture is open and hands on the module (`transformers`). Other calls of torch's functions are seen by a
+`TorchFunctionMode`, entered only if some class of the model may call torch by itself; it finds the module in the frames
+of the stack (`hooks`, `recorder`). No module is changed: the model gets one pair of hooks, for where its forward passes
+begin and end. What a reported call calls in turn is not reported again.
+
+How a call is kept. It is read as an `ObservedCall`, whose tensors are still the model's; `RecordMatcher` finds its
+`Record`: of the same name, and if k begins (or, where a window has cut it, ends) with the kept keys, the new rows are
+appended (`matching`, `records`). Masks are kept as `Spans` where every row is a run of keys, so that decoding is linear
+too. Tokens that were tried and rejected leave the record as they leave the cache; what a backward pass computes again
+is not recorded.
+
+Where a model writes attention out, the same mode traces it: `ScoreTracer` knows which living tensors are scores of
+which q and k, and what was done to them (a scale, a softcap, masks, biases), and which are their softmax; where those
+meet v, a call is complete. Any other step ends the trace: then nothing is recorded, and a softmax without a trace is
+reported in `Capture.skipped` (`eager`).
+
+How a record is verified. Three rows of each output are kept, and computed again from the record when the block ends; a
+record that does not give them is removed and reported (`verification`).
+"""

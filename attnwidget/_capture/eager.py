@@ -1,7 +1,7 @@
-"""Attention that a model writes out itself: followed from the product of q and k to its softmax, and on to v.
+"""Attention that a model writes out itself, traced from the product of q and k to its softmax, and on to v.
 
-What is done to the scores on the way is told as a scale, a softcap, a mask or a bias. Of what cannot be told so,
-nothing is heard, and what is told wrongly shows in the output (`verification.py`).
+Operations on the scores in between are read as a scale, a softcap, a mask or a bias. Where one of them cannot be read
+so, no call is reported; where one is read wrongly, the output contradicts the record (`verification.py`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .._utils.validation import FLOATS
 from .records import ObservedCall, Unreadable
 
-BLOCKS = -9e3  # what models add to a score that is not to count: -10,000 and below
-GIVEN = (
+BLOCKING = -9e3  # models add -10,000 or less to a score to block it
+USE_RETURNED_WEIGHTS = (
     "call it with output_attentions=True, if it has that, and give output.attentions to AttentionWidget.from_weights"
 )
-OTHER = f"its softmax is not of a product of q and k with a scale, a mask and a bias (it may be sparse): {GIVEN}"
-IN_BLOCKS = f"its queries and keys are taken in blocks, which are no places in the text: {GIVEN}"
-CHANGED = f"its weights are multiplied by something before they meet v: {GIVEN}"
+UNTRACED_SOFTMAX = (
+    "its softmax is not of a product of q and k with a scale, a mask and a bias (it may be sparse): "
+    f"{USE_RETURNED_WEIGHTS}"
+)
+BLOCKED_QUERIES = f"its queries and keys are taken in blocks, which are no places in the text: {USE_RETURNED_WEIGHTS}"
+CHANGED_WEIGHTS = f"its weights are multiplied by something before they meet v: {USE_RETURNED_WEIGHTS}"
 Sizes = tuple[int, ...]
-Tell = Callable[
-    [Callable[[], ObservedCall], Tensor, Sizes], None
-]  # a call, its output, and as what shape it is to be read
+ReportCall = Callable[[Callable[[], ObservedCall], Tensor, Sizes], None]  # reader of a call, output, output's shape
 
 
 @dataclass(frozen=True)
 class AddedTensor:
-    """A tensor that came to the scores when they had these sizes."""
+    """A tensor that was added to the scores, or masked or multiplied them, when they had these sizes."""
 
     tensor: Tensor
     sizes: Sizes
@@ -45,23 +46,23 @@ class AddedTensor:
 
 @dataclass(frozen=True)
 class TracedScores:
-    """A tensor that came from q and k."""
+    """A tensor of scores: their q and k, and what was done to the product."""
 
     q: Tensor  # (…, Q, D)
     k: Tensor  # (…, K, D)
     dtype: torch.dtype  # of their product
     sizes: Sizes
-    four: Sizes | None = None  # the sizes (B, H, Q, K) that it has had
+    four_axes: Sizes | None = None  # the sizes (B, H, Q, K), if it has had four axes
     scale: float = 1.0
     softcap: float | None = None
     added: tuple[AddedTensor, ...] = ()
-    blocked: tuple[AddedTensor, ...] = ()  # True where a key is not to count
-    kept: tuple[AddedTensor, ...] = ()  # 0 where a key is not to count: factors
+    blocked: tuple[AddedTensor, ...] = ()  # True where a key is blocked
+    factors: tuple[AddedTensor, ...] = ()  # 0 where a key is blocked, else 1
 
 
 @dataclass(frozen=True)
 class TracedWeights:
-    """A tensor that came of a softmax of scores."""
+    """A tensor of weights: a softmax of scores."""
 
     scores: TracedScores
     sizes: Sizes
@@ -69,16 +70,24 @@ class TracedWeights:
 
 
 class ScoreTracer:
-    """Which of a model's tensors are scores or weights, as long as they live."""
+    """Knows which of a model's living tensors are scores or weights, and reports a call where weights meet v.
 
-    def __init__(self, tell: Tell, miss: Callable[[str], None], heads: Callable[[], int | None]) -> None:
-        self._tell, self._miss, self._heads = tell, miss, heads
-        self._known: Any = WeakIdKeyDictionary()
+    Args:
+        report_call: called with what reads the call, its output, and the shape to read the output in.
+        report_unreadable: called with the reason where a softmax may be attention, but cannot be read.
+        head_count: returns how many heads the calling module says it has.
+    """
 
-    def follow(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """One call of a function of torch."""
+    def __init__(
+        self, report_call: ReportCall, report_unreadable: Callable[[str], None], head_count: Callable[[], int | None]
+    ) -> None:
+        self._report_call, self._report_unreadable, self._head_count = report_call, report_unreadable, head_count
+        self._traced: Any = WeakIdKeyDictionary()
+
+    def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of one call of a function of torch, and of its result."""
         step = STEPS.get(func)
-        if step is None or not (self._known or step in STARTS):
+        if step is None or not (self._traced or step in STARTS):
             return
         if isinstance(result, Tensor) and args:
             try:
@@ -86,19 +95,20 @@ class ScoreTracer:
             except (TypeError, ValueError, RuntimeError):  # called in a way that is not known here: the model goes on
                 found = None
             if found is not None:
-                self._known[result] = found
-            elif self._known:
-                self._known.pop(result, None)  # changed in place to what it is not any more
+                self._traced[result] = found
+            elif self._traced:
+                self._traced.pop(result, None)  # a result in place: the tensor is no longer what it was
 
     def of(self, x: Any) -> TracedScores | TracedWeights | None:
-        return self._known.get(x) if isinstance(x, Tensor) and self._known else None
+        """Return what is known of a tensor; None if it is neither scores nor weights."""
+        return self._traced.get(x) if isinstance(x, Tensor) and self._traced else None
 
-    # Products.
+    # Steps: what a function of torch makes of its arguments, as scores or weights; None if neither. First products.
 
     def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> TracedScores | None:
         known = self.of(x)
         if isinstance(known, TracedWeights):
-            self._finish(known, other, result)
+            self._meet_values(known, other, result)
             return None
         if x.ndim != other.ndim or x.ndim < 2 or isinstance(other, torch.nn.Parameter) or result.dtype not in FLOATS:
             return None
@@ -117,15 +127,15 @@ class ScoreTracer:
         if len(parts) != 2 or len(given) != 2 or parts[0].count(",") != 1:
             return None
         one, two = parts[0].split(",")
-        one, two, out = _spelled(one, two, parts[1], given)
+        one, two, out = _without_dots(one, two, parts[1], given)
         for (x, names), (y, others) in itertools.permutations(zip(given, (one, two), strict=True)):
             known = self.of(x)
             if isinstance(known, TracedWeights):
-                self._values_by_name(known, names, y, others, result, out)
+                self._einsum_with_values(known, names, y, others, result, out)
                 return None
-        return _product_by_name(result, out, (one, given[0]), (two, given[1]))
+        return _einsum_scores(result, out, (one, given[0]), (two, given[1]))
 
-    def _values_by_name(
+    def _einsum_with_values(
         self, known: TracedWeights, names: str, v: Tensor, others: str, result: Tensor, out: str
     ) -> None:
         batch, query, key = names[:-2], names[-2], names[-1]
@@ -137,16 +147,16 @@ class ScoreTracer:
         there = [n for n in batch if n in others]
         v = v.permute([others.index(n) for n in (*there, key, *size)])
         v = v.reshape([known.sizes[i] if n in others else 1 for i, n in enumerate(batch)] + list(v.shape[-2:]))
-        self._finish(known, v, result.permute([out.index(n) for n in (*batch, query, *size)]))
+        self._meet_values(known, v, result.permute([out.index(n) for n in (*batch, query, *size)]))
 
-    # What is done to scores and to weights.
+    # Then operations on scores and on weights.
 
-    def same(self, result: Tensor, x: Any, *_: Any, **__: Any) -> TracedScores | TracedWeights | None:
-        """Other sizes or another type, the same rows."""
+    def reshape(self, result: Tensor, x: Any, *_: Any, **__: Any) -> TracedScores | TracedWeights | None:
+        """Follow a change of sizes or of type that keeps the rows."""
         known = self.of(x)
         if known is None or tuple(result.shape[-2:]) != known.sizes[-2:] or result.numel() != math.prod(known.sizes):
             return None
-        return _sized(known, tuple(result.shape))
+        return _with_sizes(known, tuple(result.shape))
 
     def dropout(
         self, result: Tensor, x: Any, p: float = 0.5, training: bool = True, *_: Any, **named: Any
@@ -156,49 +166,49 @@ class ScoreTracer:
             return replace(known, dropout=known.dropout or bool(named.get("training", training) and p))
         return None if training and p else known
 
-    def mul(self, result: Tensor, x: Any, by: Any, **_: Any) -> TracedScores | None:
+    def mul(self, result: Tensor, x: Any, factor: Any, **_: Any) -> TracedScores | None:
         if self.of(x) is None:
-            x, by = by, x
+            x, factor = factor, x
         known = self.of(x)
         if isinstance(known, TracedWeights):
-            self._miss(CHANGED)
+            self._report_unreadable(CHANGED_WEIGHTS)
         if not isinstance(known, TracedScores):
             return None
-        number = _number(by)
+        number = _number(factor)
         if number is not None:
-            return _times(known, number)
-        if tuple(result.shape) != known.sizes or not isinstance(by, Tensor):
+            return _scaled(known, number)
+        if tuple(result.shape) != known.sizes or not isinstance(factor, Tensor):
             return None
-        if by.shape[-1] == 1 and not (known.added or known.blocked or known.kept or known.softcap):
+        if factor.shape[-1] == 1 and not (known.added or known.blocked or known.factors or known.softcap):
             with torch.no_grad():  # a scale for each head, or for each query
-                return replace(known, q=known.q * by)
-        return replace(known, kept=(*known.kept, AddedTensor(by, known.sizes)))
+                return replace(known, q=known.q * factor)
+        return replace(known, factors=(*known.factors, AddedTensor(factor, known.sizes)))
 
-    def div(self, result: Tensor, x: Any, by: Any, **named: Any) -> TracedScores | None:
-        known, number = self.of(x), _number(by)
+    def div(self, result: Tensor, x: Any, divisor: Any, **named: Any) -> TracedScores | None:
+        known, number = self.of(x), _number(divisor)
         if not isinstance(known, TracedScores) or not number or named.get("rounding_mode") is not None:
             return None
-        return _times(known, 1 / number)
+        return _scaled(known, 1 / number)
 
     def add(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> TracedScores | None:
         known = self.of(x)
         if not isinstance(known, TracedScores):
             x, other, known = other, x, self.of(other)
-        return self._plus(known, other, result, float(alpha)) if x is not other else None
+        return self._added(known, other, result, float(alpha)) if x is not other else None
 
     def sub(self, result: Tensor, x: Any, other: Any, *, alpha: float = 1) -> TracedScores | None:
-        return self._plus(self.of(x), other, result, -float(alpha))
+        return self._added(self.of(x), other, result, -float(alpha))
 
-    def _plus(self, known: Any, other: Any, result: Tensor, factor: float) -> TracedScores | None:
+    def _added(self, known: Any, other: Any, result: Tensor, factor: float) -> TracedScores | None:
         if not isinstance(known, TracedScores) or tuple(result.shape) != known.sizes:
             return None
         if not isinstance(other, Tensor) or other.numel() == 1:
-            return known  # the same to all scores: no weight changes
+            return known  # the same number to all scores changes no weight
         return replace(known, added=(*known.added, AddedTensor(other, known.sizes, factor)))
 
     def tanh(self, result: Tensor, x: Any) -> TracedScores | None:
         known = self.of(x)
-        if not isinstance(known, TracedScores) or known.added or known.blocked or known.kept or known.softcap:
+        if not isinstance(known, TracedScores) or known.added or known.blocked or known.factors or known.softcap:
             return None
         return replace(known, softcap=1.0)
 
@@ -206,23 +216,23 @@ class ScoreTracer:
         known, number = self.of(x), _number(value)
         if isinstance(known, TracedWeights):
             return known if number == 0 else None
-        if known is None or number is None or number > BLOCKS or tuple(result.shape) != known.sizes:
+        if known is None or number is None or number > BLOCKING or tuple(result.shape) != known.sizes:
             return None
         return replace(known, blocked=(*known.blocked, AddedTensor(mask, known.sizes)))
 
     def where(self, result: Tensor, condition: Any, x: Any = None, other: Any = None) -> TracedScores | None:
         for one, another, allowed in ((x, other, True), (other, x, False)):
             known, number = self.of(one), _number(another)
-            if isinstance(known, TracedScores) and number is not None and number <= BLOCKS:
+            if isinstance(known, TracedScores) and number is not None and number <= BLOCKING:
                 mask = AddedTensor(~condition if allowed else condition, known.sizes)
                 there = tuple(result.shape) == known.sizes
                 return replace(known, blocked=(*known.blocked, mask)) if there else None
         return None
 
-    def at_least(self, result: Tensor, x: Any, other: Any = None, *_: Any, **named: Any) -> TracedScores | None:
-        """Scores that are kept from −∞."""
+    def clamp(self, result: Tensor, x: Any, other: Any = None, *_: Any, **named: Any) -> TracedScores | None:
+        """Follow a lower limit that only blocked scores can reach."""
         known, number = self.of(x), _number(named.get("min", other))
-        if not isinstance(known, TracedScores) or number is None or number > BLOCKS or named.get("max") is not None:
+        if not isinstance(known, TracedScores) or number is None or number > BLOCKING or named.get("max") is not None:
             return None
         return known
 
@@ -232,33 +242,31 @@ class ScoreTracer:
         if isinstance(known, TracedScores) and last:
             return TracedWeights(known, tuple(result.shape))
         if result.ndim > 2 and result.shape[-1] > 1:
-            self._miss(OTHER)
+            self._report_unreadable(UNTRACED_SOFTMAX)
         return None
 
-    def _finish(self, known: TracedWeights, v: Tensor, result: Tensor) -> None:
-        """Weights have met v: a call is complete."""
-        B, H, Q, K = _four(known.scores)
+    def _meet_values(self, known: TracedWeights, v: Tensor, result: Tensor) -> None:
+        """Report a call, which is complete where weights are multiplied by v."""
+        B, H, Q, K = _four_sizes(known.scores)
         if len(known.scores.sizes) > 4 and Q != K:
-            self._miss(IN_BLOCKS)
+            self._report_unreadable(BLOCKED_QUERIES)
             return
-        if H == 1 and len(known.scores.sizes) == 3 and known.scores.four is None:
-            heads = self._heads() or 1
+        if H == 1 and len(known.scores.sizes) == 3 and known.scores.four_axes is None:
+            heads = self._head_count() or 1
             B, H = (B // heads, heads) if B % heads == 0 else (B, 1)
-        self._tell(lambda: _seen(known, v, (B, H, Q, K)), result, (B, H, Q, v.shape[-1]))
+        self._report_call(lambda: _observed_call(known, v, (B, H, Q, K)), result, (B, H, Q, v.shape[-1]))
 
 
-def _sized(known: TracedScores | TracedWeights, sizes: Sizes) -> TracedScores | TracedWeights:
+def _with_sizes(known: TracedScores | TracedWeights, sizes: Sizes) -> TracedScores | TracedWeights:
     if isinstance(known, TracedWeights):
         return replace(known, sizes=sizes)
-    return replace(known, sizes=sizes, four=sizes if len(sizes) == 4 else known.four)
+    return replace(known, sizes=sizes, four_axes=sizes if len(sizes) == 4 else known.four_axes)
 
 
-def _times(known: TracedScores, by: float) -> TracedScores:
-    added = tuple(replace(one, factor=one.factor * by) for one in known.added)
-    if known.softcap is not None and known.added:
-        return replace(known, scale=known.scale * by, softcap=known.softcap * by, added=added)
-    softcap = None if known.softcap is None else known.softcap * by
-    return replace(known, scale=known.scale * by, softcap=softcap, added=added)
+def _scaled(known: TracedScores, factor: float) -> TracedScores:
+    added = tuple(replace(one, factor=one.factor * factor) for one in known.added)
+    softcap = None if known.softcap is None else known.softcap * factor
+    return replace(known, scale=known.scale * factor, softcap=softcap, added=added)
 
 
 def _number(x: Any) -> float | None:
@@ -267,8 +275,8 @@ def _number(x: Any) -> float | None:
     return float(x) if isinstance(x, int | float) else None
 
 
-def _spelled(one: str, two: str, out: str, given: list[Tensor]) -> tuple[str, str, str]:
-    """The names of an einsum with letters in the place of its dots."""
+def _without_dots(one: str, two: str, out: str, given: list[Tensor]) -> tuple[str, str, str]:
+    """Return the three terms of an einsum with letters in place of "...", aligned at the right."""
     rest = [x.ndim - len(names.replace(".", "")) for x, names in zip(given, (one, two), strict=True) if "." in names]
     unused = [letter for letter in string.ascii_letters if letter not in f"{one}{two}{out}"]
     letters = "".join(unused[: max(rest, default=0)])
@@ -279,8 +287,8 @@ def _spelled(one: str, two: str, out: str, given: list[Tensor]) -> tuple[str, st
     )
 
 
-def _product_by_name(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str, Tensor]) -> TracedScores | None:
-    """Scores of an einsum, whose last two names are those of queries and keys."""
+def _einsum_scores(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str, Tensor]) -> TracedScores | None:
+    """Return the scores that an einsum of q and k gives; the last two letters of `out` are queries and keys."""
     if len(out) < 2 or result.dtype not in FLOATS:
         return None
     batch, query, key = out[:-2], out[-2], out[-1]
@@ -297,12 +305,12 @@ def _product_by_name(result: Tensor, out: str, one: tuple[str, Tensor], two: tup
     return TracedScores(found[0], found[1], result.dtype, tuple(result.shape))
 
 
-# From what was followed to q, k, v and rules.
+# From traced weights to q, k, v and rules.
 
 
-def _four(scores: TracedScores) -> tuple[int, int, int, int]:
-    """(B, H, Q, K), read from the sizes that the scores had."""
-    for sizes in (scores.sizes, scores.four or ()):
+def _four_sizes(scores: TracedScores) -> tuple[int, int, int, int]:
+    """Return B, H, Q and K, read from the sizes that the scores have had."""
+    for sizes in (scores.sizes, scores.four_axes or ()):
         if len(sizes) == 4:
             B, H, Q, K = sizes
             return B, H, Q, K
@@ -310,12 +318,12 @@ def _four(scores: TracedScores) -> tuple[int, int, int, int]:
     return (math.prod(batch[:-1]), batch[-1], Q, K) if len(batch) > 1 else (math.prod(batch), 1, Q, K)
 
 
-def _seen(known: TracedWeights, v: Tensor, sizes: tuple[int, int, int, int]) -> ObservedCall:
+def _observed_call(known: TracedWeights, v: Tensor, sizes: tuple[int, int, int, int]) -> ObservedCall:
     scores, (B, H, _, _) = known.scores, sizes
     batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
     try:
-        q, k = (_by_head(x.to(scores.dtype), batch, B, H) for x in (scores.q, scores.k))
-        v = _by_head(v, known.sizes[:-2], B, H)
+        q, k = (_as_heads(x.to(scores.dtype), batch, B, H) for x in (scores.q, scores.k))
+        v = _as_heads(v, known.sizes[:-2], B, H)
         q = q.expand(B, H, -1, -1)
         if k.shape[1] != v.shape[1]:
             k, v = k.expand(B, H, -1, -1), v.expand(B, H, -1, -1)
@@ -327,29 +335,29 @@ def _seen(known: TracedWeights, v: Tensor, sizes: tuple[int, int, int, int]) -> 
     return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, cached=grows, dropout=known.dropout)
 
 
-def _by_head(x: Tensor, batch: Sizes, B: int, H: int) -> Tensor:
-    """x (…, n, size) as (B, H or 1, n, size)."""
+def _as_heads(x: Tensor, batch: Sizes, B: int, H: int) -> Tensor:
+    """Return x (…, n, size) as (B, H or 1, n, size)."""
     if len(batch) == 2 and tuple(batch) == (B, H) and x.ndim == 4 and x.shape[1] == 1:
         return x.expand(B, -1, -1, -1)
     return x.expand(*batch, *x.shape[-2:]).reshape(B, H, *x.shape[-2:])
 
 
 def _rules(scores: TracedScores, sizes: tuple[int, int, int, int]) -> tuple[Tensor | None, Tensor | None]:
-    """The mask and the bias that all that was done to the scores comes to."""
-    blocked = [_fitted(one, sizes).bool() for one in scores.blocked]
-    for one in scores.kept:
-        factors = _fitted(one, sizes)
+    """Return the mask and the bias, each (B or 1, H or 1, Q or 1, K) or None, that amount to all that was traced."""
+    blocked = [_as_four_axes(one, sizes).bool() for one in scores.blocked]
+    for one in scores.factors:
+        factors = _as_four_axes(one, sizes)
         if not bool(((factors == 0) | (factors == 1)).all()):
             raise Unreadable("its scores are multiplied by a tensor, which is no scale and no mask")
         blocked.append(factors == 0)
     masks, biases = [], []
     for one in scores.added:
-        x = _fitted(one, sizes)
+        x = _as_four_axes(one, sizes)
         if x.shape[-1] == 1 and sizes[-1] > 1:
-            continue  # the same to all keys of a row: no weight changes
+            continue  # the same number to all keys of a row changes no weight
         if x.dtype not in FLOATS:
             x = x.to(scores.dtype)
-        low = x <= BLOCKS
+        low = x <= BLOCKING
         if bool((low | (x == 0)).all()):
             masks.append(x)
             blocked.append(low)
@@ -366,15 +374,15 @@ def _rules(scores: TracedScores, sizes: tuple[int, int, int, int]) -> tuple[Tens
     return ~found, bias
 
 
-def _fitted(one: AddedTensor, sizes: tuple[int, int, int, int]) -> Tensor:
-    """What was added as (B or 1, H or 1, Q or 1, K or 1)."""
-    x, then = one.tensor if one.factor == 1 else one.tensor * one.factor, one.sizes
-    x = x[(None,) * (len(then) - x.ndim)]
-    if tuple(then) == tuple(sizes):
+def _as_four_axes(one: AddedTensor, sizes: tuple[int, int, int, int]) -> Tensor:
+    """Return an added tensor as (B or 1, H or 1, Q or 1, K or 1)."""
+    x = one.tensor if one.factor == 1 else one.tensor * one.factor
+    x = x[(None,) * (len(one.sizes) - x.ndim)]
+    if tuple(one.sizes) == tuple(sizes):
         return x
     if math.prod(x.shape[:-2]) == 1:
         return x.reshape(1, 1, *x.shape[-2:])
-    return x.expand(*then[:-2], *x.shape[-2:]).reshape(*sizes[:2], *x.shape[-2:])
+    return x.expand(*one.sizes[:-2], *x.shape[-2:]).reshape(*sizes[:2], *x.shape[-2:])
 
 
 def _functions(*names: str) -> set[Any]:
@@ -382,7 +390,7 @@ def _functions(*names: str) -> set[Any]:
     return {getattr(owner, name) for name in names for owner in owners if hasattr(owner, name)}
 
 
-SAME = (
+RESHAPES = (
     "view", "reshape", "unflatten", "flatten", "squeeze", "unsqueeze", "contiguous", "to", "float", "half", "bfloat16",
     "double", "type", "type_as", "clone", "view_as", "reshape_as", "nan_to_num",
 )  # fmt: skip
@@ -391,7 +399,7 @@ STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     ScoreTracer.matmul: ("matmul", "bmm", "mm", "__matmul__"),
     ScoreTracer.baddbmm: ("baddbmm",),
     ScoreTracer.einsum: ("einsum",),
-    ScoreTracer.same: SAME,
+    ScoreTracer.reshape: RESHAPES,
     ScoreTracer.dropout: ("dropout",),
     ScoreTracer.mul: ("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"),
     ScoreTracer.div: ("div", "div_", "divide", "true_divide", "__div__", "__truediv__", "__idiv__", "__itruediv__"),
@@ -400,13 +408,9 @@ STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     ScoreTracer.tanh: ("tanh", "tanh_"),
     ScoreTracer.masked_fill: ("masked_fill", "masked_fill_"),
     ScoreTracer.where: ("where",),
-    ScoreTracer.at_least: ("clamp", "clamp_min", "max", "maximum"),
+    ScoreTracer.clamp: ("clamp", "clamp_min", "max", "maximum"),
     ScoreTracer.softmax: ("softmax",),
 }
-STARTS = {
-    ScoreTracer.matmul,
-    ScoreTracer.baddbmm,
-    ScoreTracer.einsum,
-    ScoreTracer.softmax,
-}  # of others nothing comes where nothing is known
+# Where nothing is traced yet, only these matter.
+STARTS = {ScoreTracer.matmul, ScoreTracer.baddbmm, ScoreTracer.einsum, ScoreTracer.softmax}
 STEPS: dict[Any, Step] = {function: step for step, names in STEPS_BY_NAME.items() for function in _functions(*names)}

@@ -1,6 +1,6 @@
-"""FlexAttention's masks and score functions as functions of indices that the engine can ask.
+"""FlexAttention's masks and score functions as functions of index tensors, as the engine calls them.
 
-FlexAttention asks them one cell at a time, under vmap, so they may hold what only works so: here too they are.
+FlexAttention calls them for one cell at a time, under vmap, and they may use what only works so: here too they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def per_cell(function: Callable[..., Any], *arguments: Any) -> Tensor:
-    """A function of numbers, of each cell of tensors that broadcast."""
+    """Return a function of numbers for each cell of arguments that broadcast, a tensor of their common shape."""
     device = next(x.device for x in arguments if isinstance(x, Tensor) and x.ndim)
     tensors = [torch.as_tensor(x, device=device) for x in arguments]
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
@@ -23,7 +23,7 @@ def per_cell(function: Callable[..., Any], *arguments: Any) -> Tensor:
 
 
 class ScoreMod:
-    """score_mod(score, b, h, q_idx, kv_idx) -> score."""
+    """A score function of FlexAttention: score_mod(score, b, h, q_idx, kv_idx) -> score."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -34,60 +34,73 @@ class ScoreMod:
 
 
 class MaskMod:
-    """mask_mod(b, h, q_idx, kv_idx) -> bool, within the blocks that a block mask leaves."""
+    """A mask function of FlexAttention within the blocks of its block mask: mask_mod(b, h, q_idx, kv_idx) -> bool.
+
+    Args:
+        function: mask_mod; None where it allows all.
+        partial: blocks in which the function decides, bool (B or 1, H or 1, block rows, block columns).
+        full: blocks in which all is allowed, the same shape, or None.
+        block_size: queries and keys of a block.
+    """
 
     def __init__(
-        self, function: Callable[..., Any] | None, partial: Tensor, full: Tensor | None, block: tuple[int, int]
+        self, function: Callable[..., Any] | None, partial: Tensor, full: Tensor | None, block_size: tuple[int, int]
     ) -> None:
-        self.function, self._partial, self._full, self._block = function, partial, full, block
+        self.function, self._partial, self._full, self._block_size = function, partial, full, block_size
         self.sizes = tuple(partial.shape[:2])  # for how many samples and heads it differs
         self.__name__ = getattr(function, "__name__", "mask_mod")
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Tensor:
-        rows, columns = self._block
+        rows, columns = self._block_size
         B, H = self.sizes
-        at = (b * (B > 1), h * (H > 1), q_idx // rows, kv_idx // columns)
-        found = self._partial[at]
+        block = (b * (B > 1), h * (H > 1), q_idx // rows, kv_idx // columns)
+        allowed = self._partial[block]
         if self.function is not None:
-            found = found & per_cell(self.function, b, h, q_idx, kv_idx)
-        return found if self._full is None else found | self._full[at]
+            allowed = allowed & per_cell(self.function, b, h, q_idx, kv_idx)
+        return allowed if self._full is None else allowed | self._full[block]
 
 
 def is_block_mask(mask: Any) -> bool:
-    """Whether this is FlexAttention's own kind of mask."""
+    """Return whether a mask is a `BlockMask` of FlexAttention."""
     return hasattr(mask, "kv_num_blocks") and hasattr(mask, "mask_mod")
 
 
 def read_block_mask(mask: Any) -> MaskMod | None:
-    """A `BlockMask` as a function; None if it blocks nothing."""
+    """Return a `BlockMask` as a function; None if it blocks nothing."""
     parts = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     return read_blocks(parts, mask.BLOCK_SIZE, mask.mask_mod)
 
 
 def read_tuple(mask: Sequence[Any]) -> MaskMod | None:
-    """A block mask as FlexAttention hands it on: a tuple that ends with the size of blocks and mask_mod."""
+    """Return as a function the tuple, ending with block sizes and mask_mod, in which FlexAttention hands a mask on."""
     tensors = [x for x in mask if x is None or isinstance(x, Tensor)]
     *_, rows, columns, function = mask
     return read_blocks(tensors[:4], (rows, columns), function)
 
 
-def read_blocks(parts: Sequence[Any], block: Any, function: Callable[..., Any]) -> MaskMod | None:
-    """Blocks as counts and indices, and the function within those that are not full."""
+def read_blocks(parts: Sequence[Any], block_size: Any, function: Callable[..., Any]) -> MaskMod | None:
+    """Return a block mask as a function; None if it blocks nothing.
+
+    Args:
+        parts: counts and indices of partial blocks, then of full ones, each a tensor or None.
+        block_size: queries and keys of a block.
+        function: mask_mod, which decides within partial blocks.
+    """
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     noop = function is None or function is getattr(flex, "noop_mask", None)
-    partial, full = (_blocks(counts, indices) for counts, indices in (parts[:2], parts[2:4]))
+    partial, full = (_listed_blocks(counts, indices) for counts, indices in (parts[:2], parts[2:4]))
     assert partial is not None
     if noop and bool((partial if full is None else partial | full).all()):
         return None
-    return MaskMod(None if noop else function, partial, full, (int(block[0]), int(block[1])))
+    return MaskMod(None if noop else function, partial, full, (int(block_size[0]), int(block_size[1])))
 
 
-def _blocks(counts: Tensor | None, indices: Tensor | None) -> Tensor | None:
-    """(B, H, rows, columns) of blocks: which are there."""
+def _listed_blocks(counts: Tensor | None, indices: Tensor | None) -> Tensor | None:
+    """Return which blocks are listed, bool (B or 1, H or 1, block rows, block columns)."""
     if counts is None or indices is None:
         return None
     columns = indices.shape[-1]
     listed = torch.arange(columns, device=counts.device) < counts[..., None]
     found = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=counts.device)
-    places = torch.where(listed, indices.long().clamp(max=columns), columns)
-    return found.scatter_(-1, places, torch.ones_like(listed))[..., :columns]
+    index = torch.where(listed, indices.long().clamp(max=columns), columns)
+    return found.scatter_(-1, index, torch.ones_like(listed))[..., :columns]

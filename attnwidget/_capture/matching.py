@@ -1,4 +1,4 @@
-"""Which record a call belongs to: forward passes told apart, and those that continue one another put together."""
+"""Match each call with its record: tell forward passes apart, and join those that continue one another."""
 
 from __future__ import annotations
 
@@ -20,113 +20,126 @@ LATER = (
     "text in one forward pass, without a cache"
 )
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
-Answer = Callable[[Any], None]
-Pages = dict[str, Record]  # the records of a forward pass, or of several that continue one another
+OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
+ForwardRecords = dict[str, Record]  # of a forward pass, or of several that continue one another, by module name
 
 
 def in_backward() -> bool:
-    """Whether this is run by a backward pass."""
+    """Return whether a backward pass is running this."""
     return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)
 
 
-def as_computed(seen: ObservedCall) -> ObservedCall:
-    """The call with q, k and v in the type that autocast gives them on their way."""
-    kind = seen.q.device.type
-    if torch.is_autocast_enabled(kind):
-        wanted = torch.get_autocast_dtype(kind)
-        seen.q, seen.k = (x if x.dtype is torch.float64 else x.to(wanted) for x in (seen.q, seen.k))
-        seen.v = seen.v if seen.v is None or seen.v.dtype is torch.float64 else seen.v.to(wanted)
-    return seen
+def as_autocast(call: ObservedCall) -> ObservedCall:
+    """Convert q, k and v of a call to the type that autocast gives them."""
+    device = call.q.device.type
+    if torch.is_autocast_enabled(device):
+        wanted = torch.get_autocast_dtype(device)
+        call.q, call.k = (x if x.dtype is torch.float64 else x.to(wanted) for x in (call.q, call.k))
+        call.v = call.v if call.v is None or call.v.dtype is torch.float64 else call.v.to(wanted)
+    return call
 
 
 @dataclass
 class ForwardPass:
-    """One forward pass of the model: how often each name has come, and where its calls go."""
+    """The forward pass that is running."""
 
-    times: Counter[str] = field(default_factory=Counter)
-    pages: Pages | None = None
-    continues: bool = False  # what was there before it
+    calls: Counter[str] = field(default_factory=Counter)  # how often each name has called
+    records: ForwardRecords | None = None  # where its calls go; None before the first
+    continues: bool = False  # an earlier one
 
 
 class RecordMatcher:
-    """All records of a capture, in the order in which they were begun."""
+    """All records of a capture, in the order in which they were begun.
+
+    Attributes:
+        forwards: the records of each forward pass, or of several that continue one another.
+        begun: whether the model's forward has been called.
+    """
 
     def __init__(self, keeper: TensorKeeper, wanted: Callable[[str, int, bool], bool]) -> None:
-        self.forwards: list[Pages] = []
-        self.begun = False  # whether there was a forward pass of the model
+        self.forwards: list[ForwardRecords] = []
+        self.begun = False
         self._keeper, self._wanted = keeper, wanted
-        self._turn: ForwardPass | None = None
+        self._forward_pass: ForwardPass | None = None
         self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """The model's forward pass begins."""
-        self._turn, self.begun = ForwardPass(), True
+        """Begin a forward pass of the model."""
+        self._forward_pass, self.begun = ForwardPass(), True
 
     def end(self) -> None:
-        """It has ended, or failed."""
-        self._turn = None
-        self._keeper.forget()
+        """End the forward pass, also where it has failed."""
+        self._forward_pass = None
+        self._keeper.forget_masks()
 
-    def add(self, name: str, read: Callable[[], ObservedCall]) -> Answer | None:
-        """A call of a module; what raises while it is read is raised. Returns whom to give its output if it is kept."""
+    def add(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+        """Record a call of a module, if it is wanted.
+
+        Args:
+            name: of the module.
+            read: returns the call; what it raises is raised.
+
+        Returns:
+            A function that takes the call's output; None if the call is not recorded.
+        """
         if in_backward():
-            return None  # a checkpoint computes again what was heard before
+            return None  # a checkpoint computes again what was recorded before
         with self._lock:
-            if self._turn is None:
-                self._keeper.forget()
-            turn = self._turn or ForwardPass()  # a part of the model, called alone, is a pass of its own
-            turn.times[name] += 1
-            if turn.times[name] > 1:
-                name = f"{name} #{turn.times[name]}"
-            seen = as_computed(read())
-            here = turn.pages if turn.pages is not None else (self.forwards[-1] if self.forwards else None)
-            record = None if here is None else here.get(name)
-            self._settle(name, seen, record)
-            if not self._is_wanted(name, bool(seen.cross)):
+            if self._forward_pass is None:
+                self._keeper.forget_masks()
+            forward = self._forward_pass or ForwardPass()  # a part of the model, called alone, is a pass of its own
+            forward.calls[name] += 1
+            if forward.calls[name] > 1:
+                name = f"{name} #{forward.calls[name]}"
+            call = as_autocast(read())
+            records = forward.records if forward.records is not None else (self.forwards[-1] if self.forwards else None)
+            record = None if records is None else records.get(name)
+            self._resolve(name, call, record)
+            if not self._is_wanted(name, bool(call.cross)):
                 return None
             how, first = None, 0
-            if record is not None and not (turn.pages is None and seen.cross):
-                how = record.continued_by(seen)
-            if record is not None and how is None and turn.continues:
+            if record is not None and not (forward.records is None and call.cross):
+                how = record.continued_by(call)
+            if record is not None and how is None and forward.continues:
                 raise Unreadable(LATER)
             if record is not None and how is not None:
-                turn.continues = True
-                record.extend(seen, how)
-                first = record.q.length - seen.q.shape[2]
+                forward.continues = True
+                record.extend(call, how)
+                first = record.q.length - call.q.shape[2]
             else:
-                if here is None or record is not None:
-                    here = {}
-                    self.forwards.append(here)
-                record = here[name] = Record(name, seen, self._keeper)
-            turn.pages = here
-            return partial(record.hear_output, seen, first)
+                if records is None or record is not None:
+                    records = {}
+                    self.forwards.append(records)
+                record = records[name] = Record(name, call, self._keeper)
+            forward.records = records
+            return partial(record.add_output, call, first)
 
-    def doubtful(self) -> list[str]:
-        """The names of records whose calls gave something else than what is kept of them says; they are taken out."""
+    def remove_contradicted(self) -> list[str]:
+        """Remove the records that do not give the outputs of their calls, and return their names."""
         names = []
-        for pages in self.forwards:
-            for name in [name for name, record in pages.items() if record.is_otherwise()]:
+        for records in self.forwards:
+            for name in [name for name, record in records.items() if record.contradicts_outputs()]:
                 names.append(name)
-                del pages[name]
-        self.forwards[:] = [pages for pages in self.forwards if pages]
+                del records[name]
+        self.forwards[:] = [records for records in self.forwards if records]
         return names
 
-    def _settle(self, name: str, seen: ObservedCall, record: Record | None) -> None:
-        """What a call alone does not tell: whether it is cross-attention, and where the text in a cache ends."""
-        Q, K = seen.q.shape[2], seen.k.shape[2]
-        rows = self._keeper.mask(seen.mask) if K > Q and isinstance(seen.mask, torch.Tensor | Spans) else None
-        used, grows = rows.reach if isinstance(rows, Spans) else (0, False)
+    def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
+        """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
+        Q, K = call.q.shape[2], call.k.shape[2]
+        mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, torch.Tensor | Spans) else None
+        used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
         if record is not None:
-            seen.cross = record.cross
-        elif seen.cross is None:
-            seen.cross = bool(CROSS.search(name)) or not (Q == K or seen.cached or seen.is_causal or grows)
-        if seen.cross or not isinstance(rows, Spans):
+            call.cross = record.cross
+        elif call.cross is None:
+            call.cross = bool(CROSS.search(name)) or not (Q == K or call.cached or call.is_causal or grows)
+        if call.cross or not isinstance(mask, Spans):
             return
-        if Q <= used < K and (seen.cached or grows or record is not None):  # the rest of a buffer is not filled yet
-            seen.mask, seen.k = rows, seen.k[:, :, :used]
-            seen.v = None if seen.v is None else seen.v[:, :, :used]
-            seen.bias = seen.bias[..., :used] if isinstance(seen.bias, torch.Tensor) else seen.bias
+        if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet
+            call.mask, call.k = mask, call.k[:, :, :used]
+            call.v = None if call.v is None else call.v[:, :, :used]
+            call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
 
     def _is_wanted(self, name: str, cross: bool) -> bool:
         number = self._numbers[cross].setdefault(name, len(self._numbers[cross]))

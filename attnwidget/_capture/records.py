@@ -1,4 +1,4 @@
-"""What a capture keeps: one record for each attention of a model, which grows while the model generates."""
+"""Records: what a capture keeps of each attention of a model, growing while the model generates."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._rules.row_spans import Spans, as_spans, simplest, together
+from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
 from .._utils.validation import FLOATS
 from ..attention import Attention
-from .verification import OutputSample, differs, witness_of
+from .verification import OutputSample, differs, sample_output
 
-Rows = Spans | Tensor | Callable[..., Any] | None
-AT_ONCE = 1 << 22  # cells of a mask function that are asked at once
+KeptMask = Spans | Tensor | Callable[..., Any] | None
+MASK_CELLS_AT_ONCE = 1 << 22  # of a mask function
 EAGER = (
     "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
     "output.attentions to AttentionWidget.from_weights"
@@ -24,12 +24,12 @@ EAGER = (
 
 
 class Unreadable(Exception):
-    """An attention call that cannot be told as q, k, v and rules; its text says why, and what to do."""
+    """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
 
 
 @dataclass
 class ObservedCall:
-    """One attention call as it was seen: the model's own tensors."""
+    """One attention call as it was observed: the model's own tensors."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
@@ -41,21 +41,21 @@ class ObservedCall:
     is_causal: bool = False  # key ≤ query from the upper left
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
-    dropout: bool = False  # whether some of the weights were dropped before v
+    dropout: bool = False  # some of the weights were set to 0 before they met v
 
 
 @dataclass
 class TensorKeeper:
-    """How tensors are kept: where, in which type, as copies or not; and masks, each once."""
+    """How tensors are kept: on which device, in which type, as copies or not; masks that layers share are kept once."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
     values: bool = True
     clone: bool = True
-    _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, Rows]] = field(default_factory=dict)
+    _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
 
     def tensor(self, x: Tensor) -> Tensor:
-        """x as it is kept: a contiguous copy; x itself by reference, unless that would keep more memory alive."""
+        """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
         x = x.detach()
         clone = self.clone or x.untyped_storage().nbytes() > x.numel() * x.element_size()
         if not clone:
@@ -63,11 +63,11 @@ class TensorKeeper:
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
 
     def converted(self, x: Tensor) -> Tensor:
-        """x where and as the kept ones are, to be compared with them or copied to them."""
+        """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
         return x if self.device is None and self.dtype is None else x.to(self.device or x.device, self.dtype or x.dtype)
 
-    def mask(self, mask: Any) -> Rows:
-        """A mask in its least form, made once for all layers that share it."""
+    def mask(self, mask: Any) -> KeptMask:
+        """Return a mask in its smallest form, made once for all layers that share it."""
         if not isinstance(mask, Tensor):
             return mask
         version, base = (
@@ -76,13 +76,13 @@ class TensorKeeper:
         key = (id(base), mask.storage_offset(), mask.shape, mask.stride(), mask.dtype)
         known = self._masks.get(key)
         if known is None or known[0]() is not base or known[1] != version:
-            known = (weakref.ref(base), version, self._least(mask.detach()))
+            known = (weakref.ref(base), version, self._smallest_form(mask.detach()))
             self._masks[key] = known
         return known[2]
 
-    def _least(self, mask: Tensor) -> Rows:
+    def _smallest_form(self, mask: Tensor) -> Spans | Tensor:
         for axis, step in enumerate(mask.stride()):
-            mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: the same again and again
+            mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: one holds all
         blocked = mask <= torch.finfo(mask.dtype).min if mask.dtype in FLOATS else None
         allowed = mask if blocked is None else ~blocked
         plain = blocked is None or bool((blocked | (mask == 0)).all())
@@ -91,103 +91,112 @@ class TensorKeeper:
             return Spans(*(ends.to(self.device or mask.device) for ends in (spans.starts, spans.stops)))
         return mask.to(self.device or mask.device, copy=self.clone, memory_format=torch.contiguous_format)
 
-    def forget(self) -> None:
-        """The masks of a forward pass that has ended."""
+    def forget_masks(self) -> None:
+        """Drop the masks of forward passes that have ended."""
         self._masks = {key: known for key, known in self._masks.items() if known[0]() is not None}
 
 
 class GrowingTensor:
-    """A tensor (B, heads, positions, size) that grows along its positions, with room to spare until it is trimmed."""
+    """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
 
     def __init__(self, x: Tensor) -> None:
-        self._room, self.length = x, x.shape[2]
+        self._buffer, self.length = x, x.shape[2]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        B, heads, _, size = self._room.shape
+        """Return B, heads, positions and size."""
+        B, heads, _, size = self._buffer.shape
         return B, heads, self.length, size
 
     @property
     def device(self) -> torch.device:
-        return self._room.device
+        """Return where it is."""
+        return self._buffer.device
 
     def view(self, start: int = 0) -> Tensor:
-        return self._room.narrow(2, start, self.length - start)
+        """Return the positions from `start` on, without a copy."""
+        return self._buffer.narrow(2, start, self.length - start)
 
     def append(self, x: Tensor) -> None:
+        """Append the positions of x (B, heads, positions, size)."""
         after = self.length + x.shape[2]
-        if after > self._room.shape[2]:
-            B, heads, _, size = self._room.shape
-            room = self._room.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
-            room.narrow(2, 0, self.length).copy_(self.view())
-            self._room = room
-        self._room.narrow(2, self.length, x.shape[2]).copy_(x)
+        if after > self._buffer.shape[2]:
+            B, heads, _, size = self._buffer.shape
+            larger = self._buffer.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
+            larger.narrow(2, 0, self.length).copy_(self.view())
+            self._buffer = larger
+        self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
         self.length = after
 
     def reorder(self, order: Sequence[int]) -> None:
-        self._room = self.view()[list(order)]
+        """Put sample `order[b]` in place of sample b."""
+        self._buffer = self.view()[list(order)]
 
     def trim(self) -> Tensor:
-        """All of it in memory of its own size, which later growth leaves alone."""
-        if self._room.shape[2] > self.length:
-            self._room = self.view().clone(memory_format=torch.contiguous_format)
-        return self._room
+        """Return all positions in memory of just that size, which later growth leaves alone."""
+        if self._buffer.shape[2] > self.length:
+            self._buffer = self.view().clone(memory_format=torch.contiguous_format)
+        return self._buffer
 
 
 @dataclass
 class Continuation:
-    """How a call continues a record: which of its samples each was, and how many of its keys still stand."""
+    """How a call continues a record."""
 
-    order: list[int]
-    keys: int
+    order: list[int]  # of each sample of the call, the sample of the record that it continues
+    keys: int  # of the record that still hold
 
 
 @dataclass
-class Part:
-    """The rules of some queries: those of one call."""
+class CallRules:
+    """The rules of one call, which are those of some queries of a record."""
 
     queries: int
     keys: int  # of the call
     first: int  # where its keys begin among all keys of the record
     is_causal: bool
-    mask: Rows
+    mask: KeptMask
     bias: Any
 
 
 class Record:
     """One attention of a model over all calls that continue one another: the prompt, then each new token."""
 
-    def __init__(self, name: str, seen: ObservedCall, keeper: TensorKeeper) -> None:
-        self.name, self.cross, self._keeper = name, bool(seen.cross), keeper
-        self.scale, self.softcap = seen.scale, seen.softcap
-        self.q, self.k = GrowingTensor(keeper.tensor(seen.q)), GrowingTensor(keeper.tensor(seen.k))
-        self.v = GrowingTensor(keeper.tensor(seen.v)) if keeper.values and seen.v is not None else None
-        self.parts = [self._part(seen, 0)]
-        self._witnesses: list[tuple[int, OutputSample]] = []  # of calls that begin at this query
-        self._made: Attention | None = None
+    def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper) -> None:
+        self.name, self.cross, self._keeper = name, bool(call.cross), keeper
+        self.scale, self.softcap = call.scale, call.softcap
+        self.q, self.k = GrowingTensor(keeper.tensor(call.q)), GrowingTensor(keeper.tensor(call.k))
+        self.v = GrowingTensor(keeper.tensor(call.v)) if keeper.values and call.v is not None else None
+        self.call_rules = [self._rules_of(call, 0)]  # one for each call
+        self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
+        self._attention: Attention | None = None
 
-    def _part(self, seen: ObservedCall, first: int) -> Part:
-        bias = self._keeper.tensor(seen.bias) if isinstance(seen.bias, Tensor) else seen.bias
-        mask = self._keeper.mask(seen.mask)
-        return Part(seen.q.shape[2], seen.k.shape[2], first, seen.is_causal, mask, bias)
+    def _rules_of(self, call: ObservedCall, first: int) -> CallRules:
+        bias = self._keeper.tensor(call.bias) if isinstance(call.bias, Tensor) else call.bias
+        mask = self._keeper.mask(call.mask)
+        return CallRules(call.q.shape[2], call.k.shape[2], first, call.is_causal, mask, bias)
 
-    def continued_by(self, seen: ObservedCall) -> Continuation | None:
-        """How a call continues this record; None if it does not.
+    def continued_by(self, call: ObservedCall) -> Continuation | None:
+        """Return how a call continues this record; None if it does not.
 
         A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
         that were tried and rejected leave the cache again.
         """
-        (B, G, K, D), (_, H, Q, _) = seen.k.shape, seen.q.shape
+        (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
         kept, total = self.k.shape, self.k.length
         if (kept[0], kept[1], kept[3], self.q.shape[1]) != (B, G, D, H):
             return None
         past = K if self.cross else K - Q
-        if not 0 < past <= total or (self.cross and past != total) or seen.scale != self.scale:
+        if not 0 < past <= total or (self.cross and past != total) or call.scale != self.scale:
             return None
-        before, now = self.k.view(total - past), self._keeper.converted(seen.k.narrow(2, 0, past))
+        before, now = self.k.view(total - past), self._keeper.converted(call.k.narrow(2, 0, past))
         if torch.equal(before, now):
             return Continuation(list(range(B)), total)
-        if not self.cross and total - self.q.length < past < total and torch.equal(self._first_keys(past), now):
+        if (
+            not self.cross
+            and total - self.q.length < past < total
+            and torch.equal(self.k.view().narrow(2, 0, past), now)
+        ):
             return Continuation(list(range(B)), past)
         alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
         order = []
@@ -198,206 +207,226 @@ class Record:
             order.append(found)
         return Continuation(order, total)
 
-    def _first_keys(self, count: int) -> Tensor:
-        return self.k.view().narrow(2, 0, count)
-
-    def extend(self, seen: ObservedCall, how: Continuation) -> None:
+    def extend(self, call: ObservedCall, how: Continuation) -> None:
         """Append a call that continues this record."""
         if how.order != list(range(len(how.order))):
             self._reorder(how.order)
         self._shorten(self.k.length - how.keys)
-        past = seen.k.shape[2] if self.cross else seen.k.shape[2] - seen.q.shape[2]
+        past = call.k.shape[2] if self.cross else call.k.shape[2] - call.q.shape[2]
         first = self.k.length - past
-        self.q.append(self._keeper.converted(seen.q))
+        self.q.append(self._keeper.converted(call.q))
         if not self.cross:
-            new = seen.q.shape[2]
-            self.k.append(self._keeper.converted(seen.k.narrow(2, past, new)))
-            if self.v is not None and seen.v is not None:
-                self.v.append(self._keeper.converted(seen.v.narrow(2, past, new)))
-        self.parts.append(self._part(seen, first))
-        self._made = None
+            new = call.q.shape[2]
+            self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
+            if self.v is not None and call.v is not None:
+                self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
+        self.call_rules.append(self._rules_of(call, first))
+        self._attention = None
 
-    def hear_output(self, seen: ObservedCall, first: int, output: Any) -> None:
-        """What came of a call whose queries begin at `first`, to be compared when the capture ends."""
-        whole = first == 0 or seen.q.shape[2] > 1  # of tokens that follow one by one, the first says as much
-        if not whole or self.v is None or seen.v is None or seen.dropout or not self._keeper.clone:
+    def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
+        """Keep some rows of a call's output, to be verified when the capture ends.
+
+        Args:
+            call: the call.
+            first: the query of the record at which it begins.
+            output: (B, H, Q, Dv).
+        """
+        worthwhile = first == 0 or call.q.shape[2] > 1  # of tokens that come one by one, the first says as much
+        if not worthwhile or self.v is None or call.v is None or call.dropout or not self._keeper.clone:
             return
-        witness = witness_of(output, seen.q, seen.k, seen.v, self._keeper.dtype)
-        if witness is not None:
-            self._witnesses.append((first, witness))
+        sample = sample_output(output, call.q, call.k, call.v, self._keeper.dtype)
+        if sample is not None:
+            self._samples.append((first, sample))
 
-    def is_otherwise(self) -> bool:
-        """Whether some output that came is not that of what is kept; each is asked once."""
-        witnesses, self._witnesses = self._witnesses, []
+    def contradicts_outputs(self) -> bool:
+        """Return whether some sampled output is not that of q, k, v and rules; samples are then dropped."""
+        samples, self._samples = self._samples, []
         if self.v is None:
             return False
         q, k, v = (x.view() for x in (self.q, self.k, self.v))
-        for first, witness in witnesses:
+        for first, sample in samples:
             row = 0
-            for part in self.parts:
-                if first < row + part.queries:
+            for rules in self.call_rules:
+                if first < row + rules.queries:
                     break
-                row += part.queries
-            witness.rows = [i + first - row for i in witness.rows]
-            if witness.samples and differs(
-                witness, q, k, v, scale=self.scale, softcap=self.softcap, part=part, first=row
+                row += rules.queries
+            sample.rows = [i + first - row for i in sample.rows]
+            if sample.samples and differs(
+                sample, q, k, v, scale=self.scale, softcap=self.softcap, rules=rules, first=row
             ):
                 return True
         return False
 
     def _shorten(self, by: int) -> None:
-        """Forget the last positions."""
+        """Drop the last positions."""
         if not by:
             return
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.length -= by
-        while self.parts[-1].queries <= by:
-            by -= self.parts.pop().queries
+        while self.call_rules[-1].queries <= by:
+            by -= self.call_rules.pop().queries
         if by:
-            last = self.parts[-1]
-            self.parts[-1] = cut(last, last.queries - by, min(last.keys, self.k.length - last.first))
-        self._witnesses = [(at, one) for at, one in self._witnesses if at + max(one.rows) < self.q.length]
+            last = self.call_rules[-1]
+            self.call_rules[-1] = shorten_rules(last, last.queries - by, min(last.keys, self.k.length - last.first))
+        self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.q.length]
 
     def _reorder(self, order: list[int]) -> None:
-        for _, witness in self._witnesses:
-            witness.reorder(order)
+        for _, sample in self._samples:
+            sample.reorder(order)
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.reorder(order)
-        at = torch.tensor(order)
+        index = torch.tensor(order)
 
-        def moved(x: Any) -> Any:
+        def reordered(x: Any) -> Any:
             if isinstance(x, Spans):
-                return Spans(moved(x.starts), moved(x.stops))
-            return x[at.to(x.device)] if isinstance(x, Tensor) and x.shape[0] > 1 else x
+                return Spans(reordered(x.starts), reordered(x.stops))
+            return x[index.to(x.device)] if isinstance(x, Tensor) and x.shape[0] > 1 else x
 
-        for part in self.parts:
-            part.mask, part.bias = moved(part.mask), moved(part.bias)
+        for rules in self.call_rules:
+            rules.mask, rules.bias = reordered(rules.mask), reordered(rules.bias)
 
     def tensors(self) -> dict[str, Tensor]:
-        """q, k, and v if it is kept, each in memory of its own size."""
+        """Return q, k, and v if it is kept, each in memory of its own size."""
         kept = {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
         return {name: x.trim() for name, x in kept.items()}
 
     def rules(self) -> dict[str, Any]:
-        """The keywords of its `Attention` beside q, k and v."""
-        if len(self.parts) > 1:
-            self.parts = [joined(self.parts, self.k.length, self.q.device)]
-        (part,) = self.parts
-        B = self.k.shape[0]
-        mask = simplest(part.mask, B, part.queries, part.keys) if isinstance(part.mask, Spans) else part.mask
+        """Return the keywords of its `Attention` beside q, k and v."""
+        if len(self.call_rules) > 1:
+            self.call_rules = [join(self.call_rules, self.k.length, self.q.device)]
+        (rules,) = self.call_rules
+        B, mask = self.k.shape[0], rules.mask
         return {
-            "mask": mask,
-            "bias": part.bias,
-            "is_causal": part.is_causal,
+            "mask": simplify(mask, B, rules.queries, rules.keys) if isinstance(mask, Spans) else mask,
+            "bias": rules.bias,
+            "is_causal": rules.is_causal,
             "scale": self.scale,
             "softcap": self.softcap,
         }
 
     @property
     def attention(self) -> Attention:
-        """What it shows."""
-        if self._made is None:
+        """Return the attention of all calls so far."""
+        if self._attention is None:
             kept = self.tensors()
-            self._made = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-        return self._made
+            self._attention = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
+        return self._attention
 
 
 # The rules of several calls, as those of one.
 
 
-def cut(part: Part, queries: int, keys: int) -> Part:
-    """The first queries and keys of a part."""
+def shorten_rules(rules: CallRules, queries: int, keys: int) -> CallRules:
+    """Return the rules of the first queries and keys."""
 
     def first(x: Any) -> Any:
         if isinstance(x, Spans):
             return Spans(*(ends[:, :, :queries].clamp(max=keys) for ends in (x.starts, x.stops)))
         return x[:, :, :queries, :keys] if isinstance(x, Tensor) else x
 
-    return Part(queries, keys, part.first, part.is_causal, first(part.mask), first(part.bias))
+    return CallRules(queries, keys, rules.first, rules.is_causal, first(rules.mask), first(rules.bias))
 
 
-def joined(parts: Sequence[Part], keys: int, device: torch.device) -> Part:
-    """Several calls as one, whose queries are those of all of them, one after the other."""
-    if any(callable(part.bias) for part in parts):
+def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
+    """Return the rules of several calls as those of one, whose queries are theirs one after the other."""
+    if any(callable(rules.bias) for rules in calls):
         raise ValueError(
             "a score_mod of several calls has no one form: capture the whole text in one forward pass, without a cache"
         )
-    allowed = [allowed_of(part, device) for part in parts]
-    added = [added_of(part) for part in parts]
-    bias = written(parts, added, keys, 0.0, device) if any(x is not None for x in added) else None
-    spans = [shifted(part, x) for part, x in zip(parts, allowed, strict=True) if isinstance(x, Spans)]
-    sizes = [part.queries for part in parts]
-    mask: Rows
-    if len(spans) == len(parts):
+    allowed = [allowed_by_mask(rules, device) for rules in calls]
+    added = [added_numbers(rules) for rules in calls]
+    bias = stack_cells(calls, added, keys, 0.0, device) if any(x is not None for x in added) else None
+    spans = [shifted(rules, x) for rules, x in zip(calls, allowed, strict=True) if isinstance(x, Spans)]
+    sizes = [rules.queries for rules in calls]
+    mask: KeptMask
+    if len(spans) == len(calls):
         B, H = (max(x.starts.shape[axis] for x in spans) for axis in (0, 1))
         starts, stops = (
             torch.cat([ends.expand(B, H, n) for ends, n in zip(all_ends, sizes, strict=True)], 2)
             for all_ends in zip(*((x.starts, x.stops) for x in spans), strict=True)
         )
-        mask = together(starts, stops)
+        mask = merge_equal_ends(starts, stops)
     else:
-        cells = [asked(x, part) if isinstance(x, Spans) else x for part, x in zip(parts, allowed, strict=True)]
-        mask = written(parts, cells, keys, False, device)
-    return Part(sum(sizes), keys, 0, False, mask, bias)
+        cells = [
+            evaluate_mask(x, rules) if isinstance(x, Spans) else x for rules, x in zip(calls, allowed, strict=True)
+        ]
+        mask = stack_cells(calls, cells, keys, False, device)
+    return CallRules(sum(sizes), keys, 0, False, mask, bias)
 
 
-def allowed_of(part: Part, device: torch.device) -> Spans | Tensor:
-    """Which cells of a part's own queries and keys are allowed, by what is not added to the scores."""
-    if isinstance(part.mask, Tensor) and part.mask.dtype is torch.bool:
-        return part.mask
-    mask = part.mask if isinstance(part.mask, Spans) else None
-    if callable(part.mask) and not isinstance(part.mask, Spans):
-        cells = asked(part.mask, part, device)
+def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:
+    """Return which cells of a call are allowed, by the rules that are not added to the scores.
+
+    Returns:
+        Spans of the call's own keys, or a bool tensor (B or 1, H or 1, queries, keys).
+    """
+    if isinstance(rules.mask, Tensor) and rules.mask.dtype is torch.bool:
+        return rules.mask
+    mask = rules.mask if isinstance(rules.mask, Spans) else None
+    if callable(rules.mask) and not isinstance(rules.mask, Spans):
+        cells = evaluate_mask(rules.mask, rules, device)
         mask = as_spans(cells)
         if mask is None:
             return cells
     zero = torch.zeros(1, 1, 1, dtype=torch.int32, device=device)
-    starts, stops = (zero, zero + part.keys) if mask is None else (mask.starts, mask.stops)
-    if part.is_causal:
-        stops = torch.minimum(stops, torch.arange(1, part.queries + 1, dtype=torch.int32, device=device))
+    starts, stops = (zero, zero + rules.keys) if mask is None else (mask.starts, mask.stops)
+    if rules.is_causal:
+        stops = torch.minimum(stops, torch.arange(1, rules.queries + 1, dtype=torch.int32, device=device))
         starts = starts.expand_as(stops)
     return Spans(starts, stops)
 
 
-def added_of(part: Part) -> Tensor | None:
-    """What is added to the scores of a part."""
-    mask = part.mask if isinstance(part.mask, Tensor) and part.mask.dtype in FLOATS else None
-    if mask is None or part.bias is None:
-        return part.bias if mask is None else mask
-    return part.bias + mask
+def added_numbers(rules: CallRules) -> Tensor | None:
+    """Return what is added to the scores of a call, (B or 1, H or 1, queries or 1, keys), or None."""
+    mask = rules.mask if isinstance(rules.mask, Tensor) and rules.mask.dtype in FLOATS else None
+    if mask is None or rules.bias is None:
+        return rules.bias if mask is None else mask
+    return rules.bias + mask
 
 
-def shifted(part: Part, spans: Spans) -> Spans:
-    """Spans of a part's keys as those of all keys; an empty row stays 0, 0."""
-    there = (spans.stops > spans.starts).int()
-    return Spans((spans.starts + part.first) * there, (spans.stops + part.first) * there)
+def shifted(rules: CallRules, spans: Spans) -> Spans:
+    """Return spans of a call's keys as spans of all keys; an empty row stays 0, 0."""
+    filled = (spans.stops > spans.starts).int()
+    return Spans((spans.starts + rules.first) * filled, (spans.stops + rules.first) * filled)
 
 
-def asked(mask: Callable[..., Tensor], part: Part, device: torch.device | None = None) -> Tensor:
-    """A mask function of all cells of a part, (B or 1, H or 1, queries, keys)."""
+def evaluate_mask(mask: Callable[..., Tensor], rules: CallRules, device: torch.device | None = None) -> Tensor:
+    """Return a mask function of all cells of a call, (B or 1, H or 1, queries, keys)."""
     if isinstance(mask, Spans):
         (B, H, _), device = mask.starts.shape, mask.starts.device
     else:
         B, H = getattr(mask, "sizes", (1, 1))
-    b, h, keys = (torch.arange(n, device=device) for n in (B, H, part.keys))
-    rows = torch.arange(part.queries, device=device).split(max(1, AT_ONCE // (B * H * part.keys)))
+    b, h, keys = (torch.arange(n, device=device) for n in (B, H, rules.keys))
+    rows = torch.arange(rules.queries, device=device).split(max(1, MASK_CELLS_AT_ONCE // (B * H * rules.keys)))
     b, h = b[:, None, None, None], h[:, None, None]
-    found = [mask(b, h, q_idx[:, None], keys).expand(B, H, len(q_idx), part.keys) for q_idx in rows]
-    return torch.cat(found, 2)
+    blocks = [mask(b, h, q_idx[:, None], keys).expand(B, H, len(q_idx), rules.keys) for q_idx in rows]
+    return torch.cat(blocks, 2)
 
 
-def written(
-    parts: Sequence[Part], cells: Sequence[Tensor | None], keys: int, fill: float | bool, device: torch.device
+def stack_cells(
+    calls: Sequence[CallRules], cells: Sequence[Tensor | None], keys: int, fill: float | bool, device: torch.device
 ) -> Tensor:
-    """The cells of all parts in one tensor (B, H, Q, K), `fill` where a part has none."""
-    there = [x for x in cells if x is not None]
-    B, H = (max(x.shape[axis] for x in there) for axis in (0, 1))
-    found = torch.full((B, H, sum(part.queries for part in parts), keys), fill, dtype=there[0].dtype, device=device)
+    """Write the cells of several calls into one tensor.
+
+    Args:
+        calls: one after the other, in the order of queries.
+        cells: of each call, (B or 1, H or 1, queries or 1, keys), or None.
+        keys: how many there are in all.
+        fill: where a call has no cells.
+        device: of the result.
+
+    Returns:
+        (B, H, Q, K), with Q the queries of all calls.
+    """
+    given = [x for x in cells if x is not None]
+    B, H = (max(x.shape[axis] for x in given) for axis in (0, 1))
+    queries = sum(rules.queries for rules in calls)
+    stacked = torch.full((B, H, queries, keys), fill, dtype=given[0].dtype, device=device)
     row = 0
-    for part, x in zip(parts, cells, strict=True):
+    for rules, x in zip(calls, cells, strict=True):
         if x is not None:
-            found[:, :, row : row + part.queries, part.first : part.first + part.keys] = x
-        row += part.queries
-    return found
+            stacked[:, :, row : row + rules.queries, rules.first : rules.first + rules.keys] = x
+        row += rules.queries
+    return stacked

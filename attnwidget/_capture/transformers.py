@@ -1,7 +1,7 @@
-"""What transformers' models pass to their attention function, read as q, k, v and rules.
+"""Read what transformers' models pass to their attention function as q, k, v and rules.
 
-Which rules are in force is the implementation's business: each takes the mask in its own form, and is causal, or not,
-where there is none.
+Which rules are in force depends on the implementation: each takes the mask in its own form, and without one is causal
+or not.
 """
 
 from __future__ import annotations
@@ -34,10 +34,24 @@ def read_call(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> ObservedCall:
-    """One call of an attention function of transformers; query (B, H, Q, D), key (B, G, K, D), value (B, G, K, Dv).
+    """Read one call of an attention function of transformers, whose arguments these are after the first two.
+
+    Args:
+        implementation: the name under which transformers knows the function: "eager", "sdpa", …
+        module: that calls.
+        query: (B, H, Q, D).
+        key: (B, G, K, D).
+        value: (B, G, K, Dv).
+        attention_mask: in the form of the implementation, or None.
+        scaling: the scale of the scores; None: 1/√D.
+        softcap: of the scores.
+        is_causal: None: as the module says.
+        sliding_window: of FlashAttention.
+        position_bias: added to the scores, (B or 1, H or 1, Q, K).
+        others: the rest, of which sinks and paged caches cannot be read.
 
     Raises:
-        Unreadable: a call that comes to more than q, k, v and rules.
+        Unreadable: a call that does more than q, k, v and rules express.
     """
     if others.get("cache") is not None:
         raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
@@ -46,7 +60,7 @@ def read_call(
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    seen = ObservedCall(
+    call = ObservedCall(
         query,
         key,
         value,
@@ -59,19 +73,19 @@ def read_call(
     )
     kind = implementation or "eager"
     if "flash" in kind:
-        return _flash(seen, attention_mask, causal, sliding_window, others)
+        return _flash(call, attention_mask, causal, sliding_window, others)
     if is_block_mask(attention_mask):
-        seen.mask = read_block_mask(attention_mask)
-        return seen
-    seen.mask = None if attention_mask is None else attention_mask[:, :, :, : key.shape[2]]
+        call.mask = read_block_mask(attention_mask)
+        return call
+    call.mask = None if attention_mask is None else attention_mask[:, :, :, : key.shape[2]]
     if attention_mask is not None and attention_mask.shape[3] == key.shape[2]:
-        seen.mask = attention_mask  # the same object in all layers
+        call.mask = attention_mask  # the same object in all layers
     if kind not in ("eager", "flex_attention") and attention_mask is None and causal and query.shape[2] > 1:
         # As SDPA is called: causal from the upper left, so that keys beyond the last query are not seen.
-        seen.is_causal, Q = True, query.shape[2]
-        seen.k, seen.v = key[:, :, :Q], value[:, :, :Q]
-        seen.bias = None if position_bias is None else position_bias[:, :, :, :Q]
-    return seen
+        call.is_causal, Q = True, query.shape[2]
+        call.k, call.v = key[:, :, :Q], value[:, :, :Q]
+        call.bias = None if position_bias is None else position_bias[:, :, :, :Q]
+    return call
 
 
 def _number(value: Any) -> float | None:
@@ -88,27 +102,29 @@ def _is_cross(module: nn.Module) -> bool | None:
     return found if isinstance(found, bool) and found else None
 
 
-def _flash(seen: ObservedCall, padded: Any, causal: bool, window: int | None, others: dict[str, Any]) -> ObservedCall:
-    """FlashAttention: causal from the lower right, a window of its own, padding as (B, K) with 1 for what is there."""
+def _flash(
+    call: ObservedCall, attention_mask: Any, causal: bool, window: int | None, others: dict[str, Any]
+) -> ObservedCall:
+    """Add FlashAttention's rules: causal from the lower right, a window, padding (B, K) with 1 for real keys."""
     if others.get("cu_seq_lens_q") is not None:
         raise Unreadable("it reads packed sequences: give them one by one, or as a padded batch")
-    Q, K, device = seen.q.shape[2], seen.k.shape[2], seen.q.device
+    Q, K, device = call.q.shape[2], call.k.shape[2], call.q.device
     rows = torch.arange(Q, device=device, dtype=torch.int32)[None, None] + (K - Q)
     starts = torch.zeros_like(rows)
     stops = rows + 1 if causal else torch.full_like(rows, K)
     if window is not None and window < K:
         starts = (rows - window + 1).clamp(min=0)
         stops = stops if causal else (rows + window).clamp(max=K)
-    if isinstance(padded, Tensor):
-        real = as_spans(padded[:, -K:].bool()[:, None, None, :])
+    if isinstance(attention_mask, Tensor):
+        real = as_spans(attention_mask[:, -K:].bool()[:, None, None, :])
         if real is None:
             raise Unreadable("its padding mask has holes: give a batch that is padded at one end")
         starts, stops = torch.maximum(starts, real.starts), torch.minimum(stops, real.stops)
         if Q == K:  # FlashAttention leaves padding out, as queries too
-            there = (rows >= real.starts) & (rows < real.stops)
-            starts, stops = starts * there, stops * there
-    seen.mask = Spans(starts, torch.maximum(stops, starts))
-    return seen
+            is_real = (rows >= real.starts) & (rows < real.stops)
+            starts, stops = starts * is_real, stops * is_real
+    call.mask = Spans(starts, torch.maximum(stops, starts))
+    return call
 
 
 # Where transformers looks up its attention functions.
@@ -116,8 +132,12 @@ def _flash(seen: ObservedCall, padded: Any, causal: bool, window: int | None, ot
 Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 
-class Lookup:
-    """Wraps the attention functions that transformers looks up for each call, until it is removed."""
+class InterfaceWrapper:
+    """Wraps the attention functions that transformers looks up for each call, until it is removed.
+
+    Args:
+        wrap: takes the implementation's name and the function, and returns the function to call in its place.
+    """
 
     def __init__(self, wrap: Wrap) -> None:
         self._interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
@@ -126,9 +146,10 @@ class Lookup:
             found = getattr(self._interface, name, None)
             if found is not None:
                 self._own[name] = vars(self._interface).get(name)
-                setattr(self._interface, name, _wrapping(found, wrap))
+                setattr(self._interface, name, _wrapped_look_up(found, wrap))
 
     def remove(self) -> None:
+        """Put transformers' own look-up back."""
         for name, own in self._own.items():
             if own is None:
                 delattr(self._interface, name)
@@ -136,15 +157,15 @@ class Lookup:
                 setattr(self._interface, name, own)
 
 
-def _wrapping(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
-    known: dict[tuple[Any, int], tuple[Any, Any]] = {}  # models look up the same one for each call
+def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
+    wrapped: dict[tuple[Any, int], tuple[Any, Any]] = {}  # models look up the same one for each call
 
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
         found = look_up(self, implementation, *default, **named)
         key = implementation, id(found)
-        if key not in known:
-            known[key] = found, wrap(implementation, found)
-        return known[key][1]
+        if key not in wrapped:
+            wrapped[key] = found, wrap(implementation, found)
+        return wrapped[key][1]
 
     return looked_up

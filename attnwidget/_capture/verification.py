@@ -1,6 +1,6 @@
-"""Whether what was recorded of a call is all of it: some rows of its output, computed again from q, k, v and the rules.
+"""Verify records: compute some rows of a call's output again from q, k, v and the rules, and compare.
 
-A model may do more than its arguments tell: a sink, a gate, a mask that its kernel makes by itself. Its output shows.
+A model may do more than its arguments say: a sink, a gate, a mask that its kernel makes by itself. Its output shows it.
 """
 
 from __future__ import annotations
@@ -15,112 +15,135 @@ from torch import Tensor
 from .._utils.validation import FLOATS
 from .flex_attention import ScoreMod
 
-AT_ONCE = 1 << 23  # numbers of k that are looked at
-ROUNDED = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-COARSE = 8e-3  # of products that torch may compute in a shorter type than that of their factors
+KEY_NUMBERS = 1 << 23  # of k, that a sample may need at most
+ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
 @dataclass
 class OutputSample:
-    """Some rows of what a call gave."""
+    """Some rows of a call's output."""
 
-    rows: list[int]  # among its queries
+    rows: list[int]  # among the call's queries
     samples: list[int]
     heads: list[int]
     output: Tensor  # (samples, heads, rows, Dv)
-    rounded: float  # how far apart two that compute the same may be, beside 1
+    rounding: float  # relative error of numbers of the types in which it was computed and kept
 
     def reorder(self, order: Sequence[int]) -> None:
-        """The samples have changed places: each is now what `order` says; those that are gone are not asked."""
-        there = [i for i, sample in enumerate(self.samples) if sample in order]
-        self.samples, self.output = [order.index(self.samples[i]) for i in there], self.output[there]
+        """Follow samples that change places: sample b is now what sample `order[b]` was; others are dropped."""
+        left = [i for i, sample in enumerate(self.samples) if sample in order]
+        self.samples, self.output = [order.index(self.samples[i]) for i in left], self.output[left]
 
 
-def witness_of(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype | None = None) -> OutputSample | None:
-    """Of a call with output (B, H, Q, Dv) a few rows, to be compared later; None if it is not of this shape."""
+def sample_output(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype | None = None) -> OutputSample | None:
+    """Return a few rows of a call's output, to be compared later.
+
+    Args:
+        output: (B, H, Q, Dv).
+        q: (B, H, Q, D).
+        k: (B, G, K, D).
+        v: (B, G, K, Dv).
+        kept: the type that q, k and v are kept in; None: their own.
+
+    Returns:
+        None if the output is not of this shape.
+    """
     (B, H, Q, _), Dv = q.shape, v.shape[-1]
     if not isinstance(output, Tensor) or output.shape != (B, H, Q, Dv) or not Q:
         return None
     share = H // k.shape[1]
-    groups = _spread(k.shape[1], max(1, AT_ONCE // max(1, 2 * k.shape[2] * k.shape[3])))
+    groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
     heads = [group * share + i for group in groups for i in range(share)]
     rows, samples = sorted({0, Q // 2, Q - 1}), sorted({0, B - 1})
     with torch.no_grad():
-        found = output.detach()[_at(samples, heads, rows, output.device)]
+        found = output.detach()[_index(samples, heads, rows, output.device)]
     types = [x for x in (output.dtype, q.dtype, v.dtype, kept) if x in FLOATS]
-    rounded = max(ROUNDED[x] for x in types if x is not None)
-    plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
-    return OutputSample(rows, samples, heads, found, rounded if plain else max(rounded, COARSE))
+    rounding = max(ROUNDING[x] for x in types if x is not None)
+    is_plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
+    return OutputSample(rows, samples, heads, found, rounding if is_plain else max(rounding, COARSE_ROUNDING))
 
 
-def _at(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    """The index of these rows of these heads of these samples, (samples, heads, rows)."""
+def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
+    """Return the index of these rows of these heads of these samples, which broadcasts to (samples, heads, rows)."""
     b, h, row = (torch.tensor(x, device=device) for x in (samples, heads, rows))
     return b[:, None, None], h[:, None], row
 
 
-def _part(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
-    """Some samples and heads; no copy where that is all."""
+def _select(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
+    """Return some samples and heads of x (B, G, K, size), without a copy where those are all."""
     x = x if len(samples) == x.shape[0] and samples == sorted(samples) else x[samples]
     return x if len(groups) == x.shape[1] else x[:, groups]
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """At most so many of the numbers up to `count`, evenly."""
+def _evenly(count: int, most: int) -> list[int]:
+    """Return at most so many of the numbers below `count`, evenly spread."""
     step = -(-count // most)
     return list(range(0, count, step))
 
 
 def differs(
-    witness: OutputSample,
+    sample: OutputSample,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
     scale: float | None,
     softcap: float | None,
-    part: Any,
+    rules: Any,
     first: int,
 ) -> bool:
-    """Whether a call's output is not that of softmax(scale · q kᵀ under its rules) · v.
+    """Return whether a call's output is not softmax(scale · q kᵀ under its rules) · v, beyond rounding.
 
-    q (B, H, Q, D), k (B, G, K, D) and v (B, G, K, Dv) are those of a record, in which the call's queries begin at
-    `first`; `part` has its rules.
+    Args:
+        sample: of the call's output.
+        q: of a record, (B, H, Q, D).
+        k: of a record, (B, G, K, D).
+        v: of a record, (B, G, K, Dv).
+        scale: of the scores; None: 1/√D.
+        softcap: of the scaled scores, or None.
+        rules: of the call, `records.CallRules`.
+        first: the query of the record at which the call begins.
     """
     device, wide = q.device, torch.promote_types(q.dtype, torch.float32)
-    samples, heads, rows = (torch.tensor(x, device=device) for x in (witness.samples, witness.heads, witness.rows))
+    samples, heads, rows = (torch.tensor(x, device=device) for x in (sample.samples, sample.heads, sample.rows))
     share = q.shape[1] // k.shape[1]
-    keys = slice(part.first, part.first + part.keys)
-    queries = q[_at(witness.samples, witness.heads, [row + first for row in witness.rows], device)].to(wide)
-    groups = [head // share for head in witness.heads[::share]]
-    near, values = (_part(x, witness.samples, groups)[:, :, keys].to(wide) for x in (k, v))
+    keys = slice(rules.first, rules.first + rules.keys)
+    queries = q[_index(sample.samples, sample.heads, [row + first for row in sample.rows], device)].to(wide)
+    groups = [head // share for head in sample.heads[::share]]
+    near, values = (_select(x, sample.samples, groups)[:, :, keys].to(wide) for x in (k, v))
     n, Q = len(groups), len(rows)
     scores = (queries.unflatten(1, (n, share)).flatten(2, 3) @ near.mT).unflatten(2, (share, Q)).flatten(1, 2)
     scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     size = float(scores.abs().max())
-    at = (samples[:, None, None, None], heads[:, None, None], rows[:, None], torch.arange(part.keys, device=device))
-    for rule in (part.bias, part.mask):
-        scores = _under(rule, scores, at)
-    if part.is_causal:
-        scores = scores.masked_fill(at[3] > at[2], -torch.inf)
-    there = (scores > torch.finfo(wide).min / 2).any(-1)
+    indices = (
+        samples[:, None, None, None],
+        heads[:, None, None],
+        rows[:, None],
+        torch.arange(rules.keys, device=device),
+    )
+    for rule in (rules.bias, rules.mask):
+        scores = _apply(rule, scores, indices)
+    if rules.is_causal:
+        scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
+    filled = (scores > torch.finfo(wide).min / 2).any(-1)
     weights = scores.softmax(-1).nan_to_num()
     again = (weights.unflatten(1, (n, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
-    apart = (again - witness.output.to(device, wide)).abs().amax(-1)[there]
-    if not apart.numel():
+    difference = (again - sample.output.to(device, wide)).abs().amax(-1)[filled]
+    if not difference.numel():
         return False
     largest = float(values.abs().max())
-    return bool(apart.max() > 4 * witness.rounded * (4 + size) * largest)
+    return bool(difference.max() > 4 * sample.rounding * (4 + size) * largest)
 
 
-def _under(rule: Any, scores: Tensor, at: Sequence[Tensor]) -> Tensor:
-    """Scores (samples, heads, rows, K) under a mask or a bias, a tensor or a function."""
+def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    """Return scores (samples, heads, rows, K) under a mask or a bias, a tensor or a function."""
     if rule is None:
         return scores
     if not isinstance(rule, Tensor):
-        return rule(scores, *at) if isinstance(rule, ScoreMod) else scores.masked_fill(~rule(*at), -torch.inf)
-    places = tuple(i * (n > 1) for i, n in zip(at, rule.shape, strict=True))
-    cells = rule.to(scores.device)[places]
+        return rule(scores, *indices) if isinstance(rule, ScoreMod) else scores.masked_fill(~rule(*indices), -torch.inf)
+    own = tuple(i * (n > 1) for i, n in zip(indices, rule.shape, strict=True))  # of axes that broadcast, 0
+    cells = rule.to(scores.device)[own]
     return scores.masked_fill(~cells, -torch.inf) if cells.dtype is torch.bool else scores + cells

@@ -1,6 +1,6 @@
-"""The axes of what users give: read by their number or by name, put in one order, and checked against one another.
+"""Axes of the tensors that users give: read by number or by name, put in one order, checked against one another.
 
-Past this module q is (B, H, Q, D), k (B, G, K, D), v (B, G, K, Dv), and a matrix of scores or weights (B, H, Q, K).
+After this module q is (B, H, Q, D), k (B, G, K, D), v (B, G, K, Dv), and a matrix of scores or weights (B, H, Q, K).
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ MATRIX = {"b": "batch", "h": "head", "q": "query", "k": "key"}
 
 
 def default_dims(letters: dict[str, str]) -> dict[int, str]:
-    """How axes are read when nobody says: by their number."""
+    """Return how axes are read when they are not named: by their number."""
     b, h, q, last = letters
     return {2: q + last, 3: b + q + last, 4: b + h + q + last}
 
 
 def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """q, k and v as views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), checked against one another.
+    """Return q, k and v as views, checked against one another.
+
+    Args:
+        q: the queries.
+        k: the keys.
+        v: the values, or None.
+        dims: a letter for each axis, of `LETTERS`; None reads them by their number.
+
+    Returns:
+        (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv) or None.
 
     Raises:
         TypeError: not tensors, or not of one floating dtype.
@@ -43,9 +52,18 @@ def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, 
 
 
 def as_matrix(x: Any, v: Any, dims: str | None, name: str) -> tuple[Tensor, Tensor | None]:
-    """Scores or weights and v as views (B, H, Q, K) and (B, G, K, Dv), checked against one another.
+    """Return scores or weights, and v, as views, checked against one another.
 
     The axes of v are in the same order, its positions where the queries are and its features where the keys are.
+
+    Args:
+        x: scores or weights.
+        v: the values, or None.
+        dims: a letter for each axis of x, of `MATRIX`; None reads them by their number.
+        name: of x, for an error.
+
+    Returns:
+        (B, H, Q, K), and (B, G, K, Dv) or None.
 
     >>> import torch
     >>> x, v = as_matrix(torch.zeros(2, 5, 7), torch.zeros(2, 7, 3), "hqk", "scores")
@@ -64,7 +82,7 @@ def as_matrix(x: Any, v: Any, dims: str | None, name: str) -> tuple[Tensor, Tens
 
 
 def by_name(x: Tensor, dims: str | None, letters: dict[str, str]) -> Tensor:
-    """x with its axes in the order of the letters, those that it lacks as 1."""
+    """Return x with its axes in the order of the letters, with size 1 for those that it lacks."""
     dims = dims or default_dims(letters)[x.ndim]
     x = x.permute([dims.index(letter) for letter in letters if letter in dims])
     for axis, letter in enumerate(letters):
@@ -74,7 +92,7 @@ def by_name(x: Tensor, dims: str | None, letters: dict[str, str]) -> Tensor:
 
 
 def as_given(x: Tensor, ndim: int, dims: str | None, letters: dict[str, str]) -> Tensor:
-    """The reverse of `by_name`: the axes as they were given.
+    """Undo `by_name`: return x with its axes as they were given.
 
     >>> import torch
     >>> as_given(torch.zeros(1, 8, 5, 64), 3, "qhd", LETTERS).shape
@@ -127,7 +145,7 @@ def _check_dims(dims: str, letters: dict[str, str]) -> None:
 
 
 def _check_alike(parts: dict[str, Tensor]) -> None:
-    """The number of axes, dtype and device of the first, in all of them."""
+    """Raise unless all have the number of axes, dtype and device of the first."""
     (first, like), *others = parts.items()
     for name, x in others:
         if x.ndim != like.ndim:

@@ -1,19 +1,23 @@
-"""One attention call as the engine knows it: where its numbers come from, what is in force, what is remembered."""
+"""One attention call as the engine knows it: the source of its numbers, its rules, and the log-normalizers it keeps."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from .._rules.parsing import read_rules
+from .._rules.options import AttentionOptions
+from .._rules.parsing import MaskAndBias, read_mask_and_bias, rules_of
 from .._rules.rules import Rules
-from .._utils.indexing import Indices, as_index
+from .._utils.indexing import Block, Indices, as_index
 from .._utils.mutation import MutationGuard
-from .._utils.validation import as_choice, as_number, as_positive, detached
+from .._utils.validation import as_choice, as_number, as_positive
 from .logsumexp import LogSumExp, LogSumExpCache
-from .sources import STAGES, Given, Source
+from .sources import STAGES, Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Shape(NamedTuple):
@@ -28,8 +32,12 @@ class Shape(NamedTuple):
     Dv: int | None
 
 
+class OnlyWeightsError(ValueError):
+    """A stage before the weights was asked of heads or words that are put together, which have none."""
+
+
 def longest(x: Tensor) -> float:
-    """The largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
+    """Return the largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
     wide = torch.promote_types(x.dtype, torch.float32)
     if len(x) == 0:
         return 0.0
@@ -38,7 +46,7 @@ def longest(x: Tensor) -> float:
 
 
 class AttentionBase:
-    """What all ways to make an `Attention` come to. It does not change, and holds nothing (Q, K) of its own."""
+    """An attention of any source. It does not change, and holds nothing (Q, K) of its own."""
 
     q: Tensor | None
     k: Tensor | None
@@ -50,47 +58,42 @@ class AttentionBase:
     window: int | None
     rules: Rules
     source: Source
-    _given: tuple[str, ...]
-    _how: dict[str, Any]  # the keywords about rules, as they were given
+    options: AttentionOptions
+    _read: MaskAndBias
     _memory: LogSumExpCache
-    _watch: MutationGuard
+    _guard: MutationGuard
 
-    def _fill(
+    def __init__(
         self,
         source: Source,
         v: Tensor | None,
         shape: Shape,
-        scale: Any,
+        options: AttentionOptions,
         *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: Any = None,
-        softcap: Any = None,
+        rules: Rules | None = None,
+        known: tuple[AttentionOptions, MaskAndBias] | None = None,
     ) -> None:
+        """Put an attention together.
+
+        Args:
+            source: where the numbers of a block come from.
+            v: (B, G, K, Dv), or None.
+            shape: the sizes of source and v.
+            options: what the user gave.
+            rules: where they do not follow from the options.
+            known: options for the same tensors, and their mask and bias as they were read.
+
+        Raises:
+            TypeError, ValueError: options that cannot be read.
+        """
         matrix = next(iter(source.tensors().values()))
-        rules = read_rules(
-            detached(mask),
-            mask_means,
-            mask_dims,
-            bias=detached(bias),
-            is_causal=is_causal,
-            window=window,
-            shape=(shape.B, shape.H, shape.Q, shape.K),
-            dtype=matrix.dtype,
-            device=matrix.device,
-        )
-        how = {
-            "mask": mask,
-            "mask_means": mask_means,
-            "mask_dims": mask_dims,
-            "bias": bias,
-            "is_causal": bool(is_causal),
-        }
-        given = {"causal": is_causal, f"window {window}": window, "masked": mask is not None}
-        given |= {"biased": bias is not None, f"softcap {softcap}": softcap}
+        read = MaskAndBias()
+        if rules is None:
+            read = read_mask_and_bias(
+                options, (shape.B, shape.H, shape.Q, shape.K), matrix.dtype, matrix.device, known=known
+            )
+            rules = rules_of(options, read, matrix.device)
+        scale = source.default_scale if options.scale is None else as_number(options.scale, "scale")
         self.__setstate__(
             {
                 "source": source,
@@ -98,21 +101,44 @@ class AttentionBase:
                 "k": source.tensors().get("k"),
                 "v": v,
                 "shape": shape,
+                "options": options,
                 "rules": rules,
-                "scale": as_number(scale, "scale"),
-                "softcap": None if softcap is None else as_positive(softcap, "softcap"),
-                "is_causal": bool(is_causal),
-                "window": window,
-                "_given": tuple(word for word, there in given.items() if there),
-                "_how": {**how, "window": window, "softcap": softcap},
+                "scale": scale,
+                "softcap": None if options.softcap is None else as_positive(options.softcap, "softcap"),
+                "is_causal": bool(options.is_causal),
+                "window": options.window,
+                "_read": read,
             }
         )
 
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        v: Tensor | None,
+        shape: Shape,
+        options: AttentionOptions,
+        *,
+        rules: Rules | None = None,
+        known: tuple[AttentionOptions, MaskAndBias] | None = None,
+    ) -> Self:
+        """Make an attention of any source; a subclass takes other arguments. See `AttentionBase`."""
+        found = cls.__new__(cls)
+        AttentionBase.__init__(found, source, v, shape, options, rules=rules, known=known)
+        return found
+
+    def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
+        """Return this attention with other options, source and values; only a mask or bias that is new is read."""
+        return self.of(source, v, self.shape, options, known=(self.options, self._read))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_memory", "_guard")}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a new attention as of a copy: what was remembered, and what was watched, starts afresh."""
+        """Fill a new attention or a copy: log-normalizers and the guard of its tensors start afresh."""
         self.__dict__.update(state, _memory=LogSumExpCache())
         values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_watch=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
+        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
@@ -126,8 +152,13 @@ class AttentionBase:
         parts += [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
         sizes = [str(size) for size in (D, Dv) if size]
         parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
-        parts += [*self._given, str(self.dtype).removeprefix("torch."), str(self.device)]
+        parts += [*self.description, str(self.dtype).removeprefix("torch."), str(self.device)]
         return f"Attention({', '.join(part for part in parts if part)})"
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """What was made of the tensors or given beside them, each in a word or two."""
+        return self.source.description or self.options.describe()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -150,8 +181,10 @@ class AttentionBase:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages there are to see, in the order of computation: those before what was given are not there, nor
-        contribution without v; capped is only where there is a softcap, for else it equals scaled.
+        """The stages there are, in the order of computation.
+
+        Those before what was given are not there, nor contribution without v; capped is only where there is a softcap,
+        for else it equals scaled.
 
         >>> from attnwidget import Attention
         >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
@@ -162,44 +195,48 @@ class AttentionBase:
         without |= {"capped"} if self.softcap is None else set()
         return tuple(stage for stage in there if stage not in without)
 
+    @property
+    def scores_are_products(self) -> bool:
+        """Whether scaled scores are scale · q · kᵀ: q and k are there, and no softcap is in between."""
+        return self.q is not None and self.softcap is None
+
+    def head(self, batch: Any, head: Any) -> Head:
+        """Return a head; IndexError if it is not there; a warning if the tensors have changed."""
+        return Head(self, *self.find(batch, head))
+
     def find(self, batch: Any, head: Any) -> tuple[int, int]:
-        """batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
-        self._watch.check()
+        """Return batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
+        self._guard.check()
         return as_index(batch, self.shape.B, "batch", "batches"), as_index(head, self.shape.H, "head", "heads")
 
     def check_stage(self, stage: str, *also: str) -> None:
         """Raise ValueError unless there is this stage, with what it would take."""
         as_choice(stage, (*STAGES, *also), "stage")
         if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
-            if not isinstance(self.source, Given):
-                raise ValueError(
+            if self.source.derived:
+                raise OnlyWeightsError(
                     f"heads or words that are put together have weights only, so {stage} is not known: ask single "
-                    'heads and pieces (w.combine = "none", w.pieces = "pieces")'
+                    "heads and pieces"
                 )
             raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
         if stage == "contribution" and self.v is None:
             raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")
 
     def group(self, head: int) -> int:
-        """The key head that a query head uses."""
+        """Return the key head that a query head uses."""
         return head // (self.shape.H // self.shape.G)
 
-    def known_pair(self, batch: int, head: int) -> LogSumExp | None:
-        """The log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
-        return self.known_rows(batch, head, range(self.shape.Q))
-
     def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
-        """The log-normalizers of some queries of a head, if all of them were computed since the tensors last changed:
-        by a pass that has come so far, or by a look at these rows."""
-        return self._memory.get((batch, head), self._watch.versions(), queries)
+        """Return the log-normalizers of some queries of a head, if all were computed since the tensors last changed."""
+        return self._memory.get((batch, head), self._guard.versions(), queries)
 
     def versions(self) -> tuple[int, ...]:
-        """What changes whenever a tensor that this is read from does: what was computed before no longer holds."""
-        return self._watch.versions()
+        """Return numbers that change whenever a tensor does from which this is computed."""
+        return self._guard.versions()
 
     def longest_key(self, batch: int, group: int) -> float:
-        """The largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
-        versions = self._watch.versions()
+        """Return the largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
+        versions = self._guard.versions()
         known = self._memory.number((batch, group), versions)
         if known is None:
             assert self.k is not None
@@ -207,14 +244,46 @@ class AttentionBase:
             self._memory.put_number((batch, group), versions, known)
         return known
 
-    def remember(self, batch: int, head: int, pair: LogSumExp) -> None:
+    def remember(self, batch: int, head: int, normalizers: LogSumExp) -> None:
         """Keep the log-normalizers of all queries of a head, for the blocks to come."""
-        self.remember_rows(batch, head, range(self.shape.Q), pair)
+        self.remember_rows(batch, head, range(self.shape.Q), normalizers)
 
     def remember_rows(
-        self, batch: int, head: int, queries: Indices, pair: LogSumExp, versions: tuple[int, ...] | None = None
+        self, batch: int, head: int, queries: Indices, normalizers: LogSumExp, versions: tuple[int, ...] | None = None
     ) -> None:
         """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
-        now = self._watch.versions()
+        now = self._guard.versions()
         if versions is None or versions == now:
-            self._memory.put((batch, head), now, self.shape.Q, queries, pair)
+            self._memory.put((batch, head), now, self.shape.Q, queries, normalizers)
+
+
+class Head(NamedTuple):
+    """One head of one sample of an attention, found: both count from 0 up."""
+
+    att: AttentionBase
+    batch: int
+    head: int
+
+    @property
+    def group(self) -> int:
+        """The key head that it uses."""
+        return self.att.group(self.head)
+
+    @property
+    def q(self) -> Tensor | None:
+        """Its queries (Q, D), as they were given."""
+        return None if self.att.q is None else self.att.q[self.batch, self.head]
+
+    @property
+    def k(self) -> Tensor | None:
+        """Its keys (K, D), as they were given."""
+        return None if self.att.k is None else self.att.k[self.batch, self.group]
+
+    @property
+    def v(self) -> Tensor | None:
+        """Its values (K, Dv), as they were given."""
+        return None if self.att.v is None else self.att.v[self.batch, self.group]
+
+    def block(self, queries: Indices, keys: Indices | None = None) -> Block:
+        """Return the cells of some queries and keys, all keys where None."""
+        return Block(self.batch, self.head, queries, range(self.att.shape.K) if keys is None else keys)

@@ -1,20 +1,21 @@
-"""Several heads as one: the mean or the maximum of their exact weights, made block by block where it is looked at."""
+"""Several heads as one: the mean or the maximum of their exact weights, computed block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._rules.rules import Allowed, Rules, is_common, settled, whole
+from .._rules.options import AttentionOptions
+from .._rules.rules import Allowed, Rule, Rules, settled, whole
 from .._utils.indexing import Block, Indices, as_index, hull
 from .._utils.validation import as_choice
-from ..masks import NOTHING, KeyBounds, overlap
-from .base import AttentionBase, Shape
+from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
+from .base import AttentionBase, Head, Shape
 from .logsumexp import LogSumExp
 from .matmul import Scratch
 from .softmax import exact_block, normalizers, normalizing
@@ -22,17 +23,27 @@ from .sources import SourceRows
 from .stages import allowed_cells
 
 HOW = ("mean", "max")
+A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
 class CombinedHeads:
-    """weights of one head, from those of several: a `Source`. Nothing (Q, K) is held; the log-normalizers of the heads
-    are those of the attention itself."""
+    """Weights of one head, from those of several: a `Source`.
+
+    Nothing (Q, K) is held; the log-normalizers of the heads are those of the attention itself.
+    """
 
     att: AttentionBase
     heads: tuple[int, ...]
     how: str
     gives: Literal["scores", "weights"] = "weights"
+    default_scale: float = 1.0
+    derived: bool = True
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """How the heads are combined, and what is known of their attention."""
+        return f"the {'mean' if self.how == 'mean' else 'maximum'} of {len(self.heads)} heads", *self.att.description
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return CombinedRows(self, batch, queries, scale)
@@ -40,11 +51,19 @@ class CombinedHeads:
     def tensors(self) -> dict[str, Tensor]:
         return {**self.att.source.tensors(), **self.att.rules.tensors()}
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> CombinedHeads:
+        return self
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        return tuple(Head(self.att, batch, one) for one in self.heads)
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
+        return tuple((one, queries) for one in self.heads_in_cells(batch, head))
+
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
-        """Compute the log-normalizers that blocks of some queries need, so that no block has to wait for them; yields
-        after each part how many cells it had."""
+        """Compute the log-normalizers of the heads that are combined."""
         for head in self.heads if self.att.source.gives == "scores" else ():
-            yield from normalizing(self.att, batch, head, queries)
+            yield from normalizing(Head(self.att, batch, head), queries)
 
 
 class CombinedRows:
@@ -54,10 +73,10 @@ class CombinedRows:
         self._source, self._batch, self._queries, self._scale = source, batch, queries, scale
         att, known = source.att, source.att.source.gives == "weights"
         self._pairs: list[LogSumExp | None] = [
-            None if known else normalizers(att, batch, head, queries) for head in source.heads
+            None if known else normalizers(Head(att, batch, head), queries) for head in source.heads
         ]
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         found: Tensor | None = None
         for head, pair in zip(self._source.heads, self._pairs, strict=True):
             cells = Block(self._batch, head, self._queries, keys)
@@ -79,20 +98,20 @@ class AnyHead:
     att: AttentionBase
     heads: tuple[int, ...]
 
-    @property
-    def shared(self) -> bool:
-        return False
+    shared: bool = False
+    same_for_heads: bool = False
+    by_key: bool = False
 
     def bounds(self, cells: Block) -> KeyBounds:
         if self.att.rules.by_score:
-            return KeyBounds(hull(cells.keys), NOTHING)
+            return KeyBounds(hull(cells.keys), NO_KEYS)
         each = [self._of(cells, head) for head in self.heads]
         outer = [bounds.outer for bounds in each if bounds.outer] or [range(0)]
         inner = max((bounds.inner for bounds in each), key=len)
         return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
     def _of(self, cells: Block, head: int) -> KeyBounds:
-        """Which keys the queries of one head may see at most, and which all of them may see."""
+        """Return which keys the queries of one head may attend to at most, and to which all of them may."""
         at, columns = cells._replace(head=head), hull(cells.keys)
         found = [rule.bounds(at) for rule in self.att.rules.rules]
         outer = reduce(overlap, (bounds.outer for bounds in found), columns)
@@ -107,6 +126,15 @@ class AnyHead:
             found = of_head if found is False else _either(found, of_head, cells, self.att.device)
         return found
 
+    def band_limits(self, batch: int) -> BandLimits | None:
+        return None
+
+    def parts_of_all(self) -> tuple[Rule, ...]:
+        return (self,)
+
+    def describe(self, batch: int) -> str:
+        return "mask of any of the heads"
+
     def tensors(self) -> dict[str, Tensor]:
         return {}  # the source has them
 
@@ -117,7 +145,7 @@ def _either(one: Allowed, other: Allowed, cells: Block, device: torch.device) ->
 
 
 def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
-    """Heads of an attention, each once and in order; None is all of them."""
+    """Return heads of an attention, each once and in order; all of them for None."""
     if heads is None:
         return tuple(range(att.shape.H))
     if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
@@ -128,30 +156,12 @@ def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def combined(att: AttentionBase, heads: Any, how: str) -> dict[str, Any]:
-    """What an attention of several heads as one consists of: see `Attention.combine`."""
+def combined(att: A, heads: Any, how: str) -> A:
+    """Combine several heads into one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
     att.find(0, 0)  # warns of tensors that have changed
-    common = not att.rules.by_score and all(map(is_common, att.rules.rules))
-    B, _, _, Q, K, _, _ = att.shape
-    return {
-        "source": CombinedHeads(att, chosen, how),
-        "q": None,
-        "k": None,
-        "v": None,
-        "shape": Shape(B, 1, 1, Q, K, None, None),
-        "rules": Rules(att.rules.rules if common else (AnyHead(att, chosen),)),
-        "scale": 1.0,
-        "softcap": None,
-        "is_causal": att.is_causal,
-        "window": att.window,
-        "_given": (f"the {'mean' if how == 'mean' else 'maximum'} of {len(chosen)} heads", *att._given),
-        "_how": {},
-    }
-
-
-def prepared(att: AttentionBase, batch: int, queries: Indices) -> Generator[int, None, None]:
-    """What some queries need before blocks of them can be had quickly: of several heads their log-normalizers."""
-    if isinstance(att.source, CombinedHeads):
-        yield from att.source.prepare(batch, queries)
+    rules = Rules(att.rules.rules if att.rules.same_for_heads else (AnyHead(att, chosen),))
+    shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
+    options = AttentionOptions(is_causal=att.is_causal, window=att.window)
+    return att.of(CombinedHeads(att, chosen, how), None, shape, options, rules=rules)

@@ -1,4 +1,4 @@
-"""What an answer costs, in cells to compute, so that none takes seconds while a person or a kernel waits."""
+"""What an answer costs, in cells to compute, so that none takes seconds while a front-end waits."""
 
 from __future__ import annotations
 
@@ -6,41 +6,42 @@ from math import ceil
 
 from .._utils.indexing import Block, cuts
 from .base import AttentionBase
-from .combined_heads import CombinedHeads
 from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
-MOST = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
-FEW = 16  # words, of which the rows are computed in no time
-PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
+MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
+COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
 def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
-    """How many cells of a region are computed, those aside that known rules exclude; at most a few hundredths too
-    many."""
-    if isinstance(att.source, CombinedHeads):
-        return sum(cells(att.source.att, batch, one, queries, keys, stage) for one in att.source.heads)
+    """Return how many cells of a region are computed, without those that known rules exclude.
+
+    It may be a few hundredths too many.
+    """
+    heads = att.source.heads_in_cells(batch, head)
+    if heads:
+        return sum(cells(*one, queries, keys, stage) for one in heads)
     if streamed(att, stage) != "masked":
         return len(queries) * len(keys)
-    pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / PIECES)))
+    pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / COUNTED_PIECES)))
     parts = (queries[piece.start : piece.stop] for piece in pieces)
     return sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
 
 
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:
-    """How many cells are computed for the log-normalizers that a stage needs of some queries and that are not known; of
-    words, for those of all their pieces, if not all are known."""
-    if isinstance(att.source, CombinedHeads):
-        return sum(normalizers(att.source.att, batch, one, queries, stage) for one in att.source.heads)
-    pieces = getattr(att.source, "pieces", None)
-    if pieces is not None:
-        return normalizers(pieces, batch, head, range(pieces.shape.Q), stage) if len(queries) > FEW else 0
+    """Return how many cells are computed for log-normalizers of some queries that a stage needs and are not known.
+
+    Of words these are those of all their pieces, if not all are known.
+    """
+    needed = att.source.rows_needed(batch, head, queries)
+    if needed is not None:
+        return sum(normalizers(*one, rows, stage) for one, rows in needed)
     if stage not in NORMALIZED or streamed(att, stage) != "masked":
         return 0
     if att.known_rows(batch, head, queries) is not None:
         return 0
     found = 0
-    for piece in cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / PIECES))):
+    for piece in cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / COUNTED_PIECES))):
         rows = queries[piece.start : piece.stop]
         if att.known_rows(batch, head, rows) is None:
             found += cells(att, batch, head, rows, range(att.shape.K), stage)
@@ -48,9 +49,9 @@ def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage
 
 
 class CostBudget:
-    """What the questions of one message may cost together."""
+    """The number of cells that the questions of one message may cost together."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_CELLS) -> None:
         self.most = self.left = most
 
     def spend(self, cells: int, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""Products and exponentials in the precision of the tensors, whatever mode the caller is in, the fastest way."""
+"""Products and exponentials, as fast as possible and in the precision of the tensors whatever the caller's mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-WORTH = 1 << 17  # cells of a product: the least that is worth a convolution
+LEAST_CONVOLVED_CELLS = 1 << 17  # of a product, from which on a convolution is quicker
 LOG2_E = log2(EULER)
 
 
@@ -37,7 +37,7 @@ def full(device: torch.device) -> Iterator[None]:
 
 
 def _keep_float32(stack: ExitStack) -> None:
-    """No TF32 or bfloat16 products, which are off by 1e-3, until the stack closes."""
+    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the stack closes."""
     backends: list[Any] = [torch.backends.cuda.matmul]
     backends += [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv")]
     if not hasattr(backends[0], "fp32_precision"):  # torch before 2.9
@@ -51,25 +51,34 @@ def _keep_float32(stack: ExitStack) -> None:
 
 
 class Scratch:
-    """Memory for one block after the other, taken only once a block has use for it."""
+    """Memory for one block after the other, allocated only once a block has use for it.
+
+    Args:
+        cells: the most numbers that a block has.
+        dtype: of the numbers.
+        device: where they are.
+    """
 
     def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
         self._cells, self._how = cells, {"dtype": dtype, "device": device}
         self._memory: Tensor | None = None
 
     def cut(self, keys: int, queries: int) -> Tensor:
-        """(keys, queries), to be overwritten."""
+        """Return memory for a block, (keys, queries), to be overwritten."""
         if self._memory is None:
             self._memory = torch.empty(self._cells, **self._how)  # type: ignore[call-overload]
         return self._memory[: keys * queries].view(keys, queries)
 
 
 class Product:
-    """k · qᵀ for some queries (queries, D), and one block of keys after the other.
+    """k · qᵀ for some queries, with one block of keys after the other.
+
+    Args:
+        q: (queries, D).
 
     torch has two libraries for it on x86. `mm` goes to MKL, which on an AMD processor leaves AVX-512 unused; a 1 × 1
     convolution goes to oneDNN, which does not, and is up to twice as fast (Zen 5; on Zen 4 and elsewhere a tenth). Its
-    error is the same. The keys are laid out as 16 pictures: with fewer, torch does not hand it to oneDNN on one thread.
+    error is the same. The keys are laid out as 16 images: with fewer, torch does not hand it to oneDNN on one thread.
     """
 
     def __init__(self, q: Tensor):
@@ -80,26 +89,36 @@ class Product:
             _keep_freed_memory()
             self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last: a view of the same memory
 
-    def of(self, k: Tensor, room: Scratch | None = None) -> Tensor:
-        """(keys, queries), from (keys, D); in `room` if that is of use."""
+    def of(self, k: Tensor, scratch: Scratch | None = None) -> Tensor:
+        """Multiply a block of keys.
+
+        Args:
+            k: (keys, D).
+            scratch: where the result may lie.
+
+        Returns:
+            (keys, queries).
+        """
         (keys, D), queries = k.shape, self.q.shape[0]
-        if not self.convolves or keys % 16 or keys * queries < WORTH:
-            return torch.mm(k, self.q.mT, out=None if room is None else room.cut(keys, queries))
-        pictures = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)
-        found = F.conv2d(pictures, self.kernels)  # (16, queries, keys / 16, 1)
+        if not self.convolves or keys % 16 or keys * queries < LEAST_CONVOLVED_CELLS:
+            return torch.mm(k, self.q.mT, out=None if scratch is None else scratch.cut(keys, queries))
+        images = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)
+        found = F.conv2d(images, self.kernels)  # (16, queries, keys / 16, 1)
         return found.permute(0, 2, 3, 1).reshape(keys, queries)
 
 
-def product(k: Tensor, q: Tensor, room: Scratch | None = None) -> Tensor:
-    """k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in `room` if that is of use."""
-    return Product(q).of(k, room)
+def product(k: Tensor, q: Tensor, scratch: Scratch | None = None) -> Tensor:
+    """Return k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in scratch memory where that is of use."""
+    return Product(q).of(k, scratch)
 
 
 @cache
 def _keep_freed_memory() -> None:
-    """Once per process: glibc hands a large block that is freed back to the system, and asking again for each product
-    costs as much as computing it. One free of 31 MiB, never touched, tells it to keep blocks up to that size; any
-    program that ever frees a tensor as large has done so already. Elsewhere it does nothing.
+    """Make glibc keep large blocks that are freed, once per process.
+
+    Otherwise it hands them back to the system, and asking again for each product costs as much as computing it. One
+    free of 31 MiB, never touched, tells it to keep blocks up to that size; any program that ever frees a tensor as
+    large has done so already. Elsewhere it does nothing.
 
     `mm` has no need of it, for it writes into memory that is there; a convolution has no such argument, and blocks
     small enough to be kept anyway cost a tenth more. Whoever goes through blocks lets go of one before the next is
@@ -109,6 +128,6 @@ def _keep_freed_memory() -> None:
 
 
 def exp_(x: Tensor) -> Tensor:
-    """exp in place, as exp2: several times faster on a CPU, provided results below the normal range become 0 first."""
+    """Compute exp in place, as exp2: several times faster on a CPU if results below the normal range become 0 first."""
     tiny = log2(torch.finfo(x.dtype).tiny)
     return torch.threshold_(x.mul_(LOG2_E), tiny, -inf).exp2_()

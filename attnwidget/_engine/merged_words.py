@@ -7,26 +7,29 @@ weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .. import masks
+from .._rules.options import AttentionOptions
 from .._rules.rules import ByIndex, whole
-from .._tokens.tokenizers import joined, word_ids
+from .._tokens.tokenizers import join_pieces, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
 from . import softmax
-from .base import AttentionBase, Shape
+from .base import AttentionBase, Head, Shape
 from .matmul import Scratch
 from .sources import SourceRows
 from .stages import allowed_cells, streamed
 
-ROWS, COLUMNS = 1024, 4096  # pieces that are computed at once
+ROWS_AT_ONCE, KEYS_AT_ONCE = 1024, 4096  # pieces that are computed at once
+FEW_WORDS = 16  # words, whose rows are computed at once
+A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +40,39 @@ class WordBounds:
 
     @property
     def words(self) -> int:
-        """How many there are, in the sample that has most."""
+        """The number of words in the sample that has most."""
         return self.ends.shape[1] - 1
 
     def of(self, batch: int) -> Tensor:
-        """(words + 1,)"""
+        """Return where the words of a sample begin, and the last ends, (words + 1,)."""
         return self.ends[batch if len(self.ends) > 1 else 0]
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """How many words of each sample are not empty."""
+        """The number of words of each sample that are not empty."""
         return tuple(int((row[1:] > row[:-1]).sum()) for row in self.ends)
 
     def word_of(self, piece: int, batch: int) -> int:
-        """The word that a piece is of."""
+        """Return the word that a piece is of."""
         return int(torch.searchsorted(self.of(batch), piece, right=True)) - 1
 
     def first_of(self, word: int, batch: int) -> int:
-        """The first piece of a word; of an empty one, the last there is."""
+        """Return the first piece of a word; of an empty one, the last there is."""
         ends = self.of(batch)
         return min(int(ends[word]), int(ends[-1]) - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class MergedWords:
-    """weights between words, from those between their pieces."""
+    """Weights between words, from those between their pieces."""
 
     pieces: AttentionBase
     queries: WordBounds
     keys: WordBounds
     gives: Literal["weights"] = "weights"
+    default_scale: float = 1.0
+    description: tuple[str, ...] = ()  # its options are of words, and tell it
+    derived: bool = True
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return WordRows(self, batch, head, queries, scale)
@@ -75,13 +81,27 @@ class MergedWords:
         base = self.pieces
         return {f"{name} of the pieces": x for name, x in {**base.source.tensors(), **base.rules.tensors()}.items()}
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> MergedWords:
+        return self
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        yield from ()
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
+        return ()
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
+        """Return those of all pieces; none for a few words, whose rows are computed at once."""
+        one = Head(self.pieces, batch, head), range(self.pieces.shape.Q)
+        return (one,) if len(queries) > FEW_WORDS else ()
+
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """A mask function: a word may attend to another if any of its pieces may to any of the other's."""
+        """Return which words may attend to which, as a mask function: if any piece of one may to any of the other."""
         queries, keys = q_idx.flatten(), kv_idx.flatten()
-        rows, of_row = spread(self.queries.of(int(b)), queries)
-        columns, of_column = spread(self.keys.of(int(b)), keys)
+        rows, of_row = pieces_of(self.queries.of(int(b)), queries)
+        columns, of_column = pieces_of(self.keys.of(int(b)), keys)
         found = torch.zeros(len(queries), len(keys), dtype=torch.int32, device=q_idx.device)
-        for at in cuts(range(len(rows)), 1, ROWS):
+        for at in cuts(range(len(rows)), 1, ROWS_AT_ONCE):
             some = rows[at.start : at.stop]
             if not len(columns):
                 break
@@ -99,18 +119,18 @@ class WordRows:
     def __init__(self, words: MergedWords, batch: int, head: int, queries: Indices, scale: float):
         self.words, self.batch, self.head, self.scale, self.count = words, batch, head, scale, len(queries)
         ends, base = words.queries.of(batch), words.pieces
-        self.rows, self.of_row = spread(ends, positions(queries, base.device))  # (pieces,) each
+        self.rows, self.of_row = pieces_of(ends, positions(queries, base.device))  # (pieces,) each
         counts = torch.bincount(self.of_row, minlength=self.count).clamp_min(1)
         self.share = 1.0 / counts.to(base.result_dtype)
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         base, batch, head = self.words.pieces, self.batch, self.head
-        columns, of_column = spread(self.words.keys.of(batch), positions(keys, base.device))
+        columns, of_column = pieces_of(self.words.keys.of(batch), positions(keys, base.device))
         found = torch.zeros(self.count, len(keys), dtype=base.result_dtype, device=base.device)
-        for at in cuts(range(len(self.rows)), 1, ROWS):
+        for at in cuts(range(len(self.rows)), 1, ROWS_AT_ONCE):
             rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
-            pair = softmax.normalizers(base, batch, head, rows) if streamed(base, "weights") == "masked" else None
-            for part in cuts(range(len(columns)), 1, COLUMNS):
+            pair = softmax.normalizers(Head(base, batch, head), rows) if streamed(base, "weights") == "masked" else None
+            for part in cuts(range(len(columns)), 1, KEYS_AT_ONCE):
                 cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
                 weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)
                 by_key = found.new_zeros(len(of_row), len(keys))
@@ -119,8 +139,16 @@ class WordRows:
         return found.mul_(self.scale).mT.contiguous()  # (keys, queries)
 
 
-def spread(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """The pieces of some words, one word after the other, and which of these words each is of."""
+def pieces_of(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pieces of some words, one word after the other, and which of these words each is of.
+
+    Args:
+        ends: (words + 1,) where the words of a sample begin, and the last ends.
+        words: (n,) int64.
+
+    Returns:
+        (pieces,) int64 twice.
+    """
     counts = ends[words + 1] - ends[words]
     of = torch.repeat_interleave(torch.arange(len(words), device=words.device), counts)
     before = counts.cumsum(0) - counts
@@ -128,13 +156,13 @@ def spread(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compact(places: Tensor) -> Indices:
-    """As a range, which cuts views, where they are without gaps."""
+    """Return indices as a range, which cuts views, where they have no gaps."""
     span = hull(places)
     return span if len(span) == len(places) and bool((places[1:] > places[:-1]).all()) else places
 
 
-def bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> WordBounds:
-    """The words that a user gives, of one sample for all or of each; `WordBounds` as they are.
+def as_word_bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> WordBounds:
+    """Read the words that a user gives, of one sample for all or of each; `WordBounds` as they are.
 
     Args:
         words: for each position the number of its word, as `encoding.word_ids()` gives them, None for one of its own;
@@ -159,7 +187,7 @@ def bounds(words: Any, batches: int, length: int, name: str, device: torch.devic
 
 
 def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
-    """Where the words of one sample begin, and where the last ends."""
+    """Return where the words of one sample begin, and where the last ends."""
     if len(words) != length:
         raise ValueError(f"{name} has {len(words)} entries but there are {length} positions: give one for each")
     if all(isinstance(word, str) for word in words):
@@ -182,28 +210,24 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
     return [*starts, length]
 
 
-def merged(att: AttentionBase, words: Any, key_words: Any = None) -> dict[str, Any]:
-    """What an attention between words is filled with: see `Attention.merge`."""
+def merged(att: A, words: Any, key_words: Any = None) -> A:
+    """Return the attention between words: see `Attention.merge`."""
     B, H, _, Q, K, *_ = att.shape
-    queries = bounds(words, B, Q, "words", att.device)
+    queries = as_word_bounds(words, B, Q, "words", att.device)
     if key_words is None and Q != K:
         raise ValueError(f"there are {Q} queries but {K} keys: give key_words= as well")
-    keys = queries if key_words is None else bounds(key_words, B, K, "key_words", att.device)
+    keys = queries if key_words is None else as_word_bounds(key_words, B, K, "key_words", att.device)
     source = MergedWords(att, queries, keys)
     padded = len({*queries.lengths, queries.words}) + len({*keys.lengths, keys.words}) > 2
     causal = [rule.mask for rule in att.rules.rules if isinstance(rule, ByIndex)] == [masks.causal]
     causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
-    return {
-        "source": source,
-        "v": None,
-        "shape": Shape(B, H, H, queries.words, keys.words, None, None),
-        "scale": 1.0,
-        "is_causal": causal,  # then so are words, and as quickly
-        "mask": source if (att.rules.rules and not causal) or att.rules.by_score or padded else None,
-    }
+    limited = (att.rules.rules and not causal) or att.rules.by_score or padded
+    shape = Shape(B, H, H, queries.words, keys.words, None, None)
+    # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
+    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=source if limited else None))
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:
-    """A token for each word of a sample; padding for those that are empty."""
+    """Return a token for each word of a sample; padding for those that are empty."""
     ends = words.of(batch).tolist()
-    return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]
+    return [join_pieces(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

@@ -1,7 +1,7 @@
-"""The engine: everything that runs over whole rows, streamed block by block; no (Q, K) tensor anywhere.
+"""The online softmax and all that runs over whole rows, streamed block by block; no (Q, K) tensor anywhere.
 
-The softmax is the online one (Milakov & Gimelshein 2018; FlashAttention, Dao et al. 2022), and the log-normalizer stays
-a pair.
+The softmax is that of Milakov & Gimelshein (2018) and FlashAttention (Dao et al. 2022); a log-normalizer stays in two
+parts, `LogSumExp`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._utils.indexing import Block, Indices, cuts, take
-from .base import AttentionBase, longest
+from .base import AttentionBase, Head, longest
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
@@ -34,9 +34,14 @@ class Softmax:
         self.l = torch.zeros_like(self.m)  # (queries,)
 
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Take in a block (keys, queries) with its maximum over the keys.
+        """Add a block of keys.
 
-        Returns exp(S − m), in the memory of S, and what earlier such numbers are to be multiplied by; None for 1.
+        Args:
+            S: masked, (keys, queries), which is overwritten.
+            peak: (queries,), its maximum over the keys.
+
+        Returns:
+            exp(S − m), in the memory of S; and (queries,), the factor of what earlier blocks returned, None for 1.
         """
         m = torch.maximum(self.m, peak)  # keeps NaN
         base = m.masked_fill(m == -inf, 0)  # −∞ − (−∞) would be NaN in a row that is empty so far
@@ -45,112 +50,125 @@ class Softmax:
         self.m, self.l = m, self.l * shrink + e.sum(0)
         return e, shrink
 
-    def pair(self) -> LogSumExp:
+    def logsumexp(self) -> LogSumExp:
+        """Return the log-normalizers."""
         empty = self.m == -inf
         return LogSumExp(self.m.masked_fill(empty, 0), self.l.log().masked_fill(empty, inf))
 
 
 class DirectSoftmax(Softmax):
-    """The same for scores so small that no maximum need be taken off them: no difference, no shrinking, nothing below
-    the normal range. The maximum is kept, for the pair."""
+    """The same for scores so small that no maximum need be taken off them.
+
+    No difference, no factor for what came before, nothing below the normal range. The maximum is kept, for the
+    log-normalizers.
+    """
 
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns exp(S), in the memory of S."""
+        """Add a block of keys: as `Softmax.add`, but returns exp(S)."""
         e = S.mul_(LOG2_E).exp2_()  # (keys, queries)
         self.m = torch.maximum(self.m, peak)
         self.l += e.sum(0)
         return e, None
 
-    def pair(self) -> LogSumExp:
+    def logsumexp(self) -> LogSumExp:
+        """Return the log-normalizers."""
         of_peak = self.m.mul(LOG2_E).exp2_()  # as in `add`, so that a row's only key has weight 1 to the last bit
         empty = self.m == -inf
         return LogSumExp(self.m.masked_fill(empty, 0), (self.l / of_peak).log_().masked_fill_(empty, inf))
 
 
 class DirectSum:
-    """l = Σ exp(masked) alone, for scores as small as that."""
+    """The sum l = Σ exp(masked) alone, for scores so small that no maximum need be taken off them."""
 
     def __init__(self, att: AttentionBase, queries: int):
         self.l = new(att, queries).zero_()  # (queries,)
 
-    def pair(self) -> LogSumExp:
+    def logsumexp(self) -> LogSumExp:
+        """Return the log-normalizers."""
         m, empty = self.l.log(), self.l == 0
         return LogSumExp(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
 
 
-def online(att: AttentionBase, batch: int, head: int, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
-    """The quickest softmax that is exact for some queries."""
-    return DirectSoftmax if is_small(att, batch, head, queries) else Softmax
+def online(head: Head, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
+    """Return the quickest softmax that is exact for some queries."""
+    return DirectSoftmax if is_small(head, queries) else Softmax
 
 
-def is_small(att: AttentionBase, batch: int, head: int, queries: Indices, limit: float = SMALL) -> bool:
-    """Whether no score of some queries can be so large that exp needs the maximum taken off, and only masks come after
-    it."""
-    return att.softcap is None and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
+def is_small(head: Head, queries: Indices, limit: float = SMALL) -> bool:
+    """Whether scores of some queries are so small that exp needs no maximum taken off, and only masks change them."""
+    att = head.att
+    return att.scores_are_products and not att.rules.biases and bound(head, queries) < limit  # NaN is not
 
 
-def is_finite(att: AttentionBase, batch: int, head: int, queries: Indices) -> bool:
+def is_finite(head: Head, queries: Indices) -> bool:
     """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
-    biases = att.rules.biases
-    return not att.rules.by_score and len(biases) < 2 and bound(att, batch, head, queries) < 1e30  # NaN is not
+    rules = head.att.rules
+    return not rules.by_score and len(rules.biases) < 2 and bound(head, queries) < 1e30  # NaN is not
 
 
-def bound(att: AttentionBase, batch: int, head: int, queries: Indices) -> float:
-    """What no scaled score of some queries can be above, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if that is not known."""
-    if att.q is None:
+def bound(head: Head, queries: Indices) -> float:
+    """Return an upper bound of the scaled scores of some queries, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if it is not known."""
+    if head.q is None:
         return inf
-    return longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
+    return longest(take(head.q, queries, 0)) * head.att.longest_key(head.batch, head.group) * abs(head.att.scale)
 
 
-def normalizing(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
-    """The log-normalizers of some queries, known or computed and from then on known; yields after each block how many
-    cells it had."""
-    known = att.known_rows(batch, head, queries)
+def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    """Compute the log-normalizers of some queries where they are not known, and remember them.
+
+    Yields:
+        After each block, how many cells it had.
+
+    Returns:
+        The log-normalizers.
+    """
+    att, batch, index = head
+    known = att.known_rows(batch, index, queries)
     if known is not None:
         return known
     versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
-    of_rows = _of_small if is_small(att, batch, head, queries) else _of_any
+    of_rows = _of_small if is_small(head, queries) else _of_any
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
-        found = att.known_rows(batch, head, queries[at])
+        found = att.known_rows(batch, index, queries[at])
         if found is None:
-            found = yield from of_rows(att, batch, head, queries[at])
-            att.remember_rows(batch, head, queries[at], found, versions)
+            found = yield from of_rows(head, queries[at])
+            att.remember_rows(batch, index, queries[at], found, versions)
         m[at], log_l[at] = found
     return LogSumExp(m, log_l)
 
 
-def _of_small(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
-    total = DirectSum(att, len(queries))
-    for _, e, _ in exponentials(att, batch, head, queries):
+def _of_small(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    total = DirectSum(head.att, len(queries))
+    for _, e, _ in exponentials(head, queries):
         total.l += e.sum(0)
         yield e.numel()
         del e
-    return total.pair()
+    return total.logsumexp()
 
 
-def _of_any(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
-    softmax = Softmax(att, len(queries))
-    for _, S, _ in blocks(att, batch, head, queries, "masked"):
+def _of_any(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    softmax = Softmax(head.att, len(queries))
+    for _, S, _ in blocks(head, queries, "masked"):
         softmax.add(S, S.amax(0))
         yield S.numel()
         del S
-    return softmax.pair()
+    return softmax.logsumexp()
 
 
-def normalizers(att: AttentionBase, batch: int, head: int, queries: Indices) -> LogSumExp:
-    """The log-normalizers of some queries, from now on kept."""
-    return drained(normalizing(att, batch, head, queries))
+def normalizers(head: Head, queries: Indices) -> LogSumExp:
+    """Return the log-normalizers of some queries, from now on remembered."""
+    return run_to_end(normalizing(head, queries))
 
 
-def pair(att: AttentionBase, batch: int, head: int) -> LogSumExp:
-    """The log-normalizers of all queries of a head, from now on kept."""
-    return normalizers(att, batch, head, range(att.shape.Q))
+def head_logsumexp(head: Head) -> LogSumExp:
+    """Return the log-normalizers of all queries of a head, from now on remembered."""
+    return normalizers(head, range(head.att.shape.Q))
 
 
-def drained(steps: Generator[Any, None, T]) -> T:
-    """What a generator comes to in the end."""
+def run_to_end(steps: Generator[Any, None, T]) -> T:
+    """Run a generator to its end, and return what it returns."""
     while True:
         try:
             next(steps)
@@ -158,29 +176,30 @@ def drained(steps: Generator[Any, None, T]) -> T:
             return cast(T, end.value)
 
 
-def output(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, LogSumExp | None]:
-    """weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
+def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
+    """Compute weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
+    att = head.att
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
     stage = streamed(att, "weights")
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
         total = torch.zeros_like(out[at])  # (queries, Dv)
         if stage == "weights":
-            for keys, S, _ in blocks(att, batch, head, rows, stage):
-                total += weigh(S, values(att, batch, head, keys))
+            for keys, S, _ in blocks(head, rows, stage):
+                total += weigh(S, values(head, keys))
             out[at] = total
             continue
         softmax = Softmax(att, len(rows))
-        for keys, S, _ in blocks(att, batch, head, rows, stage):
+        for keys, S, _ in blocks(head, rows, stage):
             e, shrink = softmax.add(S, S.amax(0))
-            total = weigh(e, values(att, batch, head, keys)) + (total if shrink is None else total * shrink[:, None])
+            total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
         out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
-        m[at], log_l[at] = softmax.pair()
+        m[at], log_l[at] = softmax.logsumexp()
     return out, LogSumExp(m, log_l) if stage == "masked" else None
 
 
 def weigh(e: Tensor, v: Tensor) -> Tensor:
-    """eᵀ · v, where a value that is NaN or infinite reaches only the queries that give it weight."""
+    """Return eᵀ · v, (queries, Dv); a value that is NaN or infinite reaches only queries that give it weight."""
     finite = v.isfinite()  # (keys, Dv)
     if bool(finite.all()):
         return e.mT @ v  # (queries, Dv)
@@ -191,8 +210,18 @@ def weigh(e: Tensor, v: Tensor) -> Tensor:
 # Blocks of any stage.
 
 
-def exact_block(att: AttentionBase, cells: Block, stage: str, pair: LogSumExp | None) -> Tensor:
-    """A stage of some cells, (queries, keys); weights and contribution with the log-normalizers of the queries."""
+def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp | None) -> Tensor:
+    """Compute a stage of some cells.
+
+    Args:
+        att: the attention.
+        cells: which cells.
+        stage: which stage.
+        known: the log-normalizers of the queries, for weights and contribution of scores.
+
+    Returns:
+        (queries, keys).
+    """
     out = new(att, len(cells.queries), len(cells.keys))
     for at in cuts(range(len(cells.keys)), 1, KEYS):  # so that no more than a block of k is cast
         part = cells._replace(keys=cells.keys[at.start : at.stop])
@@ -200,23 +229,26 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, pair: LogSumExp | 
             S = plain(att, part, stage)
         else:
             S, _ = masked(att, part, att.rules.allowed(part))
-        if pair is not None:
-            S = exp_(pair.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
-            S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
+        if known is not None:
+            S = exp_(known.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
+            S = by_value(S, norms(Head(att, part.batch, part.head), part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out
 
 
 def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
-    """weights or contribution of some queries over all keys, (queries, keys), each row normalized by itself.
+    """Compute weights or contribution of some queries over all keys, each row normalized by its own numbers.
 
-    So that a row's only key has weight 1 and equal keys share equally, to the last bit; log-normalizers from another
-    product of other shape may differ in it.
+    A row's only key then has weight 1 and equal keys share equally, to the last bit; log-normalizers from a product of
+    another shape may differ in it.
+
+    Returns:
+        (queries, keys).
     """
     S = exact_block(att, cells, "masked", None).mT.contiguous()  # (keys, queries)
     softmax = Softmax(att, len(cells.queries))
     e, _ = softmax.add(S, S.amax(0))  # (keys, queries)
     weights = e / softmax.l.masked_fill(softmax.m == -inf, 1)
     if stage == "contribution":
-        weights = by_value(weights, norms(att, cells.batch, cells.head, cells.keys))
+        weights = by_value(weights, norms(Head(att, cells.batch, cells.head), cells.keys))
     return weights.mT.contiguous()

@@ -1,9 +1,10 @@
-"""Where the numbers of a block come from: products of q and k, or a matrix that somebody has in hand."""
+"""Where the numbers of a block come from: products of q and k, or a matrix that the user has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,13 +14,19 @@ from .matmul import Product, Scratch
 
 STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
 
+HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
+
 
 class SourceRows(Protocol):
     """Some queries of a head, multiplied by a scale: their blocks, one after the other."""
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
-        """scale × the stage of the queries and some keys, (keys, queries), in float32 or float64; in `room` if that is
-        of use, and never a view of what the user gave: what it is handed to writes into it."""
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
+        """Return scale × the stage of the queries and some keys.
+
+        Returns:
+            (keys, queries), float32 or float64, in the memory of `scratch` if that is of use. Never a view of what the
+            user gave: the caller writes into it.
+        """
 
 
 class Source(Protocol):
@@ -29,20 +36,65 @@ class Source(Protocol):
     def gives(self) -> Literal["scores", "weights"]:
         """Which stage that is."""
 
+    @property
+    def default_scale(self) -> float:
+        """What scores are multiplied by where nobody says."""
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """What it is made of, each part in a few words; () where the options tell it."""
+
+    @property
+    def derived(self) -> bool:
+        """Whether it is computed from another attention."""
+
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
-        """Some queries of a head."""
+        """Return some queries of a head, multiplied by a scale."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+        """Return what it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Source:
+        """Return a source of the same tensors, each with a change made to it; of another attention, as it is."""
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        """Compute what blocks of some queries need, so that none has to wait; yield the cells of each part."""
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
+        """Return the heads of which one cell each is computed for a cell of a head; () if it is read from tensors."""
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
+        """Return whose log-normalizers blocks of some queries need: heads, and queries of each; None for their own."""
+
+
+class TensorSource:
+    """What all sources have in common that are read from tensors alone."""
+
+    description: tuple[str, ...] = ()
+    derived = False
+
+    def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
+        yield from ()
+
+    def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
+        return ()
+
+    def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
+class Products(TensorSource):
     """scores = q · kᵀ, computed where they are looked at."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
     gives: Literal["scores"] = "scores"
+
+    @property
+    def default_scale(self) -> float:
+        """1 / √D (Vaswani et al. 2017, eq. 1)."""
+        return float(self.q.shape[3] ** -0.5)
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         group = head // (self.q.shape[1] // self.k.shape[1])
@@ -53,6 +105,9 @@ class Products:
     def tensors(self) -> dict[str, Tensor]:
         return {"q": self.q, "k": self.k}
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Products:
+        return Products(change(self.q), change(self.k))
+
 
 class ProductRows:
     """Some queries, and the keys of their head."""
@@ -60,22 +115,26 @@ class ProductRows:
     def __init__(self, product: Product, k: Tensor, wide: torch.dtype):
         self.product, self.k, self.wide = product, k, wide  # k is (K, D)
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
-        return self.product.of(take(self.k, keys, 0).to(self.wide), room)  # (keys, queries)
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
+        return self.product.of(take(self.k, keys, 0).to(self.wide), scratch)  # (keys, queries)
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Given(TensorSource):
     """A matrix that is there already, never copied whole."""
 
     matrix: Tensor  # (B, H, Q, K)
     gives: Literal["scores", "weights"]
+    default_scale: float = 1.0
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return GivenRows(take(self.matrix[batch, head], queries, 0), scale)
 
     def tensors(self) -> dict[str, Tensor]:
         return {self.gives: self.matrix}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Given:
+        return Given(change(self.matrix), self.gives)
 
 
 class GivenRows:
@@ -84,7 +143,7 @@ class GivenRows:
     def __init__(self, rows: Tensor, scale: float):
         self.rows, self.scale = rows, scale  # (queries, K)
 
-    def block(self, keys: Indices, room: Scratch | None) -> Tensor:
+    def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         part = take(self.rows, keys, 1).mT  # (keys, queries)
         wide = torch.promote_types(part.dtype, torch.float32)
-        return torch.mul(part.to(wide), self.scale, out=None if room is None else room.cut(*part.shape))
+        return torch.mul(part.to(wide), self.scale, out=None if scratch is None else scratch.cut(*part.shape))

@@ -3,87 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._rules.rules import ByIndex
+from .._rules.options import AttentionOptions
 from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive
-from ..masks import NOTHING, KeyBounds, Mask, causal_lower_right
-from .sources import Given, Products, Source
-
-if TYPE_CHECKING:
-    from ..attention import Attention
+from ..masks import NO_KEYS, KeyBounds, Mask, causal_lower_right
+from .base import AttentionBase
+from .sources import Source
 
 CAUSAL = (False, True, "lower right")
-WORDS = {"causal": "causal, lower right"}
+A = TypeVar("A", bound=AttentionBase)
 NUMBERS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-def what_if(att: Attention, changes: Mapping[str, Any]) -> Attention:
-    """The attention under other rules: see `Attention.what_if`."""
+def what_if(att: A, changes: Mapping[str, Any]) -> A:
+    """Return the attention under other rules: see `Attention.what_if`."""
     changes = read(att, changes)
-    how, source, v, scale = dict(att._how), att.source, att.v, att.scale
-    if changes.get("mask") is False:
-        how |= {"mask": None, "mask_means": None, "mask_dims": None}
-    if "softcap" in changes:
-        how["softcap"] = changes["softcap"]
-    if "window" in changes:
-        how["window"] = changes["window"]
-    if "causal" in changes:
-        how["is_causal"] = changes["causal"] is True
+    source, v = att.source, att.v
     if "dtype" in changes:
         source, v = rounded(source, v, changes["dtype"])
-    scale = changes.get("scale", scale) / changes.get("temperature", 1.0)
-    found = type(att).__new__(type(att))
-    also: dict[str, Mask] = dict(how.pop("also", {}))  # masks that no keyword of an attention stands for
+    return att.replaced(changed(att, changes), source, v)
+
+
+def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
+    """Return the options of an attention with changes that were read."""
+    new: dict[str, Any] = {name: changes[name] for name in ("softcap", "window") if name in changes}
+    new["scale"] = changes.get("scale", att.scale) / changes.get("temperature", 1.0)
+    if changes.get("mask") is False:
+        new |= {"mask": None, "mask_means": None, "mask_dims": None}
+    extra = dict(att.options.extra_masks)
     if "causal" in changes:
-        also.pop("causal", None)
+        new["is_causal"] = changes["causal"] is True
+        extra.pop("causal", None)
     if changes.get("causal") == "lower right":
-        also["causal"] = causal_lower_right(att.shape.Q, att.shape.K)
+        extra["causal"] = causal_lower_right(att.shape.Q, att.shape.K)
     if "drop_keys" in changes:
-        also.pop("drop_keys", None)
+        extra.pop("drop_keys", None)
     if changes.get("drop_keys"):
-        also["drop_keys"] = WithoutKeys(tuple(changes["drop_keys"]))
-    found._fill(source, v, att.shape, scale, **how)
-    if also:
-        rules = (*(ByIndex(mask, att.device) for mask in also.values()), *found.rules.rules)
-        changed = {"rules": found.rules._replace(rules=rules), "_how": {**found._how, "also": also}}
-        found.__setstate__(
-            {
-                **_state(found),
-                **changed,
-                "_given": (*found._given, *(WORDS.get(name) or str(mask) for name, mask in also.items())),
-            }
-        )
-    return found
+        extra["drop_keys"] = WithoutKeys(tuple(changes["drop_keys"]))
+    return replace(att.options, **new, extra_masks=tuple(extra.items()))
 
 
-def _state(att: Attention) -> dict[str, Any]:
-    return {name: value for name, value in vars(att).items() if name not in ("_memory", "_watch")}
+class WhatIfLayers(Generic[A]):
+    """The layers of a stack under other rules, each made when it is first used and then kept.
 
-
-class WhatIfLayers:
-    """The layers of a stack under other rules, and what is `then` done to them, each made when it is looked at and then
-    kept."""
+    Args:
+        stack: the layers.
+        changes: as for `Attention.what_if`.
+        then: takes the number and the changed attention of a layer, and returns what is used in its place.
+    """
 
     def __init__(
         self,
-        stack: Sequence[Attention],
+        stack: Sequence[A],
         changes: Mapping[str, Any],
-        then: Callable[[int, Attention], Attention] | None = None,
+        then: Callable[[int, A], A] | None = None,
     ):
         self._stack, self._changes, self._then = stack, dict(changes), then
-        self._made: dict[int, Attention] = {}
+        self._made: dict[int, A] = {}
 
     def __len__(self) -> int:
         return len(self._stack)
 
-    def __getitem__(self, layer: int) -> Attention:
+    def __getitem__(self, layer: int) -> A:
         if not self._changes and self._then is None:
             return self._stack[layer]
         if layer not in self._made:
@@ -95,8 +83,12 @@ class WhatIfLayers:
 # What may be changed, checked.
 
 
-def read(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes in one form: those that change nothing are left out."""
+def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Check changes, and return each in one form.
+
+    Raises:
+        TypeError, ValueError, IndexError: a change that there is not, or a value that it cannot have.
+    """
     if not isinstance(changes, Mapping):
         raise TypeError(f"what_if is {type(changes).__name__}: give a dict such as {{'scale': 1.0}}")
     unknown = [name for name in changes if name not in READERS]
@@ -107,26 +99,26 @@ def read(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: READERS[name](att, value) for name, value in changes.items()}
 
 
-def _scale(att: Attention, value: Any) -> float:
+def _scale(att: AttentionBase, value: Any) -> float:
     found = as_number(value, "scale")
     if not isfinite(found):
         raise ValueError(f"scale is {found}: give a finite number")
     return found
 
 
-def _causal(att: Attention, value: Any) -> bool | str:
+def _causal(att: AttentionBase, value: Any) -> bool | str:
     if value not in CAUSAL or not isinstance(value, bool | str):
         raise ValueError(f"causal is {value!r}: give True (upper left, as torch), 'lower right' or False")
     return value
 
 
-def _mask(att: Attention, value: Any) -> bool:
+def _mask(att: AttentionBase, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"mask is {value!r}: give False to take the mask away, True to keep it")
     return value
 
 
-def _window(att: Attention, value: Any) -> int | None:
+def _window(att: AttentionBase, value: Any) -> int | None:
     if value is None:
         return None
     if type(value) is not int or value < 1:
@@ -134,17 +126,17 @@ def _window(att: Attention, value: Any) -> int | None:
     return value
 
 
-def _softcap(att: Attention, value: Any) -> float | None:
+def _softcap(att: AttentionBase, value: Any) -> float | None:
     return None if value is None else as_positive(value, "softcap")
 
 
-def _drop_keys(att: Attention, value: Any) -> list[int]:
+def _drop_keys(att: AttentionBase, value: Any) -> list[int]:
     if not isinstance(value, list | tuple | range):
         raise TypeError(f"drop_keys is {value!r:.60}: give a list of keys")
     return sorted({as_index(key, att.shape.K, "key", "keys") for key in value})
 
 
-def _dtype(att: Attention, value: Any) -> str:
+def _dtype(att: AttentionBase, value: Any) -> str:
     name = str(value).removeprefix("torch.")
     if name not in NUMBERS:
         raise ValueError(f"dtype is {value!r}: give one of {', '.join(NUMBERS)}")
@@ -167,19 +159,15 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
-    """A source and values as they would be in another type, held in their own: everything after stays as exact.
+    """Return a source and values as another type holds them, in their own type: what follows stays as exact.
 
     int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).
     """
-    if isinstance(source, Products):
-        source = Products(round_to(source.q, dtype), round_to(source.k, dtype))
-    elif isinstance(source, Given):
-        source = Given(round_to(source.matrix, dtype), source.gives)
-    return source, None if v is None else round_to(v, dtype)
+    return source.changed(lambda x: round_to(x, dtype)), None if v is None else round_to(v, dtype)
 
 
 def round_to(x: Tensor, dtype: str) -> Tensor:
-    """The same numbers as `dtype` holds them, in the type that they have."""
+    """Return the same numbers as `dtype` holds them, in the type that they have."""
     with torch.no_grad():
         if dtype != "int8":
             return x.to(NUMBERS[dtype]).to(x.dtype)
@@ -193,6 +181,10 @@ class WithoutKeys(Mask):
     """All keys but some, whose weight goes to the others."""
 
     keys: tuple[int, ...]
+    by_key = True
+
+    def describe(self, batch: int) -> str:
+        return "dropped keys"
 
     def __str__(self) -> str:
         return f"without {len(self.keys)} {'key' if len(self.keys) == 1 else 'keys'}"
@@ -203,4 +195,4 @@ class WithoutKeys(Mask):
     def bounds(self, cells: Block) -> KeyBounds:
         columns = hull(cells.keys)
         dropped = any(key in columns for key in self.keys)
-        return KeyBounds(columns, NOTHING if dropped else columns)
+        return KeyBounds(columns, NO_KEYS if dropped else columns)

@@ -1,4 +1,4 @@
-"""`to_html`: a widget as one file, that draws without Jupyter, without a kernel and without a network."""
+"""`to_html`: a widget as one file that draws without Jupyter, without a kernel and without a network."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import hashlib
 import html
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._utils.assets import bundled
 from . import snapshot
 from .colors import LOOKS, look_of
-from .preview import still_of
-
-if TYPE_CHECKING:
-    from .._widget.widget import AttentionWidget
+from .preview import preview_of
+from .view import SavedHead, WidgetView
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -46,19 +44,19 @@ img {{ max-width: 100%; }}
 
 
 def to_html(
-    widget: AttentionWidget,
+    widget: WidgetView,
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
     layers: Any = None,
     heads: Any = None,
     samples: Any = "selected",
-    limit: int = snapshot.LIMIT,
+    limit: int = snapshot.DEFAULT_LIMIT,
 ) -> pathlib.Path:
     """Write a widget as one HTML file; `AttentionWidget.to_html` says more."""
     target = _checked(path)
     if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
-        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.LIMIT} for 32 MiB")
+        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.DEFAULT_LIMIT} for 32 MiB")
     if title is not None and not isinstance(title, str):
         raise TypeError(f"title is {type(title).__name__}: give a string")
     choices = snapshot.choices_of(widget, layers, heads, samples, limit)
@@ -84,13 +82,13 @@ def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
     return target
 
 
-def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str | None) -> bytes:
+def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
     whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title
     script = bundled("page.js").replace("</script", "<\\/script")
-    look, dark = look_of(widget.theme), LOOKS["dark"]
-    auto = widget.theme == "auto"
+    look, dark = look_of(widget.traits.theme), LOOKS["dark"]
+    auto = widget.traits.theme == "auto"
     page = PAGE.format(
         policy=_policy(script),
         schemes="light dark" if auto else "dark" if look.dark else "light",
@@ -101,7 +99,7 @@ def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str
         if auto
         else "",
         footer=html.escape(_footer(widget, choices)),
-        still=_still(widget),
+        still=_preview(widget),
         data=base64.b64encode(snapshot.packed(whole)).decode(),
         script=script,
     )
@@ -109,7 +107,7 @@ def _page(widget: AttentionWidget, choices: list[snapshot.SavedHead], title: str
 
 
 def _policy(script: str) -> str:
-    """The page runs its one script and what that unpacks; it reaches nothing and nobody."""
+    """Return the page's security policy: it runs its one script and what that unpacks, and reaches no network."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -117,30 +115,31 @@ def _policy(script: str) -> str:
     )
 
 
-def _footer(widget: AttentionWidget, choices: list[snapshot.SavedHead]) -> str:
-    """What is in the file, and what is not."""
-    layers, there = sorted({choice.layer for choice in choices}), len(widget._held.stack)
+def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
+    """Return a line that says what is in the file, and what is not."""
+    layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
-    shape = widget._selected.shape
+    shape = widget.selected.shape
     words = []
     if there > 1:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
     if shape.H > 1:
         words.append("all heads" if len(heads) == shape.H else f"head{'s' * (len(heads) > 1)} {_listed(sorted(heads))}")
-    held = f": {', '.join(words)}" if words else ""
-    return f"Saved from attnwidget{held}. All numbers were computed then; anything else needs the notebook."
+    saved = f": {', '.join(words)}" if words else ""
+    return f"Saved from attnwidget{saved}. All numbers were computed then; anything else needs the notebook."
 
 
 def _listed(numbers: list[int]) -> str:
-    """5, or 1 to 4, or 0, 2, 7."""
+    """Return numbers in words: 5, or 1 to 4, or 0, 2, 7."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"{first} to {last}"
     return ", ".join(map(str, numbers))
 
 
-def _still(widget: AttentionWidget) -> str:
-    made = still_of(widget)
+def _preview(widget: WidgetView) -> str:
+    made = preview_of(widget)
     if made is None:
         return ""
-    return f'<img alt="{html.escape(repr(widget))}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'
+    name = html.escape(repr(widget.traits))
+    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'

@@ -5,17 +5,15 @@ It needs nothing but zlib: indexed colours, no text; the words are in `text/plai
 
 from __future__ import annotations
 
-import struct
-import zlib
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any
 
 import numpy as np
 
-from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, indices, of_picture
+from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, of_picture
+from .._utils.png import png_of_indices
 from . import colors
-
-if TYPE_CHECKING:
-    from .._widget.widget import AttentionWidget
+from .view import WidgetView
 
 MOST_BYTES = 48 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
 SIDE = 320  # pixels of the longer side, about
@@ -23,38 +21,48 @@ LARGEST_CELL = 16  # pixels
 GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
 BESIDE = 4  # pixels of page around the picture
 
+log = logging.getLogger(__name__)
+
 Array = np.ndarray[Any, Any]
 
 
-def still_of(widget: AttentionWidget) -> bytes | None:
-    """A small PNG of the picture that a widget shows; None where there is none."""
+def preview_of(widget: WidgetView) -> bytes | None:
+    """Return a small PNG of the picture that a widget shows; None where there is none."""
+    traits = widget.traits
+    if traits.picture.get("values") is None:
+        return None
     try:
-        seen = of_picture(widget._exact.as_far_as_known(widget.picture))
-        looks = {name: getattr(widget, name) for name in ("color_scale", "color_range", "palette", "theme")}
-        return png_of(seen, **looks)
+        return png_of(
+            of_picture(widget.picture),
+            color_scale=traits.color_scale,
+            color_range=traits.color_range,
+            palette=traits.palette,
+            theme=traits.theme,
+        )
     except Exception:  # displaying a widget must not fail for want of a picture of it
+        log.warning("the small picture beside a widget could not be drawn", exc_info=True)
         return None
 
 
-def png_of(shown: DecodedMatrix, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
-    """The picture as a PNG of at most 48 KiB, in the colours of the widget."""
+def png_of(matrix: DecodedMatrix, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
+    """Return the picture as a PNG of at most 48 KiB, in the colours of the widget."""
     look = colors.look_of(theme)
-    table = colors.table(shown.kind, palette, theme)
+    table = colors.table(matrix.kind, palette, theme)
     table = np.concatenate([table, [colors.rgb_of(color) for color in (look.page, look.bad, look.ink)]]).astype(int)
-    cells = indices(shown, color_scale, color_range).astype(int)
+    cells = colors.entries(matrix, color_scale, color_range).astype(int)
     for kind, place in ((BLOCKED, 256), (NAN, 257), (PLUS_INF, 258), (MINUS_INF, 256)):
-        cells[shown.kinds == kind] = place
+        cells[matrix.kinds == kind] = place
     step = -(-max(cells.shape) // SIDE)
     while True:
-        small = _pooled(cells, step, signed=shown.kind == "diverging")
-        made = encode(*_palette_of(_drawn(small), table))
+        small = _pooled(cells, step, signed=matrix.kind == "diverging")
+        made = png_of_indices(*_palette_of(_drawn(small), table))
         if len(made) <= MOST_BYTES or max(small.shape) <= 32:
             return made
         step += 1
 
 
 def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
-    """Of each step × step cells the one whose colour stands out most: a single strong link is not lost."""
+    """Keep of each step × step cells the one whose colour stands out most, so that no single strong link is lost."""
     if step == 1:
         return cells
     down, across = (-(-n // step) for n in cells.shape)
@@ -67,7 +75,7 @@ def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
 
 
 def _drawn(cells: Array) -> Array:
-    """Cells as pixels, with gaps between them where they are large enough."""
+    """Return cells as pixels, with gaps between them where they are large enough."""
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns)))
     pixels = np.repeat(np.repeat(cells, side, 0), side, 1)
@@ -78,7 +86,7 @@ def _drawn(cells: Array) -> Array:
 
 
 def _palette_of(pixels: Array, table: Array) -> tuple[Array, Array]:
-    """The pixels by the colours that occur, at most 256: of neighbours that nobody could tell apart, one."""
+    """Return the pixels by the colours that occur, at most 256: of two that nobody could tell apart, one."""
     used = np.unique(pixels)
     if len(used) > 256:
         pixels = np.where(pixels < 256, pixels & ~1, pixels)
@@ -86,31 +94,3 @@ def _palette_of(pixels: Array, table: Array) -> tuple[Array, Array]:
     places = np.zeros(len(table), np.uint8)
     places[used] = np.arange(len(used))
     return places[pixels], table[used].astype(np.uint8)
-
-
-def encode(pixels: Array, palette: Array) -> bytes:
-    """Indexed pixels (height, width) uint8 and their colours (n, 3) uint8 as a PNG (ISO/IEC 15948).
-
-    >>> encode(np.zeros((2, 3), np.uint8), np.array([[255, 255, 255]], np.uint8))[1:4]
-    b'PNG'
-    """
-    height, width = pixels.shape
-    depth = next(bits for bits in (1, 2, 4, 8) if len(palette) <= 1 << bits)
-    header = struct.pack(">IIBBBBB", width, height, depth, 3, 0, 0, 0)
-    rows = _packed(pixels, depth)
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], 1)  # filter 0: indices are no gradients
-    data = zlib.compress(lines.tobytes(), 6)
-    chunks = ((b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in chunks)
-
-
-def _packed(pixels: Array, depth: int) -> Array:
-    """Several pixels to a byte, the first in the highest bits; each row begins a byte."""
-    if depth == 8:
-        return pixels
-    bits = np.unpackbits(pixels[:, :, None], axis=2)[:, :, 8 - depth :]
-    return np.packbits(bits.reshape(len(pixels), -1), axis=1)
-
-
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

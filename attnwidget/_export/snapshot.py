@@ -1,5 +1,6 @@
-"""What a file holds of a widget, so that it can be looked at without a kernel: the traits of every selection that can
-be made there, and answers to what the front-end asks.
+"""What a saved file holds of a widget, so that it can be looked at without a kernel.
+
+That is the traits of every selection that can be made there, and answers to what the front-end asks.
 
 Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only finds it again.
 """
@@ -9,9 +10,9 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,38 +20,32 @@ from torch import Tensor
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
 from .._engine.level_cache import LevelKey
-from .._messages import encoding, heads_overview, picture, requests, stage_pictures
-from .._widget.exact_pass import placed
+from .._engine.stages import MASKED
+from .._messages import encoding, heads_overview, picture, stage_pictures
 from ..attention import Attention
+from .view import SavedHead, SavedTrait, WidgetView
 
-if TYPE_CHECKING:
-    from .._widget.widget import AttentionWidget
-
-LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
-AUTOMATIC = 4 << 20  # bytes up to which all heads are saved where nobody said which
-EXACT = 512  # tokens along a side, up to which every number of a head is saved
-PAIRS = 1024  # cells of a head, up to which each of them is saved with all its steps
-RANKED = 4096  # queries and keys, up to which the strongest of each are saved
-PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
-JACOBIANS = 32  # queries, of which each has its own
-SMALL_STAGES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
-FIXED = ("uid", "layout", "tabbable", "tooltip")
+DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
+MAX_AUTOMATIC_BYTES = 4 << 20  # bytes up to which all heads are saved where nobody said which
+MAX_EXACT_LENGTH = 512  # tokens along a side, up to which every number of a head is saved
+MAX_PAIR_CELLS = 1024  # cells of a head, up to which each of them is saved with all its steps
+MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each are saved
+MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
+MAX_JACOBIANS = 32  # queries, of which each has its own
+SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
 
 Known = dict[str, Any]
 
 
-class SavedHead(NamedTuple):
-    """One head that can be selected."""
-
-    layer: int
-    batch: int
-    head: int
-
-
 class Snapshot:
-    """Everything that is known without a kernel."""
+    """Everything that a saved file holds of a widget.
 
-    def __init__(self, widget: AttentionWidget, choices: Sequence[SavedHead]) -> None:
+    Args:
+        widget: what is saved.
+        choices: the heads that can be selected.
+    """
+
+    def __init__(self, widget: WidgetView, choices: Sequence[SavedHead]) -> None:
         self.widget = widget
         self.choices = choices
         self.derived: dict[str, Any] = {}
@@ -58,14 +53,14 @@ class Snapshot:
         self.peaks: Known = {}
         self.replies: Known = {}
 
-    def add(self, name: str, by: Sequence[str], values: Iterable[tuple[Sequence[Any], Any]]) -> None:
-        """A trait that follows from others, `by`, and its value for each of these selections."""
-        known = {key_of(of): value for of, value in values}
-        self.derived[name] = {"by": list(by), "values": known}
+    def add(self, trait: SavedTrait) -> None:
+        """Add a trait that follows from others, with its values."""
+        known = {key_of(of): value for of, value in trait.values}
+        self.derived[trait.name] = {"by": list(trait.by), "values": known}
 
     def whole(self, script: str) -> Known:
-        """All of it, with the script that draws it."""
-        state = {name: value for name, value in self._state().items() if name not in self.derived}
+        """Return all of it, with the script that draws it."""
+        state = {name: value for name, value in self.widget.state().items() if name not in self.derived}
         for name, known in self.derived.items():
             of = key_of([state.get(by) for by in known["by"]])
             state[name] = known["values"].get(of)
@@ -78,15 +73,11 @@ class Snapshot:
             "script": script,
         }
 
-    def _state(self) -> Known:
-        names = [name for name in self.widget.keys if not name.startswith("_") and name not in FIXED]
-        return dict(self.widget.get_state(names))
-
 
 def choices_of(
-    widget: AttentionWidget, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = LIMIT
+    widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = DEFAULT_LIMIT
 ) -> list[SavedHead]:
-    """The heads that a file is to hold, those that are shown among them.
+    """Return the heads that a file is to hold, those that are shown among them.
 
     Args:
         layers, heads, samples: "selected", "all" or a list of numbers; where layers or heads are None, as many as take
@@ -96,14 +87,16 @@ def choices_of(
     Raises:
         ValueError, TypeError, IndexError: what was asked for is not there, or takes more than `limit`.
     """
-    taken = _numbers("samples", "selected" if samples is None else samples, [widget.batch], widget._selected.shape.B)
+    taken = _numbers(
+        "samples", "selected" if samples is None else samples, [widget.traits.batch], widget.selected.shape.B
+    )
     wanted = [(a, b) for a in (["all", "selected"] if layers is None else [layers]) for b in _of_heads(heads)]
     made: list[SavedHead] = []
     for some_layers, some_heads in wanted:
         made = _product(widget, some_layers, some_heads, taken)
         if layers is not None and heads is not None:
             break
-        if _bytes(widget, made) <= AUTOMATIC and not any(_is_long(widget, choice) for choice in made):
+        if _bytes(widget, made) <= MAX_AUTOMATIC_BYTES and not any(_is_long(widget, choice) for choice in made):
             break
     if (needed := _bytes(widget, made)) > limit:
         raise ValueError(
@@ -117,19 +110,19 @@ def _of_heads(heads: Any) -> list[Any]:
     return ["all", "selected"] if heads is None else [heads]
 
 
-def _product(widget: AttentionWidget, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:
+def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:
     found = []
-    for layer in _numbers("layers", layers, [widget.layer], len(widget._held.stack)):
-        shape = widget._held.stack[layer].shape
-        chosen = [head for head in widget.heads if head < shape.H] or [0]
-        own = heads if layer == widget.layer or isinstance(heads, str) else [h for h in heads if h < shape.H]
+    for layer in _numbers("layers", layers, [widget.traits.layer], len(widget.shown.stack)):
+        shape = widget.shown.stack[layer].shape
+        chosen = [head for head in widget.traits.heads if head < shape.H] or [0]
+        own = heads if layer == widget.traits.layer or isinstance(heads, str) else [h for h in heads if h < shape.H]
         batches = [batch for batch in samples if batch < shape.B]
         found += [SavedHead(layer, *one) for one in product(batches, _numbers("heads", own, chosen, shape.H))]
     return found
 
 
 def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> list[int]:
-    """Which of so many layers, heads or samples; the selected ones are always among them."""
+    """Return which of `count` layers, heads or samples are wanted; the selected ones are always among them."""
     if wanted == "all":
         return list(range(count))
     if wanted == "selected":
@@ -147,40 +140,42 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
     return sorted(found)
 
 
-def _stages_of(widget: AttentionWidget, choice: SavedHead, every: bool) -> list[str]:
-    """The stages whose pictures are saved: of heads that are not shown only the present one and the weights, unless all
-    are small."""
-    if not every and choice != (widget.layer, widget.batch, widget.head):
-        return list(dict.fromkeys([widget.stage, "weights"]))
-    return list(dict.fromkeys([widget.stage, *widget._held.layers[choice.layer].stages]))
+def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[str]:
+    """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
+
+    Where `every` is true, as all pictures are small, they are all stages of every head.
+    """
+    if not every and choice != (widget.traits.layer, widget.traits.batch, widget.traits.head):
+        return list(dict.fromkeys([widget.traits.stage, "weights"]))
+    return list(dict.fromkeys([widget.traits.stage, *widget.shown.layers[choice.layer].stages]))
 
 
-def _bytes(widget: AttentionWidget, choices: Sequence[SavedHead]) -> int:
-    """What they take at most, as base64 in a file, before it is deflated; with every stage, if that is little."""
+def _bytes(widget: WidgetView, choices: Sequence[SavedHead]) -> int:
+    """Return how many bytes heads take at most, as base64 that is not deflated; with every stage, if that is little."""
     most = _sum(widget, choices, every=True)
-    return most if most <= AUTOMATIC else _sum(widget, choices, every=False)
+    return most if most <= MAX_AUTOMATIC_BYTES else _sum(widget, choices, every=False)
 
 
-def _sum(widget: AttentionWidget, choices: Sequence[SavedHead], *, every: bool) -> int:
+def _sum(widget: WidgetView, choices: Sequence[SavedHead], *, every: bool) -> int:
     total = 0
     for choice in choices:
-        shape = widget._held.stack[choice.layer].shape
-        rows, columns = min(shape.Q, picture.SIZE), min(shape.K, picture.SIZE)
-        each = 4 if max(shape.Q, shape.K) <= EXACT else 1
+        shape = widget.shown.stack[choice.layer].shape
+        rows, columns = min(shape.Q, picture.PICTURE_SIZE), min(shape.K, picture.PICTURE_SIZE)
+        each = 4 if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH else 1
         pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
         links = 2 * 8 * LINKS * max(shape.Q, shape.K) if shape.Q * shape.K <= LINK_CELLS else 0
-        small = min(SMALL_STAGES, 6 * 4 * rows * columns)
+        small = min(SMALL_STAGES_BYTES, 6 * 4 * rows * columns)
         total += pictures * rows * columns * each + links + small
     return total * 4 // 3
 
 
-def _is_long(widget: AttentionWidget, choice: SavedHead) -> bool:
-    att = widget._held.layers[choice.layer]
+def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
+    att = widget.shown.layers[choice.layer]
     return picture.is_long(att, LevelKey(choice.batch, choice.head, "weights", "max"))
 
 
-def save(widget: AttentionWidget, choices: Sequence[SavedHead]) -> Snapshot:
-    """All that can be looked at of these heads without a kernel."""
+def save(widget: WidgetView, choices: Sequence[SavedHead]) -> Snapshot:
+    """Compute all that can be looked at of these heads without a kernel."""
     saved = Snapshot(widget, choices)
     _facts(saved)
     _tokens(saved)
@@ -190,7 +185,8 @@ def save(widget: AttentionWidget, choices: Sequence[SavedHead]) -> Snapshot:
     _stages(saved)
     _survey(saved)
     _answers(saved)
-    widget._save_more(saved)
+    for trait in widget.more_traits(choices):
+        saved.add(trait)
     return saved
 
 
@@ -207,79 +203,81 @@ def _facts(saved: Snapshot) -> None:
         }
         for layer, choices in layers.items()
     }
-    of_layers = ((layer, widget._derived.value("facts", layer) | {"saved": known}) for layer, known in there.items())
-    saved.add("facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
+    of_layers = ((layer, widget.derived("facts", layer) | {"saved": known}) for layer, known in there.items())
+    saved.add(SavedTrait("facts", ["layer"], (([layer], facts) for layer, facts in of_layers)))
     samples = sorted({choice[:2] for choice in saved.choices})
-    saved.add("thumbnails", ["layer", "batch"], ((of, widget._derived.value("thumbnails", *of)) for of in samples))
+    saved.add(SavedTrait("thumbnails", ["layer", "batch"], ((of, widget.derived("thumbnails", *of)) for of in samples)))
     for name in ("findings", "deviation"):
-        saved.add(name, SavedHead._fields, [(of, widget._derived.value(name, *of)) for of in saved.choices])
+        saved.add(SavedTrait(name, SavedHead._fields, [(of, widget.derived(name, *of)) for of in saved.choices]))
 
 
 def _tokens(saved: Snapshot) -> None:
     widget = saved.widget
     samples = sorted({choice[:2] for choice in saved.choices})
     for name, side in (("tokens", "query"), ("key_tokens", "key")):
-        lists = ((of, widget._held.tokens(side, *of)) for of in samples)
-        saved.add(name, ["layer", "batch"], ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists))
+        lists = ((of, widget.shown.tokens(side, *of)) for of in samples)
+        saved.add(
+            SavedTrait(name, ["layer", "batch"], ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists))
+        )
 
 
 def _pictures(saved: Snapshot) -> None:
     widget, found = saved.widget, []
-    every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
+    every = _sum(widget, saved.choices, every=True) <= MAX_AUTOMATIC_BYTES
     for choice in saved.choices:
-        att = widget._held.layers[choice.layer]
-        pooled = max(att.shape.Q, att.shape.K) > picture.SIZE
+        att = widget.shown.layers[choice.layer]
+        pooled = max(att.shape.Q, att.shape.K) > picture.PICTURE_SIZE
         for stage in _stages_of(widget, choice, every):
-            for pool in overview.POOLS if pooled else (widget.pool,):
+            for pool in overview.POOLS if pooled else (widget.traits.pool,):
                 of = (*choice, stage, pool)
-                found.append((of, placed(widget._held, of, _picture(widget, choice, stage, pool))))
-    saved.add("picture", [*SavedHead._fields, "stage", "pool"], found)
+                found.append((of, picture.labelled(_picture(widget, choice, stage, pool), of, att.shape)))
+    saved.add(SavedTrait("picture", picture.OF, found))
 
 
-def _picture(widget: AttentionWidget, choice: SavedHead, stage: str, pool: str) -> Known:
-    """Every number where there are few; else as the widget draws it, of a long head what is known of it by now."""
-    att, key = widget._held.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
-    if max(att.shape.Q, att.shape.K) <= EXACT:
-        return exact(att, key)
-    if widget._derived.is_of("picture", (*choice, stage, pool)):
-        return widget._exact.as_far_as_known(widget.picture)
+def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Known:
+    """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
+    att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
+    if max(att.shape.Q, att.shape.K) <= MAX_EXACT_LENGTH:
+        return exact_picture(att, key)
+    if tuple(widget.traits.picture.get(name) for name in picture.OF) == (*choice, stage, pool):
+        return widget.picture
     if not picture.is_long(att, key):
         return picture.exact_now(att, key)
-    levels = widget._held.levels(choice.layer)
+    levels = widget.shown.levels(choice.layer)
     kept = levels.find(key)
     if kept is not None:
         return picture.from_level(levels, key, kept)
-    return picture.first_sight(levels, key)
+    return picture.sampled_picture(levels, key)
 
 
-def exact(att: Attention, key: LevelKey) -> Known:
-    """The picture of a short head, all its numbers as float32."""
-    seen = overview.overview(att, key.batch, key.head, size=EXACT, pool=key.pool, stage=key.stage)
+def exact_picture(att: Attention, key: LevelKey) -> Known:
+    """Compute the picture of a short head, all its numbers as float32."""
+    seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
-    values, blocked = encoding.encode_numbers(seen.values, picture.hidden(seen, key.stage))
+    values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
     return made | {"values": values, "blocked": blocked}
 
 
 def _peaks(saved: Snapshot) -> None:
-    """Of a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
     widget = saved.widget
-    att, key = widget._selected, LevelKey(widget.batch, widget.head, widget.stage, "max")
-    Q, K = att.shape.Q, att.shape.K
-    down, across = widget.picture["query_bin"], widget.picture["key_bin"]
-    if widget.picture["sampled"] is not None or down * across == 1 or Q * K > PEAK_CELLS:
+    att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
+    (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
+    down, across = shown["query_bin"], shown["key_bin"]
+    if shown["sampled"] is not None or down * across == 1 or Q * K > MAX_PEAK_CELLS:
         return
     found = [_greatest(att, key, range(at, min(at + down, Q)), across) for at in range(0, Q, down)]
     values, places = (torch.stack(part) for part in zip(*found, strict=True))
     made = {"values": encoding.to_numpy(values), "places": places.cpu().numpy().astype("uint32")}
-    of = (widget.layer, *key[:3])
+    of = (widget.traits.layer, *key[:3])
     saved.peaks[key_of(of)] = {name: encoding.encode(array) for name, array in made.items()}
 
 
 def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
-    """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
+    """Compute the greatest number of some queries and each bin of keys, and its place among them, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
-    if key.stage in picture.MASKED:
+    if key.stage in MASKED:
         values = values.masked_fill(~att.block("allowed", **where), -torch.inf)
     K, whole = values.shape[1], values.shape[1] // key_bin * key_bin
     parts = [values[:, :whole].unflatten(1, (-1, key_bin))] if whole else []
@@ -290,11 +288,11 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
 
 def _links(saved: Snapshot) -> None:
     for choice in saved.choices:
-        att = saved.widget._held.layers[choice.layer]
+        att = saved.widget.shown.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS:
             continue
         for side in ("query", "key"):
-            found = strongest(att, choice.batch, choice.head, count=LINKS, side=side)
+            found = strongest(att.head(choice.batch, choice.head), count=LINKS, side=side)
             made = encoding.encode_links([found])
             parts = {name: {**envelope, "shape": envelope["shape"][1:]} for name, envelope in made.items()}
             saved.links[key_of([*choice, side])] = parts
@@ -302,53 +300,54 @@ def _links(saved: Snapshot) -> None:
 
 def _stages(saved: Snapshot) -> None:
     widget = saved.widget
-    shown = SavedHead(widget.layer, widget.batch, widget.head)
-    where = dict(zip(SavedHead._fields, shown, strict=True))
-    of_heads = ((c, stage_pictures.stages(widget._held.layers[c.layer], c.batch, c.head)) for c in saved.choices)
-    saved.add(
-        "stages",
-        SavedHead._fields,
-        ((c, {**dict(zip(SavedHead._fields, c, strict=True)), **made}) for c, made in of_heads),
-    )
-    shape = widget._selected.shape
+    shown = SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
+    where = shown._asdict()
+    of_heads = ((c, stage_pictures.stages(widget.shown.layers[c.layer], c.batch, c.head)) for c in saved.choices)
+    messages = ((c, {**c._asdict(), **made}) for c, made in of_heads)
+    saved.add(SavedTrait("stages", SavedHead._fields, messages))
+    shape = widget.selected.shape
     pairs: list[tuple[int, int]] = []
-    if shape.Q * shape.K <= PAIRS:
+    if shape.Q * shape.K <= MAX_PAIR_CELLS:
         pairs = list(product(range(shape.Q), range(shape.K)))
-    elif widget.query is not None and widget.key is not None:
-        pairs = [(widget.query, widget.key)]
-    steps = (((*shown, *at), {**where, **(widget._derived.value("pair", *shown, *at) or {})}) for at in pairs)
-    saved.add("pair", [*SavedHead._fields, "query", "key"], steps)
+    elif widget.traits.query is not None and widget.traits.key is not None:
+        pairs = [(widget.traits.query, widget.traits.key)]
+    steps = (((*shown, *at), {**where, **(widget.derived("pair", *shown, *at) or {})}) for at in pairs)
+    saved.add(SavedTrait("pair", [*SavedHead._fields, "query", "key"], steps))
 
 
 def _survey(saved: Snapshot) -> None:
-    """All heads at a glance, also those that a reader cannot open."""
+    """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
     widget = saved.widget
 
     def whole(batch: int) -> Known:
-        found = heads_overview.Survey(widget._held.layers, batch, lambda layer: widget._held.ids(layer, batch))
+        found = heads_overview.Survey(widget.shown.layers, batch, lambda layer: widget.shown.ids(layer, batch))
         for _ in found:
             pass
         return found.message()
 
-    saved.add("survey", ["batch"], (((batch,), whole(batch)) for batch in sorted({c.batch for c in saved.choices})))
+    saved.add(
+        SavedTrait(
+            "survey", ["batch"], (((batch,), whole(batch)) for batch in sorted({c.batch for c in saved.choices}))
+        )
+    )
 
 
 def _answers(saved: Snapshot) -> None:
-    """What the front-end would ask about the head that is shown, where that is quick."""
-    widget, shape = saved.widget, saved.widget._selected.shape
-    of = {"layer": widget.layer, "batch": widget.batch, "head": widget.head}
+    """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
+    widget, shape = saved.widget, saved.widget.selected.shape
+    of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
     asked: list[Known] = []
-    if max(shape.Q, shape.K) <= EXACT:
+    if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH:
         asked += [{"kind": "spread", **of}, {"kind": "gradients", **of}]
         asked += [{"kind": "sweep", "own": own, **of} for own in (True, False)]
-        asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= JACOBIANS]
+        asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= MAX_JACOBIANS]
     else:
         weights = {**of, "stage": "weights"}
         asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}]
-        if shape.Q + shape.K <= RANKED:
+        if shape.Q + shape.K <= MAX_RANKED_LENGTH:
             for side, count in (("queries", shape.Q), ("keys", shape.K)):
                 asked += [{"kind": "ranked", side: [at], "count": 12, **weights} for at in range(count)]
-        for query, key in widget.pins:
+        for query, key in widget.traits.pins:
             asked += [] if query is None else [{"kind": "ranked", "queries": [query], "count": 12, **weights}]
             asked += [] if key is None else [{"kind": "ranked", "keys": [key], "count": 12, **weights}]
             if query is not None and key is not None:
@@ -360,11 +359,9 @@ def _answers(saved: Snapshot) -> None:
             saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply
 
 
-def answered(widget: AttentionWidget, request: Known) -> Known | None:
-    """The reply to a request, its bytes in it; None where there is only a sentence that says why not."""
-    made = requests.answer(widget._desk(), {"requests": [request]})
-    assert made is not None
-    (reply,), buffers = made[0]["replies"], made[1]
+def answered(widget: WidgetView, request: Known) -> Known | None:
+    """Return the reply to a request, its bytes in it; None where there is only a sentence that says why not."""
+    reply, buffers = widget.answer(request)
     if not reply.pop("ok"):
         return None
     del reply["id"]
@@ -380,12 +377,12 @@ def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
 
 
 def key_of(values: Sequence[Any]) -> str:
-    """As js/src/kernel/snapshot.ts writes a selection."""
+    """Return a selection as a key, as js/src/kernel/snapshot.ts writes it."""
     return json.dumps(list(values), separators=(",", ":"))
 
 
 def packed(value: Any) -> bytes:
-    """JSON whose bytes stand behind it, where `{"$bytes": [offset, length]}` points; deflated."""
+    """Return a value as deflated JSON, its bytes behind it where `{"$bytes": [offset, length]}` points."""
     parts: list[bytes] = []
     at = 0
 

@@ -1,7 +1,7 @@
-"""Two attentions side by side, in numbers: which places of both belong together, and what changes from A to B.
+"""Two attentions side by side, in numbers: which positions of both belong together, and what changes from A to B.
 
-change = B − A, exact, cell by cell; where a cell of the picture stands for several, the change of largest size among
-them, with its sign. Streamed block by block: no (Q, K) tensor of a long head anywhere.
+change = B − A, exact, cell by cell; where a cell of the picture stands for several, the change of largest absolute
+value among them, with its sign. Streamed block by block: no (Q, K) tensor of a long head anywhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from operator import ne
 from typing import Any, NamedTuple
 
@@ -17,24 +17,28 @@ import torch
 from torch import Tensor
 
 from .._engine.level_cache import LevelKey
-from .._engine.overview import Region, bins, count_cells, pool_first
-from .._engine.stages import KEYS, QUERIES
+from .._engine.pooling import count_cells, larger_by_size, pool_first
+from .._engine.regions import Region, bins
+from .._engine.stages import KEYS, MASKED, QUERIES, SIGNED
 from .._utils.indexing import cuts
+from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
-from .picture import MASKED, SIZE, UNSIGNED, is_long
+from .picture import PICTURE_SIZE, is_long
 
 SIDES = 3  # pictures that are sent together: A, B and the difference
-EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
-SAMPLED_CELLS = 1 << 24  # of the rows of a long head: fewer of very long ones
-FEWEST = 32  # rows and columns, however long
-LONGEST = 4096  # tokens that are brought together with those of another sequence
-ROWS = 12  # of the list of changes
+MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
+MAX_SAMPLED_CELLS = 1 << 24  # of the rows of a long head: fewer of very long ones
+LEAST_SIZE = 32  # rows and columns, however long the heads
+MAX_MATCHED_TOKENS = 4096  # of a sequence that is matched with one of another length
+MAX_LISTED_CHANGES = 12
 
 
 class Axis(NamedTuple):
-    """The places along one axis that both sides have: place i is position `a[i]` of one and `b[i]` of the other.
+    """The places along one axis that both sides have.
 
+    a: position of each place in A.
+    b: position of each place in B.
     only: how many positions of each side belong to none of the other.
     differ: how many places have another token in B than in A.
     """
@@ -46,6 +50,7 @@ class Axis(NamedTuple):
 
     @property
     def length(self) -> int:
+        """How many places there are."""
         return len(self.a)
 
     @property
@@ -60,7 +65,13 @@ def together(
     names: tuple[str, str],
     what: str,
 ) -> Axis:
-    """Which positions of both sides belong together: all, where there are as many, else those of common tokens.
+    """Match the positions of both sides: all, where there are as many, else those of common tokens.
+
+    Args:
+        lengths: of A and B.
+        tokens: of A and B, one for each position; None where they are not known.
+        names: of A and B, for an error.
+        what: "queries" or "keys", for an error.
 
     >>> together((2, 3), (["a", "cat"], ["a", "black", "cat"]), ("A", "B"), "queries")
     Axis(a=[0, 1], b=[0, 2], only=(0, 1), differ=0)
@@ -74,8 +85,10 @@ def together(
         raise ValueError(
             f"{differ}: give tokens={{{names[0]!r}: [...], {names[1]!r}: [...]}} to compare those that both have"
         )
-    if max(lengths) > LONGEST:
-        raise ValueError(f"{differ}, too many to bring together: give at most {LONGEST:,}, or as many of both")
+    if max(lengths) > MAX_MATCHED_TOKENS:
+        raise ValueError(
+            f"{differ}, too many to bring together: give at most {MAX_MATCHED_TOKENS:,}, or as many of both"
+        )
     matches = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
     a = [match.a + i for match in matches for i in range(match.size)]
     b = [match.b + i for match in matches for i in range(match.size)]
@@ -96,7 +109,18 @@ class ComparedPair:
     def blocks(
         self, stage: str, batch: int, head: int, queries: range, keys: range
     ) -> tuple[ComparedBlock, ComparedBlock]:
-        """The same places of both, (queries, keys), on the device of the first."""
+        """Read a stage at the same places of both, on the device of A.
+
+        Args:
+            stage: the stage.
+            batch: which sample.
+            head: which head.
+            queries: places along the axis of queries.
+            keys: places along the axis of keys.
+
+        Returns:
+            The blocks of A and B, (queries, keys).
+        """
         found = []
         for att, rows, columns in ((self.a, self.queries.a, self.keys.a), (self.b, self.queries.b, self.keys.b)):
             where: dict[str, Any] = {
@@ -123,7 +147,11 @@ class ComparedBlock(NamedTuple):
 
 
 def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
-    """B − A. A blocked weight is 0: only what is blocked on both sides has no change. A blocked score is no number."""
+    """Return B − A.
+
+    A blocked weight is 0, so a cell that is allowed on one side has a change. A blocked score is no number, so it needs
+    to be allowed on both.
+    """
     allowed = a.allowed & b.allowed if stage == "masked" else a.allowed | b.allowed
     return ComparedBlock(b.values - a.values, allowed)
 
@@ -132,18 +160,20 @@ def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
 
 
 def pictures(both: ComparedPair, key: LevelKey) -> dict[str, Any]:
-    """A, B and their difference, each at most 512 × 512: exact, or of a long head one exact query in each bin, of very
-    long ones in fewer and larger bins."""
+    """Draw A, B and their difference, each at most 512 × 512.
+
+    They are exact, or of a long head one exact query in each bin; of very long ones in fewer and larger bins.
+    """
     rows, columns = both.queries.length, both.keys.length
     long = both.is_long(key)
-    size = min(SIZE, max(FEWEST, SAMPLED_CELLS // columns)) if long else SIZE
+    size = min(PICTURE_SIZE, max(LEAST_SIZE, MAX_SAMPLED_CELLS // columns)) if long else PICTURE_SIZE
     query_bin, key_bin = ceil(rows / size), ceil(columns / size)
     queries, sampled = range(rows), None
     if long and query_bin > 1:
         queries = range((rows - 1) % query_bin, rows, query_bin)
         sampled = {"first": queries.start, "every": query_bin, "exact": 0}
     a, b, change = _pooled(both, key, queries, 1 if sampled else query_bin, key_bin)
-    signed = key.stage not in UNSIGNED
+    signed = key.stage in SIGNED
     return {
         "queries": rows,
         "keys": columns,
@@ -158,7 +188,7 @@ def pictures(both: ComparedPair, key: LevelKey) -> dict[str, Any]:
 
 
 def _partners(both: ComparedPair) -> dict[str, Any]:
-    """Which positions are compared; None where it is all of them."""
+    """Encode which positions are compared; None where it is all of them."""
 
     def sent(axis: Axis) -> dict[str, Any] | None:
         if axis.is_plain:
@@ -175,7 +205,7 @@ def _partners(both: ComparedPair) -> dict[str, Any]:
 
 def _encoded(block: ComparedBlock, signed: bool) -> dict[str, Any]:
     blocked = None if bool(block.allowed.all()) else ~block.allowed
-    if block.values.numel() <= EXACT_CELLS:
+    if block.values.numel() <= MAX_EXACT_CELLS:
         return encoding.encode_picture(block.values, blocked, signed=signed)
     (cells,) = encoding.encode_together([(block.values, blocked)], signed=signed, budget=encoding.BUDGET / SIDES)
     return {**cells, "blocked": None}
@@ -184,24 +214,37 @@ def _encoded(block: ComparedBlock, signed: bool) -> dict[str, Any]:
 def _pooled(
     both: ComparedPair, key: LevelKey, queries: range, query_bin: int, key_bin: int
 ) -> tuple[ComparedBlock, ComparedBlock, ComparedBlock]:
-    """Both sides pooled as the key says, and the change of largest size in each bin, (rows, columns)."""
+    """Pool both sides as the key says, and the change to that of largest absolute value in each bin.
+
+    Returns:
+        A, B and the change, (rows, columns).
+    """
     stage, batch, head, keys = key.stage, key.batch, key.head, range(both.keys.length)
     if query_bin * key_bin == 1:
         one, other = both.blocks(stage, batch, head, queries, keys)
         return one, other, change_of(one, other, stage)
     region = Region(batch, head, range(len(queries)), keys, query_bin, key_bin)
-    side = Greatest if key.pool == "max" else Mean
-    a, b, change = side(both, region, stage), side(both, region, stage), Largest(both, region, stage)
+    side = MaximumBins if key.pool == "max" else MeanBins
+    a, b, change = side(both, region, stage), side(both, region, stage), ChangeBins(both, region, stage)
     for piece in cuts(region.queries, query_bin, QUERIES):
         for columns in cuts(keys, key_bin, KEYS):
             one, other = both.blocks(stage, batch, head, queries[piece.start : piece.stop], columns)
-            for seen, block in ((a, one), (b, other), (change, change_of(one, other, stage))):
-                seen.add(piece, columns, block)
+            for found, block in ((a, one), (b, other), (change, change_of(one, other, stage))):
+                found.add(piece, columns, block)
     return a.block(), b.block(), change.block()
 
 
-class Bins:
-    """Cells of a region, pooled as they come. A blocked weight is 0, so only blocked scores need be kept out."""
+class PooledBins:
+    """Cells of a region, pooled as blocks come in. A blocked weight is 0, so only blocked scores are left out.
+
+    Args:
+        both: what is compared.
+        region: what is pooled.
+        stage: the stage of it.
+
+    Attributes:
+        allowed: (rows, columns) bool, which bins have an allowed cell so far.
+    """
 
     def __init__(self, both: ComparedPair, region: Region, stage: str) -> None:
         self.region, self.masked, self.att = region, stage == "masked", both.a
@@ -210,7 +253,7 @@ class Bins:
         self.allowed = torch.zeros(region.shape, dtype=torch.bool, device=both.a.device)
 
     def add(self, rows: range, columns: range, block: ComparedBlock) -> None:
-        """Take in some cells."""
+        """Pool a block, (queries, keys)."""
         at = bins(rows, self.region.query_bin), bins(columns, self.region.key_bin)
         everything = bool(block.allowed.all())
         if everything:
@@ -220,20 +263,26 @@ class Bins:
         self.put(at, block.values, None if everything or not self.masked else ~block.allowed)
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
-        """Take in numbers, but for those that are kept `out`."""
+        """Pool numbers, (queries, keys), into the bins at some place.
+
+        Args:
+            at: rows and columns of the bins.
+            values: the numbers.
+            out: (queries, keys) bool, which of them are left out; None for none.
+        """
         raise NotImplementedError
 
     def block(self) -> ComparedBlock:
-        """What all of them come to."""
+        """Return the pooled numbers, (rows, columns)."""
         raise NotImplementedError
 
     def pool(self, x: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
-        """(queries, keys) -> (rows, columns)."""
+        """Pool both axes: (queries, keys) -> (rows, columns)."""
         return pool_first(pool_first(x, self.region.query_bin, reduce).mT, self.region.key_bin, reduce).mT
 
 
-class Greatest(Bins):
-    """The greatest of each bin."""
+class MaximumBins(PooledBins):
+    """The maximum of each bin."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -246,25 +295,25 @@ class Greatest(Bins):
         return ComparedBlock(self.high, self.allowed)
 
 
-class Mean(Bins):
+class MeanBins(PooledBins):
     """The mean over all cells of each bin; of masked scores over those that are allowed."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
-        self.sum, self.hidden = self.new.clone(), self.new.clone()
+        self.sum, self.left_out = self.new.clone(), self.new.clone()
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
         if out is not None:
             values = values.masked_fill(out, 0)
-            self.hidden[at] += self.pool(out.to(self.sum.dtype), torch.sum)
+            self.left_out[at] += self.pool(out.to(self.sum.dtype), torch.sum)
         self.sum[at] += self.pool(values, torch.sum)
 
     def block(self) -> ComparedBlock:
-        return ComparedBlock(self.sum / (count_cells(self.att, self.region) - self.hidden), self.allowed)
+        return ComparedBlock(self.sum / (count_cells(self.att, self.region) - self.left_out), self.allowed)
 
 
-class Largest(Bins):
-    """The number of largest size in each bin, with its sign; NaN where any is."""
+class ChangeBins(PooledBins):
+    """The number of largest absolute value in each bin, with its sign; NaN where any is."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -278,35 +327,38 @@ class Largest(Bins):
         self.low[at] = torch.minimum(self.low[at], self.pool(below, torch.amin))
 
     def block(self) -> ComparedBlock:
-        return ComparedBlock(torch.where(self.high.abs() >= self.low.abs(), self.high, self.low), self.allowed)
+        return ComparedBlock(larger_by_size(self.high, self.low), self.allowed)
 
 
 # Single places.
 
 
 def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> dict[str, Any]:
-    """Among some places the one that changes most, with both its numbers; a number that is blocked is None."""
+    """Find the cell that changes most among some places, with both its numbers; a number that is blocked is None."""
     a, b = both.blocks(key.stage, key.batch, key.head, queries, keys)
     change = change_of(a, b, key.stage)
     size = change.values.abs().nan_to_num(inf, inf).masked_fill(~change.allowed, -1)
     row, column = divmod(int(size.argmax()), len(keys))
     numbers = (
-        number(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
+        as_json(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
         for block in (change, a, b)
     )
     return {**dict(zip(("value", "a", "b"), numbers, strict=True)), "query": queries[row], "key": keys[column]}
 
 
 def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, other: int | None) -> dict[str, Any]:
-    """The weights that a query gives, or that a key gets, on both sides: those where the larger of both is largest.
+    """List the weights that a query gives, or that a key gets, on both sides: those where the larger is largest.
 
     Args:
+        both: what is compared.
+        batch: which sample.
+        head: which head.
         side: "query", over its keys, or "key", over its queries.
         place: which of the places that are compared.
         other: one that is listed in any case.
 
     Returns:
-        places (rows,) with a, b and change, and which are blocked; of all others how many, and their sums.
+        places (listed,) with a, b and change, and which are blocked; of all others how many, and their sums.
     """
     by_query = side == "query"
     others = both.keys if by_query else both.queries
@@ -317,9 +369,9 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
     larger = torch.maximum(*(block.values for block in rows)).nan_to_num(inf).masked_fill(~change.allowed, -inf)
     order = larger.argsort(descending=True, stable=True)
     open_places = int(change.allowed.sum())
-    listed = order[: min(ROWS, open_places)]
+    listed = order[: min(MAX_LISTED_CHANGES, open_places)]
     if other is not None and not bool((listed == other).any()):
-        listed = torch.cat([listed[: ROWS - 1], torch.tensor([other], device=listed.device)])
+        listed = torch.cat([listed[: MAX_LISTED_CHANGES - 1], torch.tensor([other], device=listed.device)])
     unlisted = change.allowed.clone()
     unlisted[listed] = False
     sent = {
@@ -331,7 +383,7 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
         **{name: {"values": values, "blocked": blocked} for name, (values, blocked) in sent.items()},
         "rest": {
             "count": int(unlisted.sum()),
-            **{name: number(float(block.values[unlisted].sum())) for name, block in zip("ab", rows, strict=True)},
+            **{name: as_json(float(block.values[unlisted].sum())) for name, block in zip("ab", rows, strict=True)},
         },
         "masked": others.length - open_places,
         "only": _left_out(both, batch, head, place, rows) if by_query and not others.is_plain else None,
@@ -339,7 +391,7 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
 
 
 def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[ComparedBlock]) -> dict[str, Any]:
-    """How many keys of each side have none to be compared with, and the weight that they hold."""
+    """Return how many keys of each side have none to be compared with, and the sum of their weights."""
     found = {}
     for name, att, query, only, row in zip(
         "ab",
@@ -350,11 +402,6 @@ def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[
         strict=True,
     ):
         total = float(att.block(batch=batch, head=head, queries=query).sum())
-        held = max(0.0, total - float(row.values.sum())) if only else 0.0
-        found[name] = {"count": only, "sum": number(held)}
+        rest = max(0.0, total - float(row.values.sum())) if only else 0.0
+        found[name] = {"count": only, "sum": as_json(rest)}
     return found
-
-
-def number(value: float) -> float | str:
-    """As it can be sent: JSON has no NaN and no infinity."""
-    return value if isfinite(value) else str(value)

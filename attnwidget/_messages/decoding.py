@@ -1,4 +1,4 @@
-"""What a widget shows, as arrays again: for pictures of it that need no front-end."""
+"""Decode what a widget shows into arrays: for pictures of it that need no front-end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .._export import colors
+from .._engine.stages import SIGNED
 from . import encoding
-from .picture import UNSIGNED
 
 NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # what a cell is, as in js/src/contract/decode.ts
 
@@ -22,9 +21,13 @@ Array = np.ndarray[Any, Any]
 class DecodedMatrix:
     """A matrix as it is drawn.
 
-    values: (rows, columns) float32; kinds: (rows, columns) uint8, NUMBER and the others.
-    query_bin, key_bin: cells of the matrix to one of these; queries, keys: how many cells the matrix has.
-    every: 1, or of how many queries one exact row stands for all.
+    Attributes:
+        values: (rows, columns) float32.
+        kinds: (rows, columns) uint8, what each cell is: NUMBER, BLOCKED, NAN, PLUS_INF or MINUS_INF.
+        queries, keys: how many the head has.
+        query_bin, key_bin: of how many of them one row, one column is made.
+        low, high: the least and greatest finite number, or None.
+        every: of how many queries one exact row stands for all; 1 for all rows.
     """
 
     values: Array
@@ -41,8 +44,8 @@ class DecodedMatrix:
 
     @property
     def kind(self) -> str:
-        """Which ramp: weights go in one direction, scores in two."""
-        return "sequential" if self.stage in UNSIGNED else "diverging"
+        """Which ramp it has: weights run in one direction, scores in two."""
+        return "diverging" if self.stage in SIGNED else "sequential"
 
     @property
     def is_pooled(self) -> bool:
@@ -50,7 +53,7 @@ class DecodedMatrix:
 
 
 def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
-    """The trait `picture`, or a part of a comparison that has the same names, decoded.
+    """Decode the trait `picture`, or a part of a comparison that has the same names.
 
     Raises:
         ValueError: there are no numbers in it; Python's own sentence says why.
@@ -64,33 +67,8 @@ def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
     return DecodedMatrix(values, kinds, **known, every=sampled["every"] if sampled else 1)
 
 
-def scale_of(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> colors.Scale:
-    """From its numbers to the ramp, as the widget's traits of these names say; `brush.ts` does the same."""
-    signed = shown.kind == "diverging"
-    if isinstance(color_range, list | tuple):
-        low, high = color_range
-    elif color_range == "unit":
-        low, high = (-1.0, 1.0) if signed else (0.0, 1.0)
-    else:
-        low, high = shown.low or 0.0, shown.high or 0.0
-        low, high = (low, high) if signed else (0.0, max(0.0, high))
-    return colors.scale_of(shown.kind, color_scale == "log", low, high)
-
-
-def indices(shown: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
-    """Which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
-    values = np.where(shown.kinds == NUMBER, shown.values, 0)
-    if color_range != "row":
-        return scale_of(shown, color_scale, color_range).entry(values)
-    rows = []
-    for row in values:
-        most = float(np.abs(row).max(initial=0.0))
-        rows.append(colors.scale_of(shown.kind, color_scale == "log", 0.0, most).entry(row))
-    return np.stack(rows)
-
-
 def decode(envelope: encoding.Envelope) -> Array:
-    """An envelope's array: what `wire.encode` and `wire.encode_bits` have made of it."""
+    """Return the array of an envelope that `encoding.encode` or `encoding.encode_bits` made."""
     raw = zlib.decompress(envelope["data"]) if envelope["deflated"] else envelope["data"]
     shape = envelope["shape"]
     if envelope["dtype"] == "bits":
@@ -99,7 +77,7 @@ def decode(envelope: encoding.Envelope) -> Array:
 
 
 def decode_cells(envelope: encoding.Envelope, blocked: encoding.Envelope | None) -> tuple[Array, Array]:
-    """The numbers of a matrix, exact or quantised, and what each cell is."""
+    """Return the numbers of a matrix, exact or quantised, and what each cell is."""
     array = decode(envelope)
     if envelope["dtype"] == "uint8":
         return _dequantised(array, envelope["scale"])
@@ -114,12 +92,17 @@ def decode_cells(envelope: encoding.Envelope, blocked: encoding.Envelope | None)
 def _dequantised(codes: Array, scale: dict[str, Any]) -> tuple[Array, Array]:
     code = np.arange(256, dtype=np.float64)
     if scale["kind"] == "log":
-        numbers = scale["high"] * 2.0 ** (-scale["octaves"] * (encoding.TOP - code) / (encoding.TOP - 1))
-        numbers[encoding.ZERO] = 0
+        numbers = scale["high"] * 2.0 ** (-scale["octaves"] * (encoding.TOP_CODE - code) / (encoding.TOP_CODE - 1))
+        numbers[encoding.ZERO_CODE] = 0
     elif scale["kind"] == "linear":
-        numbers = scale["high"] * (code - encoding.MIDDLE) / (encoding.MIDDLE - 1)
+        numbers = scale["high"] * (code - encoding.MIDDLE_CODE) / (encoding.MIDDLE_CODE - 1)
     else:
-        numbers = scale["high"] * code / encoding.TOP
+        numbers = scale["high"] * code / encoding.TOP_CODE
     what = np.full(256, NUMBER, np.uint8)
-    what[[encoding.BLOCKED, encoding.NAN, encoding.PLUS_INF, encoding.MINUS_INF]] = BLOCKED, NAN, PLUS_INF, MINUS_INF
+    what[[encoding.BLOCKED_CODE, encoding.NAN_CODE, encoding.PLUS_INF_CODE, encoding.MINUS_INF_CODE]] = (
+        BLOCKED,
+        NAN,
+        PLUS_INF,
+        MINUS_INF,
+    )
     return numbers.astype(np.float32)[codes], what[codes]

@@ -1,7 +1,8 @@
-"""All heads of all layers at a glance, as they are sent: small pictures and metrics, layer by layer."""
+"""All heads at once, as they are sent: small pictures of a layer's heads, and of all layers with their metrics."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isqrt
@@ -12,20 +13,27 @@ from torch import Tensor
 
 from .._analysis.head_sampling import HeadSampler, sample
 from .._analysis.metrics import NAMES, MetricIndex, Metrics
+from .._engine import overview
 from .._engine.base import AttentionBase
+from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler
 from . import encoding
+from .picture import PICTURE_SIZE
 
-SIZE = 32  # rows and columns of a picture, at most
-CELLS = 1 << 28  # of all heads together, up to which all rows are looked at
-SAMPLED = 1 << 27  # else: so many rows, and of very many or very long heads a single one
-ROWS = 32  # of a head, at most
-FLOATS = 2048  # heads, up to which metrics are sent as float32; of more, in 250 steps
-LAYER = 256  # bytes that a layer's names and numbers take
-MOST = 240  # heads of one request for finer pictures
-AT_FIRST = 0.1  # seconds that a person waits for what can be had at once
-SECONDS = 0.02  # of a slice
+THUMBNAIL_SIZE = 32  # rows and columns of a small picture, at most
+MAX_EXACT_CELLS = 1 << 28  # of all heads together, up to which all rows are computed
+MAX_SAMPLED_CELLS = 1 << 27  # else, of the rows of all heads; of very many or very long heads a single row each
+MAX_SAMPLED_ROWS = 32  # of a head
+MAX_FLOAT_HEADS = 2048  # up to which metrics are sent as float32; of more heads, in 250 steps
+LAYER_BYTES = 256  # that a layer's names and numbers take
+MAX_HEADS_PER_REQUEST = 240  # for finer pictures
+FIRST_SECONDS = 0.1  # that a person waits for what can be computed at once
+SLICE_SECONDS = 0.02
+MAX_WHOLE_CELLS = 1 << 20  # of one head of a layer, up to which its rows are held at once; else block by block
+MAX_LAYER_CELLS = 1 << 29  # of the sampled rows of a layer's heads together: fewer rows of very long ones
 ALL_HEADS = "all heads"  # the job that computes the rest
+
+log = logging.getLogger(__name__)
 
 IdsOf = Callable[[int], Tensor | None]
 
@@ -37,8 +45,45 @@ class LayerSource(Protocol):
     def __getitem__(self, layer: int) -> AttentionBase: ...
 
 
+# The heads of one layer.
+
+
+def thumbnails(att: AttentionBase, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread.
+
+    Yields:
+        Of each head (rows, columns), weights pooled by maximum, and (rows, columns) bool, where any cell is allowed.
+    """
+    shape = att.shape
+    size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
+    most = max(1, min(size, MAX_LAYER_CELLS // (shape.H * shape.K)))
+    if most * shape.K > MAX_WHOLE_CELLS:
+        long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
+        return ((found.values, found.allowed) for found in long)
+    queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE else most)
+    sampler = HeadSampler(att, batch, range(shape.H), queries, size=size, measured=False)
+    for _ in sampler.steps():
+        pass
+    return zip(sampler.values, sampler.allowed, strict=True)
+
+
+# The heads of all layers.
+
+
 class Plan:
-    """Which rows of each layer are looked at, the same for metrics and pictures, and how large these are."""
+    """Which rows of each layer are computed, the same for metrics and pictures, and how large the pictures are.
+
+    Args:
+        layers: the attentions.
+        batch: which sample; a layer that has fewer shows no heads.
+
+    Attributes:
+        heads: how many heads each layer shows.
+        total: of all layers.
+        queries: the rows of each layer.
+        cells: how many cells all of these rows have.
+        size: rows and columns of a picture, at most.
+    """
 
     def __init__(self, layers: LayerSource, batch: int) -> None:
         shapes = [layers[layer].shape for layer in range(len(layers))]
@@ -46,32 +91,32 @@ class Plan:
         counted = list(zip(shapes, self.heads, strict=True))
         self.total = sum(self.heads)
         self._shapes = shapes
-        self._whole = sum(heads * shape.Q * shape.K for shape, heads in counted) <= CELLS
+        self._whole = sum(heads * shape.Q * shape.K for shape, heads in counted) <= MAX_EXACT_CELLS
         row = sum(heads * shape.K for shape, heads in counted)
-        most = max(1, min(ROWS, SAMPLED // max(1, row)))
+        most = max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // max(1, row)))
         self.queries = [sample(shape.Q, shape.Q if self._whole else most) for shape in shapes]
         self.cells = sum(
             heads * len(queries) * shape.K for (shape, heads), queries in zip(counted, self.queries, strict=True)
         )
-        numbers = len(NAMES) * self.total * (4 if self.total <= FLOATS else 1)
-        room = encoding.BUDGET - LAYER * len(shapes) - numbers
-        self.size = max(1, min(SIZE, isqrt(max(0, room) // max(1, self.total))))
+        numbers = len(NAMES) * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
+        left = encoding.BUDGET - LAYER_BYTES * len(shapes) - numbers
+        self.size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
 
     def finer(self, layer: int) -> range:
-        """The rows of larger pictures: more of them, where not all are looked at."""
+        """Return the rows of larger pictures of a layer: more of them, where not all are computed."""
         if self._whole:
             return self.queries[layer]
         shape = self._shapes[layer]
-        return sample(shape.Q, max(1, min(ROWS, SAMPLED // (MOST * shape.K))))
+        return sample(shape.Q, max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // (MAX_HEADS_PER_REQUEST * shape.K))))
 
 
 class Survey:
-    """The heads of all layers for one sample, computed step by step; what is ready can be sent at any time.
+    """Computes the heads of all layers for one sample, step by step; what is ready can be sent at any time.
 
     Args:
-        layers: their attentions.
+        layers: the attentions.
         batch: which sample; a layer that has fewer shows no heads.
-        ids: of a layer, the tokens of its places as numbers, if they are known.
+        ids: returns the tokens of a layer's positions as numbers, if they are known.
     """
 
     def __init__(self, layers: LayerSource, batch: int, ids: IdsOf) -> None:
@@ -80,38 +125,39 @@ class Survey:
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
-        self._marks: dict[tuple[Any, ...], MetricIndex] = {}
+        self._indices: dict[tuple[Any, ...], MetricIndex] = {}
         self._steps = self._run()
 
     @property
     def finished(self) -> bool:
+        """Whether all layers are ready."""
         return len(self._pictures) == len(self._layers)
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to see."""
+        """Whether any layer is ready."""
         return bool(self._pictures)
 
     def __iter__(self) -> Iterator[None]:
-        """The steps that are left: whoever stops may go on later."""
+        """Iterate over the steps that are left; a later loop goes on where one stopped."""
         return self._steps
 
     def _run(self) -> Iterator[None]:
         for layer, heads in enumerate(self.plan.heads):
-            glance = self._glance(layer, heads)
-            yield from glance.steps()
-            pictures = zip(glance.values, glance.allowed, strict=True)
+            sampler = self._sampler(layer, heads)
+            yield from sampler.steps()
+            pictures = zip(sampler.values, sampler.allowed, strict=True)
             self._pictures.append(encoding.encode_thumbnails(pictures) if heads else None)
-            self._metrics.append(glance.means.values)
+            self._metrics.append(sampler.means.values)
             yield
 
-    def _glance(self, layer: int, heads: int) -> HeadSampler:
+    def _sampler(self, layer: int, heads: int) -> HeadSampler:
         att, queries = self._layers[layer], self.plan.queries[layer]
         ids, size = self._ids(layer), self.plan.size
-        return HeadSampler(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._marks)
+        return HeadSampler(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._indices)
 
     def message(self) -> dict[str, Any]:
-        """What is ready, for the front-end."""
+        """Return what is ready, for the front-end."""
         shapes = (self._layers[layer].shape for layer in range(len(self._layers)))
         layers = [
             {"heads": heads, "groups": shape.G, "queries": shape.Q, "keys": shape.K, "rows": len(queries)}
@@ -130,33 +176,39 @@ class Survey:
 
 
 class Surveys:
-    """The survey that is looked at: what is quick at once, the rest in slices on the event loop, told as it is ready.
+    """The survey that is shown: what is quick at once, the rest in slices on the event loop, sent as it is ready.
 
     Args:
         slices: where the rest is computed.
-        tell: is given the message again, with more layers in it.
+        tell: called with the message again, with more layers in it.
     """
 
     def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object]) -> None:
         self._slices, self._tell = slices, tell
-        self._of: tuple[int, Survey] | None = None  # of which sample
+        self._shown: tuple[int, Survey] | None = None  # the sample, and its survey
 
     def forget(self) -> None:
-        """The tensors, the rules or the tokens are others."""
-        self._of = None
+        """Drop what was computed: the tensors, the rules or the tokens are others."""
+        self._shown = None
         self.leave()
 
     def leave(self) -> None:
-        """Compute no more for now; what there is stays for the next look."""
+        """Compute no more for now; what there is stays for the next time."""
         self._slices.drop(ALL_HEADS)
 
     def look(self, layers: LayerSource, batch: int, ids: IdsOf) -> dict[str, Any]:
-        """The heads of a sample, as far as they can be had at once: all of them where no event loop runs."""
+        """Return the heads of a sample that can be computed at once: all of them where no event loop runs.
+
+        Args:
+            layers: the attentions.
+            batch: which sample.
+            ids: returns the tokens of a layer's positions as numbers, if they are known.
+        """
         self.leave()
-        if self._of is None or self._of[0] != batch or self._of[1].error is not None:
-            self._of = batch, Survey(layers, batch, ids)
-        found = self._of[1]
-        until = inf if self._slices.find_loop() is None else time.monotonic() + AT_FIRST
+        if self._shown is None or self._shown[0] != batch or self._shown[1].error is not None:
+            self._shown = batch, Survey(layers, batch, ids)
+        found = self._shown[1]
+        until = inf if self._slices.find_loop() is None else time.monotonic() + FIRST_SECONDS
         for _ in found:
             if found.begun and time.monotonic() > until:
                 self._slices.start(ALL_HEADS, self._rest(found))
@@ -164,56 +216,59 @@ class Surveys:
         return found.message()
 
     def finish(self) -> None:
-        """Compute now what is left of what is looked at."""
-        if ALL_HEADS in self._slices.names and self._of is not None:
+        """Compute now what is left of the survey that is shown."""
+        if ALL_HEADS in self._slices.names and self._shown is not None:
             self.leave()
-            for _ in self._of[1]:
+            for _ in self._shown[1]:
                 pass
-            self._tell(self._of[1].message())
+            self._tell(self._shown[1].message())
 
     def failed(self, error: Exception) -> dict[str, Any] | None:
-        """What there is, and why no more."""
-        if self._of is None:
+        """Return what there is, and why there is no more."""
+        if self._shown is None:
             return None
-        self._of[1].error = str(error) or type(error).__name__
-        return self._of[1].message()
+        self._shown[1].error = sentence_of(error)
+        return self._shown[1].message()
 
     def _rest(self, found: Survey) -> Iterator[None]:
-        """What is ready is told now and then, each time after twice as long."""
+        """Compute the rest, and send what is ready now and then, each time after twice as long."""
         told = begun = time.monotonic()
-        wait = 2 * AT_FIRST
+        wait = 2 * FIRST_SECONDS
         try:
             for _ in found:
                 now = time.monotonic()
                 if now - told >= wait:
                     told, wait = now, 2 * wait
                     self._tell(found.message())
-                if now - begun >= SECONDS:
+                if now - begun >= SLICE_SECONDS:
                     yield
                     begun = time.monotonic()
         except Exception as error:
+            log_told(log, "the overview of all heads", error)
             self._tell(self.failed(error) or found.message())
         else:
             self._tell(found.message())
 
 
 def _numbers(values: Tensor) -> encoding.Envelope:
-    """One metric of all heads; NaN where there is none."""
-    return encoding.encode(encoding.to_numpy(values)) if len(values) <= FLOATS else encoding.encode_shares(values)
+    """Encode one metric of all heads, (heads,); NaN where there is none."""
+    return (
+        encoding.encode(encoding.to_numpy(values)) if len(values) <= MAX_FLOAT_HEADS else encoding.encode_shares(values)
+    )
 
 
 def finer(layers: LayerSource, plan: Plan, layer: int, batch: int, heads: range) -> encoding.Envelope:
-    """Larger pictures of some heads."""
-    glance = HeadSampler(layers[layer], batch, heads, plan.finer(layer), size=SIZE, measured=False)
-    for _ in glance.steps():
+    """Draw larger pictures of some heads of a layer."""
+    sampler = HeadSampler(layers[layer], batch, heads, plan.finer(layer), size=THUMBNAIL_SIZE, measured=False)
+    for _ in sampler.steps():
         pass
-    return encoding.encode_thumbnails(zip(glance.values, glance.allowed, strict=True))
+    return encoding.encode_thumbnails(zip(sampler.values, sampler.allowed, strict=True))
 
 
 def records(
     layers: LayerSource, names: Sequence[str], batches: Sequence[int] | None, rows: int | None, ids: Callable[..., Any]
 ) -> list[dict[str, Any]]:
-    """The metrics of all heads, one dict for each: see `AttentionWidget.metrics`."""
+    """Compute the metrics of all heads, one dict for each: see `AttentionWidget.metrics`."""
     found: list[dict[str, Any]] = []
     for layer, name in enumerate(names):
         shape = layers[layer].shape
@@ -221,16 +276,17 @@ def records(
             if batches is not None and batch not in batches:
                 continue
             queries = Plan(layers, batch).queries[layer] if rows is None else sample(shape.Q, rows)
-            glance = HeadSampler(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
-            for _ in glance.steps():
+            sampler = HeadSampler(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
+            for _ in sampler.steps():
                 pass
             where = {"layer": layer, "name": name, "batch": batch}
             found += [
-                {**where, "head": head, **as_fields(one)} for head, one in enumerate(glance.means.records(len(queries)))
+                {**where, "head": head, **as_fields(one)}
+                for head, one in enumerate(sampler.means.records(len(queries)))
             ]
     return found
 
 
 def as_fields(found: Metrics) -> dict[str, float | int | None]:
-    """Every metric by name, and of how many rows."""
+    """Return every metric by name, and how many rows it is of."""
     return {**{name: getattr(found, name) for name in NAMES}, "rows": found.rows}

@@ -1,9 +1,10 @@
-"""The picture of a head as it is sent: exact at once where that is quick, else sampled first and exact by and by."""
+"""The picture of a head as it is sent: exact at once where that is quick, else of sampled rows and then refined."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -11,24 +12,20 @@ import torch
 from torch import Tensor
 
 from .._engine import cost, overview
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Shape
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
-from .._engine.softmax import drained
-from .._engine.stages import QUERIES, allowed_cells, streamed
-from .._rules.rules import whole
-from .._utils.indexing import Block, Indices, cuts
+from .._engine.softmax import run_to_end
+from .._engine.stages import MASKED, SIGNED
+from .._utils.failures import sentence_of
 from . import encoding
 
-SIZE = 512  # cells along a side, at most
-OFTEN = 0.25  # seconds from one band, or one word on the progress, to the next
-TELLING = 0.5  # seconds of a pass before it says how long it will take
-UNSIGNED = ("weights", "contribution")  # the stages that begin at 0
-MASKED = ("masked", "weights", "contribution")  # the stages in which a blocked cell has no number of its own
+PICTURE_SIZE = 512  # bins along a side, at most
+OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]
-NOTHING: Picture = {
+EMPTY_PICTURE: Picture = {
     "own_keys": None,
     "query_bin": 1,
     "key_bin": 1,
@@ -40,8 +37,31 @@ NOTHING: Picture = {
 }
 
 
-class Frame(NamedTuple):
-    """How the picture of a long head lies over the level that is kept: bins of the level to one of the picture."""
+@dataclass(frozen=True)
+class Limits:
+    """How often a refinement reports, in seconds.
+
+    report: from one report of exact rows, or of the progress, to the next.
+    estimate: since the start, before it says how long it will take.
+    slice: of one step, or the time of one block if that is longer.
+    """
+
+    report: float = 0.25
+    estimate: float = 0.5
+    slice: float = 0.02
+
+
+LIMITS = Limits()
+
+
+class PictureBins(NamedTuple):
+    """How the picture of a long head lies over the level that is kept.
+
+    down: rows of the level to one of the picture.
+    across: columns of the level to one of the picture.
+    query_bin: queries to a row of the picture.
+    key_bin: keys to a column of the picture.
+    """
 
     down: int
     across: int
@@ -49,113 +69,108 @@ class Frame(NamedTuple):
     key_bin: int
 
 
-def frame(levels: LevelCache) -> Frame:
-    """Bins that are whole bins of the level that is kept, so that the exact picture can be folded from it."""
+def picture_bins(levels: LevelCache) -> PictureBins:
+    """Return bins that are whole bins of the level that is kept, so that the exact picture can be folded from it."""
     (row_level, column_level), (Q, K) = levels.finest, (levels.att.shape.Q, levels.att.shape.K)
-    down, across = (ceil(ceil(n / (1 << level)) / SIZE) for n, level in ((Q, row_level), (K, column_level)))
-    return Frame(down, across, down << row_level, across << column_level)
+    down, across = (ceil(ceil(n / (1 << level)) / PICTURE_SIZE) for n, level in ((Q, row_level), (K, column_level)))
+    return PictureBins(down, across, down << row_level, across << column_level)
 
 
 def is_long(att: AttentionBase, key: LevelKey) -> bool:
     """Whether a head's exact picture takes too long to wait for it, and longer than that of sampled rows."""
     Q, K = att.shape.Q, att.shape.K
-    return Q > SIZE and cost.cells(att, key.batch, key.head, range(Q), range(K), key.stage) > cost.AT_ONCE
+    return Q > PICTURE_SIZE and cost.cells(att, key.batch, key.head, range(Q), range(K), key.stage) > cost.AT_ONCE
 
 
 def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
-    """The exact picture, in one go."""
+    """Compute the exact picture in one go."""
     batch, head, stage, pool = key
-    seen = overview.overview(att, batch, head, size=SIZE, pool=pool, stage=stage)
-    return encoded(seen, stage, overview.own_keys(att, batch, head, seen))
+    found = overview.overview(att, batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
+    return encoded(found, stage, overview.own_keys(att, batch, head, found))
 
 
-def from_level(levels: LevelCache, key: LevelKey, kept: CachedLevel) -> Picture:
-    """The exact picture of a long head whose level is kept."""
-    return drained(_folding(levels, key, kept))
+def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture:
+    """Fold the exact picture of a long head from its level."""
+    return run_to_end(_folding(levels, key, level))
 
 
-def _folding(levels: LevelCache, key: LevelKey, kept: CachedLevel) -> Generator[None, None, Picture]:
-    """The same, in slices."""
-    att, lies = levels.att, frame(levels)
+def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator[None, None, Picture]:
+    """Do as `from_level`, in slices."""
+    att, bins = levels.att, picture_bins(levels)
     with exact(att.device):
-        seen = kept.fold(slice(0, kept.seen.values.shape[0]), slice(None), lies.down, lies.across)
-        own = own_keys(att, key, seen.allowed.any(0), lies.key_bin, range(att.shape.Q))
+        found = level.fold(slice(0, level.overview.values.shape[0]), slice(None), bins.down, bins.across)
+    steps = overview.finding_own_keys(att, key.batch, key.head, found, range(att.shape.Q))
     while True:
         try:
             with exact(att.device):
-                next(own)
+                next(steps)
         except StopIteration as end:
-            return encoded(seen, key.stage, end.value, long=True)
+            return encoded(found, key.stage, end.value, long=True)
         yield
 
 
 def encoded(
-    seen: Overview, stage: str, own: int, sampled: dict[str, int] | None = None, *, long: bool = False
+    found: Overview, stage: str, own_keys: int, sampled: dict[str, int] | None = None, *, long: bool = False
 ) -> Picture:
-    """What is sent of a picture; that of a long head is always quantised."""
+    """Encode a picture.
+
+    Args:
+        found: its bins.
+        stage: what they are of.
+        own_keys: how many keys come before padding.
+        sampled: of a sampled one, which queries it has.
+        long: whether it is of a long head, and therefore always quantised.
+    """
     made: Picture
+    blocked, signed = blocked_bins(found, stage), stage in SIGNED
     if long:
-        made = {
-            **encoding.encode_cells(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED),
-            "blocked": None,
-        }
+        made = {**encoding.encode_cells(found.values, blocked, signed=signed), "blocked": None}
     else:
-        made = encoding.encode_picture(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED)
-    bins = {"query_bin": seen.query_bin, "key_bin": seen.key_bin}
-    return {"own_keys": own, **bins, "sampled": sampled, **made, "error": None}
+        made = encoding.encode_picture(found.values, blocked, signed=signed)
+    bins = {"query_bin": found.query_bin, "key_bin": found.key_bin}
+    return {"own_keys": own_keys, **bins, "sampled": sampled, **made, "error": None}
 
 
-def hidden(seen: Overview, stage: str) -> Tensor | None:
-    """Which bins are drawn as blocked; None where none is."""
-    return ~seen.allowed if stage in MASKED and not bool(seen.allowed.all()) else None
+def blocked_bins(found: Overview, stage: str) -> Tensor | None:
+    """Return which bins are drawn as blocked, (rows, columns) bool; None where none is."""
+    return ~found.allowed if stage in MASKED and not bool(found.allowed.all()) else None
 
 
-def own_keys(
-    att: AttentionBase, key: LevelKey, open_columns: Tensor, key_bin: int, queries: Indices
-) -> Generator[None, None, int]:
-    """How many keys come before those at the end that none of some queries may attend to; looked for in the last bin in
-    which there are any. Yields after each block."""
-    places = open_columns.nonzero()
-    if len(places) == 0:
-        return 0
-    start = int(places[-1]) * key_bin
-    keys = range(start, min(start + key_bin, att.shape.K))
-    strip = att.rules.strip(key.batch)
-    if len(keys) == 1 or streamed(att, "weights") != "masked":
-        return keys.stop
-    if strip is not None and isinstance(queries, range):
-        reach = keys.stop if strip.high is None else queries[-1] + strip.high + 1
-        return min(keys.stop, reach, keys.stop if strip.stop is None else strip.stop)
-    last = 0
-    for piece in reversed(list(cuts(range(len(queries)), 1, QUERIES))):  # the last query of a causal mask sees most
-        rows = queries[piece.start : piece.stop]
-        allowed = whole(allowed_cells(att, Block(key.batch, key.head, rows, keys)), rows, keys, att.device)
-        found = allowed.any(0).nonzero()
-        last = max(last, int(found[-1]) + 1 if len(found) else 0)
-        yield
-        if last == len(keys):
-            break
-    return start + last
+def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
+    """Return a picture as the trait has it.
+
+    Args:
+        made: the picture.
+        of: what it is `OF`; the head of several heads as one is their name.
+        shape: of the attention, for the number of queries and keys.
+    """
+    return {**dict(zip(OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
-def first_sight(levels: LevelCache, key: LevelKey) -> Picture:
-    """The picture of a long head as it is at first: of one exact query in the place of each bin."""
+def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
+    """Return what takes the place of a picture that cannot be computed, with the reason."""
+    return labelled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
 
-    def unheard(*_: Any) -> None:
-        """Nobody goes on with it."""
 
-    return Refinement(levels, key, band=unheard, tell=unheard, done=unheard, failed=unheard).picture()
+def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:
+    """Compute the picture of a long head from one exact query in the place of each bin."""
+
+    def ignore(*_: Any) -> None:
+        """Do nothing: this refinement is never advanced."""
+
+    return Refinement(levels, key, on_rows=ignore, on_progress=ignore, on_done=ignore, on_error=ignore).picture()
 
 
 class Refinement:
-    """The picture of a long head: sampled first, then exact by and by, in a job whose steps are slices of the pass.
+    """The picture of a long head: of sampled rows first, then exact row by row, in a job whose steps are slices.
 
     Args:
-        levels, key: what it is of.
-        band: is told of rows that are now exact: `start`, `stop`, and what was encoded of them.
-        tell: is told the share that is done and the seconds that are left, or None.
-        done: is given the exact picture, at the end.
-        failed: is given what went wrong, instead.
+        levels: where the exact level is kept.
+        key: what the picture is of.
+        on_rows: called with rows that are now exact: `start`, `stop`, and what was encoded of them.
+        on_progress: called with the share that is done and the seconds that are left, None if not known.
+        on_done: called with the exact picture, at the end.
+        on_error: called with what went wrong, instead.
     """
 
     def __init__(
@@ -163,89 +178,89 @@ class Refinement:
         levels: LevelCache,
         key: LevelKey,
         *,
-        band: Callable[[dict[str, Any]], None],
-        tell: Callable[[float, float | None], None],
-        done: Callable[[Picture], None],
-        failed: Callable[[Exception], None],
+        on_rows: Callable[[dict[str, Any]], None],
+        on_progress: Callable[[float, float | None], None],
+        on_done: Callable[[Picture], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
-        self.levels, self.key, self.frame = levels, key, frame(levels)
-        self._band, self._tell, self._done, self._failed = band, tell, done, failed
+        self.levels, self.key, self.bins = levels, key, picture_bins(levels)
+        self._on_rows, self._on_progress, self._on_done, self._on_error = on_rows, on_progress, on_done, on_error
         self._sent = 0  # rows of the picture
         self._low: float | None = None
         self._high: float | None = None
+        self._limits = LIMITS
         att, (batch, head, stage, pool) = levels.att, key
-        bins = {"query_bin": self.frame.query_bin, "key_bin": self.frame.key_bin}
+        bins = {"query_bin": self.bins.query_bin, "key_bin": self.bins.key_bin}
         self._sampled = overview.sampled(att, batch, head, **bins, stage=stage, pool=pool)
-        self._sample = range((att.shape.Q - 1) % self.frame.query_bin, att.shape.Q, self.frame.query_bin)
-        with exact(att.device):
-            self._own = drained(own_keys(att, key, self._sampled.allowed.any(0), self.frame.key_bin, self._sample))
-        self.visit = levels.visit(batch, head, stage=stage, pool=pool)
+        self._queries = range((att.shape.Q - 1) % self.bins.query_bin, att.shape.Q, self.bins.query_bin)
+        self._own_keys = overview.own_keys(att, batch, head, self._sampled, self._queries)
+        self.build = levels.build(batch, head, stage=stage, pool=pool, seconds=self._limits.slice)
 
     @property
     def share(self) -> float:
-        """Of the cells to compute, what is finished."""
-        return self.visit.share
+        """Share that is finished of the cells to compute."""
+        return self.build.share
 
     @property
-    def ready(self) -> int:
+    def exact_rows(self) -> int:
         """How many rows of the picture are exact."""
-        return self.visit.rows // self.frame.down
+        return self.build.rows // self.bins.down
 
     def picture(self) -> Picture:
-        """The picture as far as it is known: exact rows, and below one exact query in the place of each bin."""
-        rows, kept, seen = self.ready, self.visit.kept, self._sampled
-        if rows and kept is not None:
+        """Return the picture as far as it is known: exact rows, and below one query in the place of each bin."""
+        rows, level, found = self.exact_rows, self.build.level, self._sampled
+        if rows and level is not None:
             with exact(self.levels.att.device):
-                top = self._fold(kept, 0, rows)
+                top = self._fold(level, 0, rows)
             values, allowed = (
                 torch.cat([whole, part[rows:]])
-                for whole, part in ((top.values, seen.values), (top.allowed, seen.allowed))
+                for whole, part in ((top.values, found.values), (top.allowed, found.allowed))
             )
-            seen = Overview(values, allowed, seen.query_bin, seen.key_bin)
-        sampled = {"first": self._sample.start, "every": self.frame.query_bin, "exact": rows}
-        return encoded(seen, self.key.stage, self._own, sampled, long=True)
+            found = Overview(values, allowed, found.query_bin, found.key_bin)
+        sampled = {"first": self._queries.start, "every": self.bins.query_bin, "exact": rows}
+        return encoded(found, self.key.stage, self._own_keys, sampled, long=True)
 
     def steps(self) -> Iterator[None]:
-        """All that is left to do. What is taken up again goes on where it stopped."""
+        """Do all that is left, in slices. Started again, it goes on where it stopped."""
         try:
             yield from self._steps()
         except Exception as error:
-            self._failed(error)
+            self._on_error(error)
 
     def _steps(self) -> Iterator[None]:
-        begun = told = time.monotonic()
-        before = self.visit.share
-        for share in self.visit:
+        begun = reported = time.monotonic()
+        before = self.build.share
+        for share in self.build:
             now = time.monotonic()
-            if self.visit.changed:
+            if self.build.changed:
                 raise RuntimeError("the tensors changed while the exact picture was computed: try again")
-            if now - told >= OFTEN:
-                told = now
+            if now - reported >= self._limits.report:
+                reported = now
                 self._send_rows()
                 gained = share - before
-                rate = gained / (now - begun) if now - begun >= TELLING else 0
-                self._tell(share, (1 - share) / rate if rate > 0 else None)
+                rate = gained / (now - begun) if now - begun >= self._limits.estimate else 0
+                self._on_progress(share, (1 - share) / rate if rate > 0 else None)
             yield
-        kept = self.visit.kept or self.levels.find(self.key)
-        if kept is None:
+        level = self.build.level or self.levels.find(self.key)
+        if level is None:
             raise RuntimeError("the exact picture was forgotten before it could be drawn: try again")
-        self._done((yield from _folding(self.levels, self.key, kept)))
+        self._on_done((yield from _folding(self.levels, self.key, level)))
 
-    def _fold(self, kept: CachedLevel, start: int, stop: int) -> Overview:
-        """Rows of the picture from rows of the level."""
-        down, across = self.frame.down, self.frame.across
-        return kept.fold(slice(start * down, stop * down), slice(None), down, across)
+    def _fold(self, level: CachedLevel, start: int, stop: int) -> Overview:
+        """Fold rows of the picture from rows of the level."""
+        down, across = self.bins.down, self.bins.across
+        return level.fold(slice(start * down, stop * down), slice(None), down, across)
 
     def _send_rows(self) -> None:
-        """Send what has become exact since the last time."""
-        kept, ready = self.visit.kept, self.ready
-        if kept is None or ready <= self._sent:
+        """Report the rows that have become exact since the last time."""
+        level, stop = self.build.level, self.exact_rows
+        if level is None or stop <= self._sent:
             return
         with exact(self.levels.att.device):
-            seen = self._fold(kept, self._sent, ready)
+            found = self._fold(level, self._sent, stop)
         stage = self.key.stage
-        made = encoding.encode_cells(seen.values, hidden(seen, stage), signed=stage not in UNSIGNED)
+        made = encoding.encode_cells(found.values, blocked_bins(found, stage), signed=stage in SIGNED)
         self._low = min((low for low in (self._low, made["low"]) if low is not None), default=None)
         self._high = max((high for high in (self._high, made["high"]) if high is not None), default=None)
-        self._band({"start": self._sent, "stop": ready, **made, "low": self._low, "high": self._high})
-        self._sent = ready
+        self._on_rows({"start": self._sent, "stop": stop, **made, "low": self._low, "high": self._high})
+        self._sent = stop

@@ -1,4 +1,4 @@
-"""What a person asks of one row or column, however long: which are strongest, how many matter, how spread out it is.
+"""Rankings of rows and columns of any length: the strongest cells, how many hold nine tenths, the entropy.
 
 The definitions are those of js/src/data/rank.ts, which answers for the rows that a front-end has.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isinf, log2
+from math import inf, isinf, isnan, log2
 from typing import Any
 
 import numpy as np
@@ -15,26 +15,33 @@ import torch
 from torch import Tensor
 
 from .._engine.level_cache import CachedLevel
+from .._engine.stages import MASKED
 from .._utils.indexing import cuts
 from ..attention import Attention
-from .picture import MASKED
 
-SORTED = 4096  # of which most rows hold nine tenths
-CELLS = 1 << 21  # of rows or columns that are read at a time
+STRONGEST_SORTED = 4096  # cells, in which most rows hold nine tenths: sorted before all others are
+MAX_CELLS_AT_ONCE = 1 << 21  # of rows or columns that are read together
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """positions, values: the strongest, strongest first, of equal ones the earlier; blocked and NaN are not among them.
+    """The strongest cells of a row or column, and what all of them come to.
 
-    allowed, blocked, nan: how many cells are neither blocked nor NaN, and how many are.
-    sum: of the allowed; rest_sum: of those of them that are not among the strongest.
-    entropy, max_entropy: in bits, of the allowed as shares of their sum; and if all were alike.
+    positions: (count,) int64, of the strongest cells, strongest first, of equal ones the earlier; neither blocked nor
+        NaN.
+    values: (count,) float32, of the same cells.
+    allowed: how many cells are neither blocked nor NaN.
+    blocked: how many are blocked.
+    nan: how many are NaN.
+    sum: of the allowed cells.
+    rest_sum: of the allowed cells that are not among the strongest.
+    entropy: bits, of the allowed cells as shares of their sum.
+    max_entropy: bits, if all allowed cells were alike.
     ninety: the fewest cells that hold nine tenths of the sum.
     """
 
-    positions: Tensor  # (count,) int64
-    values: Tensor  # (count,) float32
+    positions: Tensor
+    values: Tensor
     allowed: int
     blocked: int
     nan: int
@@ -46,20 +53,28 @@ class Ranking:
 
 
 def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
-    """Rank a row or column, (n,) float32.
+    """Rank a row or column.
+
+    Args:
+        values: (n,) float32.
+        blocked: (n,) bool; None where no cell is blocked.
+        count: how many of the strongest cells to name, at most.
 
     >>> found = rank(torch.tensor([0.1, 0.6, 0.3, 0.0]), torch.tensor([False, False, False, True]), 2)
     >>> found.positions, found.allowed, found.ninety
     (tensor([1, 2]), 3, 2)
     """
     nan = values.isnan()
-    hidden = nan if blocked is None else nan | blocked
-    allowed = ~hidden
+    allowed = ~(nan if blocked is None else nan | blocked)
     many = int(allowed.sum())
     positions = _strongest(values, allowed, min(count, many))
     top, finite = values[positions], values[allowed].double()
     total = float(finite.sum())
-    held = float(top[~top.isneginf()].double().sum())
+    sum_of_top = float(top[~top.isneginf()].double().sum())
+    rest = total - sum_of_top
+    if total == inf:  # ∞ − ∞ would be NaN whatever is left
+        others = allowed.index_fill(0, positions, False)
+        rest = float(values[others].double().sum())
     blocked_cells = 0 if blocked is None else int(blocked.sum())
     return Ranking(
         positions=positions,
@@ -68,7 +83,7 @@ def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
         blocked=blocked_cells,
         nan=len(values) - many - blocked_cells,
         sum=total,
-        rest_sum=max(0.0, total - held),
+        rest_sum=rest if isnan(rest) else max(0.0, rest),
         entropy=_entropy(finite, total),
         max_entropy=log2(many) if many else 0.0,
         ninety=_ninety(finite.numpy(), total),
@@ -91,14 +106,18 @@ def _entropy(values: Tensor, total: float) -> float:
 
 
 def _ninety(values: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) -> int:
-    wanted = 0.9 * total - 1e-7
-    if not wanted > 0:
+    target = 0.9 * total - 1e-7
+    if not target > 0:
         return 0
     if isinf(total):
         return 1
-    few = np.partition(values, len(values) - SORTED)[len(values) - SORTED :] if len(values) > 2 * SORTED else values
+    few = (
+        np.partition(values, len(values) - STRONGEST_SORTED)[len(values) - STRONGEST_SORTED :]
+        if len(values) > 2 * STRONGEST_SORTED
+        else values
+    )
     for some in (few, values):
-        reached = np.cumsum(np.sort(some)[::-1]) >= wanted
+        reached = np.cumsum(np.sort(some)[::-1]) >= target
         if reached.any():
             return int(reached.argmax()) + 1
     return len(values)
@@ -107,15 +126,27 @@ def _ninety(values: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) 
 def line(
     att: Attention, stage: str, batch: int, head: int, side: str, places: Sequence[int], *, mean: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The numbers of some queries over all keys, or of some keys over all queries, several as their mean or sum: (n,)
-    float32, and which of them are blocked, if any; of several, those that are blocked in all."""
+    """Read the numbers of some queries over all keys, or of some keys over all queries, as their mean or sum.
+
+    Args:
+        att: the attention.
+        stage: the stage that is read.
+        batch: which sample.
+        head: which head.
+        side: "queries" or "keys".
+        places: which of them.
+        mean: whether several come to their mean, or else to their sum.
+
+    Returns:
+        (n,) float32, and (n,) bool, which are blocked in all of them; None where none is.
+    """
     length, others = (att.shape.K, "keys") if side == "queries" else (att.shape.Q, "queries")
     masked = stage in MASKED
     total = torch.zeros(length, dtype=torch.float64)
-    is_open = torch.zeros(length, dtype=torch.bool)
+    any_allowed = torch.zeros(length, dtype=torch.bool)
     whole_rows = side == "queries"  # a query's weights are of all keys at once
-    some = max(1, CELLS // length) if whole_rows else len(places)
-    pieces = [range(length)] if whole_rows else list(cuts(range(length), 1, max(1, CELLS // len(places))))
+    some = max(1, MAX_CELLS_AT_ONCE // length) if whole_rows else len(places)
+    pieces = [range(length)] if whole_rows else list(cuts(range(length), 1, max(1, MAX_CELLS_AT_ONCE // len(places))))
     for first in range(0, len(places), some):
         for piece in pieces:
             where: dict[str, Any] = {
@@ -129,22 +160,33 @@ def line(
             if masked:
                 allowed = att.block("allowed", **where)
                 values = values.masked_fill(~allowed, 0)
-                is_open[at] |= allowed.any(axis).cpu()
+                any_allowed[at] |= allowed.any(axis).cpu()
             total[at] += values.float().double().sum(axis).cpu()
     values = (total / len(places) if mean else total).float()
-    return values, ~is_open if masked and not bool(is_open.all()) else None
+    return values, ~any_allowed if masked and not bool(any_allowed.all()) else None
 
 
 def strongest_pairs(
-    att: Attention, kept: CachedLevel, batch: int, head: int, *, count: int, skip_first: bool
+    att: Attention, level: CachedLevel, batch: int, head: int, *, count: int, skip_first: bool
 ) -> list[tuple[int, int, float]]:
-    """The strongest pairs of a head, (query, key, weight), strongest first, no two of the same bin of a level of
-    weights pooled by maximum; none has weight 0, nor key 0 if that is left out."""
-    values = kept.seen.values
+    """Find the strongest pairs of a head, no two of them in the same bin of a level.
+
+    Args:
+        att: the attention.
+        level: of the head's weights, pooled by maximum.
+        batch: which sample.
+        head: which head.
+        count: how many pairs, at most.
+        skip_first: whether key 0 is left out.
+
+    Returns:
+        (query, key, weight), strongest first; none has weight 0.
+    """
+    values = level.overview.values
     if skip_first:
-        assert kept.beside_first is not None  # every level of weights pooled by maximum has it
+        assert level.beside_first is not None  # every level of weights pooled by maximum has it
         values = values.clone()
-        values[:, 0] = kept.beside_first
+        values[:, 0] = level.beside_first
     flat = values.nan_to_num(nan=0.0).flatten()
     top, bins = flat.topk(min(count, len(flat)))
     pairs = []
@@ -152,7 +194,10 @@ def strongest_pairs(
         row, column = divmod(bin_, values.shape[1])
         queries, keys = (
             range(at * width, min((at + 1) * width, n))
-            for at, width, n in ((row, kept.seen.query_bin, att.shape.Q), (column, kept.seen.key_bin, att.shape.K))
+            for at, width, n in (
+                (row, level.overview.query_bin, att.shape.Q),
+                (column, level.overview.key_bin, att.shape.K),
+            )
         )
         keys = keys[1:] if skip_first and column == 0 else keys
         block = att.block("weights", batch=batch, head=head, queries=queries, keys=keys).nan_to_num(nan=0.0)

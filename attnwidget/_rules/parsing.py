@@ -7,7 +7,7 @@ refused with the keyword that tells them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -15,68 +15,85 @@ from torch import Tensor
 
 from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_tensor
-from ..masks import And, Mask, as_mask, causal, sliding_window
+from ..masks import as_mask, causal, sliding_window
+from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
-MEANINGS = ("keep", "hide")
-READINGS = ("qk", "bk", "bqk", "hqk", "bhqk")  # of a mask's axes, the likely one of each length first
+MEANINGS = get_args(MaskMeans)
+READINGS = get_args(MaskDims)  # of a mask's axes, the likely one of each length first
 BIASES = ("qk", "hqk", "bqk", "bhqk")
 
 Sizes = tuple[int, int, int, int]  # (B, H, Q, K)
 
 
-def read_rules(
-    mask: Any,
-    means: str | None,
-    dims: str | None,
-    *,
-    bias: Any = None,
-    is_causal: bool = False,
-    window: Any = None,
+class MaskAndBias(NamedTuple):
+    """The mask and the bias of an attention as rules, from which other options need not read them again."""
+
+    mask: tuple[Rule, ...] = ()
+    bias: Bias | ScoreFunction | None = None
+
+
+def read_mask_and_bias(
+    options: AttentionOptions,
     shape: Sizes,
     dtype: torch.dtype,
     device: torch.device,
-) -> Rules:
-    """Rules from the keywords of an attention.
+    known: tuple[AttentionOptions, MaskAndBias] | None = None,
+) -> MaskAndBias:
+    """Read the mask and the bias that a user gave.
 
     Args:
-        mask: bool, floating or integer tensor or array that broadcasts to shape, or a mask function; None for none.
-        means: what 1 or True means, "keep" or "hide"; needed for integers.
-        dims: how the axes of the mask are read, one of `READINGS`; needed where two readings fit and differ.
-        bias: floating tensor or array that broadcasts to shape, or f(score, b, h, q_idx, kv_idx) -> score.
-        is_causal: whether key ≤ query is asked for as well.
-        window: `sliding_window` of so many keys as well.
+        options: as given. Its mask is a bool, floating or integer tensor or array that broadcasts to shape, or a mask
+            function; its bias a floating tensor or array that broadcasts to shape, or
+            f(score, b, h, q_idx, kv_idx) -> score.
         shape: (B, H, Q, K).
         dtype: of q and k.
         device: of q, k and v.
+        known: other options for the same tensors, and what was read of them: what they share is taken from there.
 
     Raises:
         TypeError, ValueError: what cannot be read, or could be read in two ways.
+    """
+    if not isinstance(options.is_causal, bool | np.bool_):
+        raise TypeError(f"is_causal is {options.is_causal!r}: give True or False")
+    if options.window is not None:
+        sliding_window(options.window)  # refuses what is no window
+    before, read = known if known is not None else (None, MaskAndBias())
+    if before is not None and _mask_keywords(before) == _mask_keywords(options):
+        mask = read.mask
+    else:
+        mask = _read_mask(options.mask, options.mask_means, options.mask_dims, shape, dtype, device)
+    if before is not None and before.bias is options.bias:
+        return MaskAndBias(mask, read.bias)
+    return MaskAndBias(mask, _read_bias(options.bias, shape, dtype, device))
+
+
+def _mask_keywords(options: AttentionOptions) -> tuple[Any, ...]:
+    return id(options.mask), options.mask_means, options.mask_dims
+
+
+def rules_of(options: AttentionOptions, read: MaskAndBias, device: torch.device) -> Rules:
+    """Return all rules of some options, of which mask and bias were read."""
+    known = [mask for _, mask in options.extra_masks]
+    known += [causal] if options.is_causal else []
+    known += [] if options.window is None else [sliding_window(options.window)]
+    added = read.bias if isinstance(read.bias, Bias) else None
+    rules: list[Rule] = [*(ByIndex(mask, device) for mask in known), *read.mask]
+    rules += [] if added is None else [added]
+    functions = [read.bias] if isinstance(read.bias, ScoreFunction) else []
+    return Rules(tuple(rules), (*functions, *(rule for rule in rules if isinstance(rule, Bias))))
+
+
+def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Rules:
+    """Return the rules of some options: see `read_mask_and_bias`.
 
     >>> import torch
-    >>> rules = read_rules(torch.eye(3).bool(), None, None, is_causal=True, shape=(1, 1, 3, 3), dtype=torch.float32,
-    ...                    device=torch.device("cpu"))
-    >>> rules.allowed(Cells(0, 0, range(0, 1), range(1, 3)))
+    >>> options = AttentionOptions(mask=torch.eye(3).bool(), is_causal=True)
+    >>> rules = read_rules(options, shape=(1, 1, 3, 3), dtype=torch.float32, device=torch.device("cpu"))
+    >>> rules.allowed(Block(0, 0, range(0, 1), range(1, 3)))
     False
     """
-    if not isinstance(is_causal, bool | np.bool_):
-        raise TypeError(f"is_causal is {is_causal!r}: give True or False")
-    known: list[Mask] = [causal] if is_causal else []
-    known += [] if window is None else [sliding_window(window)]
-    rules: list[Rule] = [ByIndex(one, device) for one in known]
-    biases: list[Bias | ScoreFunction] = []
-    if mask is not None:
-        rules += _read_mask(mask, means, dims, shape, dtype, device)
-    else:
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
-    if _is_function(bias):
-        biases.append(_read_score_function(bias, shape, dtype, device))
-    elif bias is not None:
-        rules.append(_read_bias(bias, shape, dtype, device))
-    biases += [rule for rule in rules if isinstance(rule, Bias)]
-    return Rules(tuple(rules), tuple(biases))
+    return rules_of(options, read_mask_and_bias(options, shape, dtype, device), device)
 
 
 def _is_function(x: Any) -> bool:
@@ -88,7 +105,12 @@ def _is_function(x: Any) -> bool:
 
 def _read_mask(
     mask: Any, means: str | None, dims: str | None, shape: Sizes, dtype: torch.dtype, device: torch.device
-) -> list[Rule]:
+) -> tuple[Rule, ...]:
+    if mask is None:
+        for name, value in (("mask_means", means), ("mask_dims", dims)):
+            if value is not None:
+                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
+        return ()
     if _is_function(mask):
         for name, value in (("mask_means", means), ("mask_dims", dims)):
             if value is not None:
@@ -97,18 +119,13 @@ def _read_mask(
                     f"leave {name} out"
                 )
         _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
-        return [ByIndex(one, device) for one in _taken_apart(as_mask(mask))]
+        return tuple(ByIndex(one, device) for one in as_mask(mask).parts_of_all())
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
     if dims is not None:
         as_choice(dims, READINGS, "mask_dims")
     mask = _on_device(mask, "mask", device)
-    return [_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype)]
-
-
-def _taken_apart(mask: Mask) -> list[Mask]:
-    """The masks that all have to allow a cell, so that one of them can spare asking the others."""
-    return [one for part in mask.parts for one in _taken_apart(part)] if isinstance(mask, And) else [mask]
+    return (_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype),)
 
 
 def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> ScoreFunction:
@@ -126,7 +143,7 @@ def _probe(
     fits: Callable[[Tensor], bool],
     wanted: str,
 ) -> None:
-    """Ask a function of the last cells there are: what is wrong with it is heard here, not in a picture."""
+    """Ask a function of the last cells there are, so that what is wrong with it is said at once."""
     B, H, Q, K = shape
     cells = Block(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
     size = (len(cells.queries), len(cells.keys))
@@ -158,7 +175,11 @@ def _on_device(x: Any, name: str, device: torch.device) -> Tensor:
     return x
 
 
-def _read_bias(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Bias:
+def _read_bias(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Bias | ScoreFunction | None:
+    if bias is None:
+        return None
+    if _is_function(bias):
+        return _read_score_function(bias, shape, dtype, device)
     bias = _on_device(bias, "bias", device)
     if bias.dtype not in FLOATS:
         name = str(bias.dtype).removeprefix("torch.")
@@ -188,12 +209,12 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
 
 
 def _lowest(*dtypes: torch.dtype) -> float:
-    """At or below this number a bias blocks: masks are filled with the least finite one of their dtype."""
+    """Return the number at or below which a bias blocks: masks are filled with the least finite one of their dtype."""
     return max(torch.finfo(dtype).min for dtype in dtypes)
 
 
 def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None, shape: Sizes) -> Tensor:
-    """A mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
+    """Return a mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
     sizes = dict(zip("bhqk", shape, strict=True))
     given, wanted = tuple(x.shape), f"(B, H, Q, K) = {shape}"
     possible = [reading for reading in readings if len(reading) == x.ndim and dims in (None, reading)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._utils.indexing import Block, hull, positions
-from ..masks import NOTHING, Band, KeyBounds, Mask, overlap, padding
+from ..masks import NO_KEYS, Band, KeyBounds, Mask, overlap, padding
 
-ROWS = 1 << 24  # cells of a mask that are looked at in one go
+CELLS_AT_ONCE = 1 << 24  # cells of a mask that are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +23,7 @@ class Spans(Mask):
 
     starts: Tensor  # (B or 1, H or 1, Q or 1) int32
     stops: Tensor  # the same; an empty row is 0, 0
+    kind: ClassVar[str] = "spans"
 
     def __repr__(self) -> str:
         return f"Spans{tuple(self.starts.shape)}"
@@ -29,6 +31,23 @@ class Spans(Mask):
     @property
     def shared(self) -> bool:  # type: ignore[override]
         return self.starts.shape[:2] == (1, 1)
+
+    @property
+    def by_key(self) -> bool:  # type: ignore[override]
+        return self.starts.shape[2] == 1
+
+    def describe(self, batch: int) -> str:
+        return "mask"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"starts": self.starts, "stops": self.stops}
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        return {name: add(x) for name, x in self.tensors().items()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Spans:
+        return cls(tensors[told["starts"]], tensors[told["stops"]])
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Tensor) -> Tensor:
         at = tuple(i * (n > 1) for i, n in zip((b, h, q_idx), self.starts.shape, strict=True))
@@ -40,26 +59,26 @@ class Spans(Mask):
 
     @cached_property
     def reach(self) -> tuple[int, bool]:
-        """Where the last row to end ends, and whether the last query may see further than the first."""
+        """The end of the row that ends last, and whether the last query may attend to later keys than the first."""
         stops = self._ends[1].max((0, 1))
         return int(stops.max()), bool(stops[-1] > stops[0])
 
     def bounds(self, cells: Block) -> KeyBounds:
         if not len(cells.queries):
-            return KeyBounds(NOTHING, NOTHING)
+            return KeyBounds(NO_KEYS, NO_KEYS)
         many = [n > 1 for n in self.starts.shape]
         rows = positions(cells.queries, torch.device("cpu")).numpy() if many[2] else [0]
         starts, stops = (ends[cells.batch * many[0], cells.head * many[1]][rows] for ends in self._ends)
         there, columns = stops > starts, hull(cells.keys)
         if not there.any():
-            return KeyBounds(NOTHING, NOTHING)
+            return KeyBounds(NO_KEYS, NO_KEYS)
         outer = range(int(starts[there].min()), int(stops[there].max()))
-        inner = range(int(starts.max()), int(stops.min())) if there.all() else NOTHING
+        inner = range(int(starts.max()), int(stops.min())) if there.all() else NO_KEYS
         return KeyBounds(overlap(outer, columns), overlap(inner, columns))
 
 
 def as_spans(mask: Tensor) -> Spans | None:
-    """A bool mask (B, H, Q, K) as spans, where every row of it is one run of keys; else None.
+    """Return a bool mask (B, H, Q, K) as spans, where every row of it is one run of keys; else None.
 
     >>> mask = torch.tensor([[True, False, False], [True, True, False]])
     >>> as_spans(mask[None, None]).stops
@@ -67,7 +86,7 @@ def as_spans(mask: Tensor) -> Spans | None:
     >>> as_spans(torch.tensor([[[[True, False, True]]]])) is None
     True
     """
-    step = max(1, ROWS // max(1, mask.shape[0] * mask.shape[1] * mask.shape[3]))
+    step = max(1, CELLS_AT_ONCE // max(1, mask.shape[0] * mask.shape[1] * mask.shape[3]))
     found = []
     for part in mask.split(step, dim=2):
         cells = part.contiguous().view(torch.uint8)
@@ -79,11 +98,15 @@ def as_spans(mask: Tensor) -> Spans | None:
             return None
         found.append((starts.masked_fill_(empty, 0), torch.where(empty, 0, last)))
     starts, stops = (torch.cat(parts, 2) for parts in zip(*found, strict=True))
-    return together(starts, stops)
+    return merge_equal_ends(starts, stops)
 
 
-def together(starts: Tensor, stops: Tensor) -> Spans:
-    """Spans with an axis of 1 where all along it is the same."""
+def merge_equal_ends(starts: Tensor, stops: Tensor) -> Spans:
+    """Return spans with an axis of 1 where all along it is the same.
+
+    Args:
+        starts, stops: (B or 1, H or 1, Q or 1) int32.
+    """
     for axis in range(3):
         first = [ends.narrow(axis, 0, 1) for ends in (starts, stops)]
         if all(torch.equal(one.expand_as(ends), ends) for one, ends in zip(first, (starts, stops), strict=True)):
@@ -91,10 +114,10 @@ def together(starts: Tensor, stops: Tensor) -> Spans:
     return Spans(starts.contiguous(), stops.contiguous())
 
 
-def simplest(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None:
-    """The same mask as a known one, which has a name and costs less; None where it blocks nothing.
+def simplify(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None:
+    """Return the same mask as a known kind, which has a name and costs less; None where it blocks nothing.
 
-    >>> simplest(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
+    >>> simplify(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
     Band(low=None, high=0)
     """
     starts, stops = spans.starts, spans.stops

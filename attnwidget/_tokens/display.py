@@ -1,165 +1,178 @@
-"""Tokens and numbers as the front-end writes them (js/src/text/tokens.ts, format.ts), for pictures without one."""
+"""Tokens as labels: a tokenizer's own marks go, and what cannot be seen is made visible.
+
+The same rules as `js/src/text/tokens.ts`; `tests/contract/labels.json` holds both together.
+"""
 
 from __future__ import annotations
 
-import math
-import unicodedata
+import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
-SEEN = {"\n": "↵", "\r": "↵", "\t": "⇥"}
-MARKS = ("Ġ", "▁")  # that stand for the space before a word
-UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-TINY, HUGE = 1e-4, 1e5  # beyond which a number has an exponent
+from .byte_level import ALPHABET, ASCII_BYTES, NAMED_BYTE, divided, has_strange_bytes, text_of
+from .characters import JOINERS, TAGS, WHITE, clusters, is_invisible, is_mark, takes_joiners
+from .tokenizers import Spelling, is_special
+
+Style = Literal["text", "bytes", "spaced", "words"]
+"""How tokens are written: as text with marks of its own, each byte as a character (GPT-2 and its descendants), or with
+real spaces before words. In "words" Ġ is a letter of somebody's own."""
+
+NOTHING = "∅"  # stands for a token without any text
+END = "</w>"  # ends a word in the vocabularies of CLIP and of the first GPT
+PLAIN = re.compile(r"(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+")  # tokens that show as they are, as most do
+MARKED = re.compile(r"[ĠĊĉ]+[!-~¡-¬®-ÿ]")  # a word after a space, as a byte-level vocabulary writes it
+MARKED_RUN = re.compile(r"[ĠĊĉ]{2}")  # a run of white space there
+INSIDE = re.compile(rf"##[^#{WHITE}]")  # a piece that continues a word
 
 
 class Label(NamedTuple):
-    """A token as it is written: `subscript` is its position where others are written alike."""
+    """A token as it is shown: `subscript` is its position where others are shown alike."""
 
     text: str
     subscript: str
     special: bool
 
 
-def labels_of(tokens: Sequence[str] | None, length: int) -> list[Label]:
-    """A label for each position; without tokens the position itself.
+def labels_of(tokens: Sequence[str] | None, length: int, spelling: Spelling | None = None) -> list[Label]:
+    """Return a label for each position.
+
+    Args:
+        tokens: of one sample, as the tokenizer writes them; None: positions are their own labels.
+        length: how many positions there are.
+        spelling: how the vocabulary is written, where the tokenizer tells (`tokenizers.spelling_of`); None: as the
+            tokens look.
 
     >>> labels_of(["[CLS]", "a", "##b", "a"], 4)[1:3]
     [Label(text='a', subscript='1', special=False), Label(text='‐b', subscript='', special=False)]
+    >>> [label.text for label in labels_of(["ĠcafÃ©", "ĠæĹ¥æľ¬"], 2)]
+    ['café', '日本']
     """
     if tokens is None:
         return [Label(f"{position:,}", "", False) for position in range(length)]
-    texts = {token: _text(token) for token in dict.fromkeys(tokens)}
-    uses = Counter(texts[token] for token in tokens)
+    times = Counter(tokens)
+    style: Style = style_of(times) if spelling is None else "words" if spelling == "text" else spelling
+    shown = {token: (display(token, style), is_special(token)) for token in times}
+    uses: Counter[str] = Counter()
+    for token, count in times.items():
+        uses[shown[token][0]] += count
+    labels = []
+    for position, token in enumerate(tokens):
+        text, special = shown[token]
+        subscript = f"{position:,}" if uses[text] > 1 and not special else ""
+        labels.append(Label(in_parts(tokens, position, text, style), subscript, special))
+    return labels
+
+
+def patch_labels(labels: Sequence[Label], grid: tuple[int, int], start: int | None) -> list[Label]:
+    """Return labels in which image patches are named by row and column.
+
+    Args:
+        labels: of all positions.
+        grid: rows and columns of patches.
+        start: the position of the first patch; None: none is here.
+    """
+    rows, columns = grid
+    first = len(labels) if start is None else start
     return [
-        Label(
-            texts[token],
-            f"{position:,}" if uses[texts[token]] > 1 and not is_special(token) else "",
-            is_special(token),
-        )
-        for position, token in enumerate(tokens)
+        Label(f"row {(at - first) // columns}, {(at - first) % columns}", "", False)
+        if 0 <= at - first < rows * columns
+        else label
+        for at, label in enumerate(labels)
     ]
 
 
-def is_special(token: str) -> bool:
-    """Whether the tokenizer has put it there: [CLS], <s>, <|endoftext|>."""
-    inner = token[1:-1]
-    if token[:1] + token[-1:] == "[]":
-        return inner.isupper() and inner.replace("_", "").isalnum()
-    if token[:1] + token[-1:] != "<>":
-        return False
-    names = ("s", "/s", "pad", "unk", "mask", "bos", "eos", "cls", "sep")
-    return inner in names or (len(inner) > 2 and inner[0] == inner[-1] == "|")
+def display(token: str, style: Style = "text") -> str:
+    r"""Return a token as its label shows it.
 
-
-def _text(token: str) -> str:
+    >>> [display(token) for token in ("bank</w>", "▁bank", "##ing", "ĠĠ", "a\u200b", "")]
+    ['bank', 'bank', '‐ing', '··', 'aU+200B', '∅']
+    """
     if token == "":
-        return "∅"
-    if token.startswith("##") and len(token) > 2:
-        return f"‐{token[2:]}"
-    text = token.replace("Ċ", "\n")
-    if text[0] in MARKS and len(text) > 1:
-        text = text[1:]
-    for mark in MARKS:
-        text = text.replace(mark, " ")
-    bare = text.strip(" ")
-    left = len(text) - len(text.lstrip(" "))
-    text = "·" * left + bare + "·" * (len(text) - left - len(bare)) if bare else "·" * len(text)
-    return "".join(_character(character) for character in text)
+        return NOTHING
+    if PLAIN.fullmatch(token):
+        return token
+    return _visible(token if is_special(token) else _plain_text(token, style))
 
 
-def _character(character: str) -> str:
-    if character in SEEN:
-        return SEEN[character]
-    return f"U+{ord(character):04X}" if unicodedata.category(character) in UNSEEN else character
+def style_of(tokens: Iterable[str]) -> Style:
+    """Return how a vocabulary is written, as far as some of its tokens tell.
 
-
-def cell_number(value: float, stage: str) -> str:
-    """In a cell: about four characters; weights below .005 are left to the colour."""
-    if not math.isfinite(value):
-        return _infinite(value)
-    if stage == "weights":
-        return "" if abs(value) < 0.005 else _without_zero(_fixed(value, 2))
-    if value == 0:
-        return "0"
-    for decimals in (2, 1, 0):
-        if len(text := _fixed(value, decimals)) <= 4:
-            return text
-    return _exponential(value, 0)
-
-
-def list_number(value: float, stage: str) -> str:
-    """In a list: four decimals for weights, three for scores.
-
-    >>> list_number(0.2283, "weights"), list_number(-3.1e-7, "weights")
-    ('.2283', '−3.1e−7')
+    Byte-level if words or runs begin with such a space or line break, and nothing occurs that such a vocabulary cannot
+    write, or no text would hold. Ġ and Ċ alone, or among letters, are somebody's own.
     """
-    if not math.isfinite(value):
-        return _infinite(value)
-    if value == 0:
-        return "0"
-    decimals = 4 if stage == "weights" else 3
-    if abs(value) < TINY or abs(value) >= HUGE or round(abs(value), decimals) == 0:
-        return _exponential(value, 1)
-    return _without_zero(_fixed(value, decimals)) if stage == "weights" else _fixed(value, decimals)
+    marked = strange = False
+    for token in tokens:
+        if PLAIN.fullmatch(token) or is_special(token):
+            continue
+        marked = marked or _is_marked(token)
+        if ALPHABET.fullmatch(token) is None:
+            strange = True
+        elif has_strange_bytes(token):
+            return "words"
+    return "words" if not marked else "text" if strange else "bytes"
 
 
-def status_number(value: float) -> str:
-    """Six decimals."""
-    if not math.isfinite(value):
-        return _infinite(value)
-    small = value != 0 and (abs(value) < TINY or abs(value) >= HUGE)
-    return "0" if value == 0 else _exponential(value, 3) if small else _fixed(value, 6)
+def in_parts(tokens: Sequence[str], position: int, text: str, style: Style) -> str:
+    """Return `é 1/2` for a token that holds the first of two parts of a character; `text` for any other."""
+    if "<0x" not in text:
+        return text
+    found = divided(tokens, position, style == "bytes")
+    return text if found is None else _visible(found)
 
 
-def short_number(value: float) -> str:
-    """At a tick: two or three digits, no leading zero."""
-    if value != 0 and (abs(value) < TINY or abs(value) >= HUGE):
-        return _exponential(value, 1)
-    return _without_zero(f"{float(f'{value:.2g}'):.10g}".replace("-", "−"))
+def _is_marked(token: str) -> bool:
+    return MARKED.match(token) is not None or MARKED_RUN.search(token) is not None
 
 
-def ticks(low: float, high: float, *, log: bool = False) -> list[float]:
-    """Where a legend is labelled: at both ends, and at one or two round values between.
-
-    >>> ticks(0, 0.62)
-    [0, 0.2, 0.4, 0.62]
-    """
-    if low < 0:
-        return [low, 0.0, high]
-    if not high > low:
-        return [high]
-    if log:
-        bottom = max(low, high / 1000)
-        powers = [10.0**power for power in range(math.ceil(math.log10(bottom)), math.ceil(math.log10(high)))]
-        inner = [power for power in powers if 1.6 * bottom < power < high / 1.6]
-        return [bottom, *inner, high]
-    unit = 10.0 ** math.floor(math.log10(high - low))
-    for step in (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5):
-        width = step * unit
-        first = math.floor(low / width) + 1
-        values = [float(f"{n * width:.12g}") for n in range(first, first + 12) if n * width < high]
-        inner = [value for value in values if 0.14 <= (value - low) / (high - low) <= 0.86]
-        if step * unit >= 0.14 * (high - low) and len(inner) <= 2:
-            return [low, *inner, high]
-    return [low, high]
+def _plain_text(token: str, style: Style) -> str:
+    """Without the tokenizer's marks; what is left of a space is one that the mark did not stand for."""
+    byte = NAMED_BYTE.fullmatch(token)
+    if byte:
+        code = int(byte[1], 16)
+        return chr(code) if code < 0x80 else token
+    if INSIDE.match(token):
+        return f"\u2010{token[2:]}"
+    spaced = _spaced_text(token, style)
+    is_mark_gone = style == "spaced" or not token.startswith(" ")
+    return spaced[1:] if is_mark_gone and spaced.startswith(" ") and spaced.strip(WHITE) else spaced
 
 
-def _infinite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "+∞" if value > 0 else "−∞"
+def _spaced_text(token: str, style: Style) -> str:
+    """The text that a token stands for, with the space before it."""
+    bare = token[: -len(END)] if len(token) > len(END) and token.endswith(END) else token
+    if style == "spaced":
+        return bare
+    if style == "words":
+        return bare.replace("▁", " ")
+    if style == "bytes" and not ASCII_BYTES.fullmatch(bare):
+        return text_of(bare) if ALPHABET.fullmatch(bare) else bare
+    return re.sub("[Ġ▁]", " ", bare.replace("Ċ", "\n").replace("ĉ", "\t"))
 
 
-def _fixed(value: float, decimals: int) -> str:
-    text = f"{value:.{decimals}f}"
-    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+def _visible(text: str) -> str:
+    """Spaces at the ends and in runs, line breaks, tabs and all that is invisible, made visible."""
+    text = re.sub(r"\A +| +\Z| {2,}", lambda spaces: "·" * len(spaces[0]), text)
+    text = text.replace("\r\n", "↵").replace("\n", "↵").replace("\t", "⇥")
+    if text.isascii() and text.isprintable():
+        return text
+    found = clusters(text)
+    after = [True, *(is_invisible(cluster[0]) for cluster in found)]
+    parts = (_visible_cluster(one, after[at], at == len(found) - 1) for at, one in enumerate(found))
+    return "".join(parts)
 
 
-def _exponential(value: float, decimals: int) -> str:
-    digits, exponent = f"{value:.{decimals}e}".split("e")
-    return f"{digits}e{int(exponent)}".replace("-", "−")
+def _visible_cluster(cluster: str, is_bare: bool, is_last: bool) -> str:
+    """One cluster; `is_bare`: a mark at its beginning has nothing to stand on."""
+    first = cluster[0]
+    if is_invisible(first):
+        return "".join(_code_point(one) if is_invisible(one) else one for one in cluster)
+    if is_mark(first):
+        return f"◌{cluster}" if is_bare else cluster
+    if not takes_joiners(first):
+        return "".join(_code_point(one) if one in JOINERS or one in TAGS else one for one in cluster)
+    return cluster[:-1] + _code_point(cluster[-1]) if is_last and cluster[-1] in JOINERS else cluster
 
 
-def _without_zero(text: str) -> str:
-    sign, rest = (text[0], text[1:]) if text[:1] in "−-" and text else ("", text)
-    return sign + (rest[1:] if rest.startswith("0.") else rest)
+def _code_point(character: str) -> str:
+    return f"U+{ord(character):04X}"

@@ -1,4 +1,4 @@
-"""The door: whatever a user gives becomes a checked view here, or is refused with the next step.
+"""Check what a user gives: tensors, numbers, words; what is refused is told with the next step.
 
 Nothing is copied or moved.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from .._tokens.tokenizers import spell
-
 LISTED = 24  # names that are read through
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
-    """A tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+    """Return a tensor on the memory of x.
+
+    Args:
+        x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+        name: what the user calls it.
 
     Raises:
         TypeError: x is none of these, or its numbers cannot be read one by one.
@@ -51,7 +53,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
 
 
 def detached(x: Any) -> Any:
-    """x, and if it is a tensor, without its graph; the memory stays the same."""
+    """Return x, a tensor without its graph; the memory stays the same."""
     return x.detach() if isinstance(x, Tensor) else x
 
 
@@ -84,14 +86,14 @@ def check_floats(x: Tensor, name: str) -> None:
 
 
 def as_choice(value: Any, options: Sequence[str], name: str) -> str:
-    """value, if it is one of the options; else ValueError with the nearest of them."""
+    """Return value if it is one of the options; else raise ValueError with the nearest of them."""
     if isinstance(value, str) and value in options:
         return value
     raise ValueError(f"no {name} is called {value!r}: {nearest(value, options)}give one of {', '.join(options)}")
 
 
 def as_number(value: Any, name: str) -> float:
-    """value as a finite float; else TypeError or ValueError."""
+    """Return value as a finite float; else raise TypeError or ValueError."""
     try:
         number = float(value) if not isinstance(value, str | bool) else None
     except (TypeError, ValueError, RuntimeError):
@@ -104,7 +106,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def as_positive(value: Any, name: str) -> float:
-    """value as a finite float above 0; else TypeError or ValueError."""
+    """Return value as a finite float above 0; else raise TypeError or ValueError."""
     number = as_number(value, name)
     if number <= 0:
         raise ValueError(f"{name} is {number}: give a number above 0, or None for none")
@@ -112,7 +114,7 @@ def as_positive(value: Any, name: str) -> float:
 
 
 def as_size(value: Any, name: str) -> int:
-    """value as an integer of at least 1; else TypeError or ValueError."""
+    """Return value as an integer of at least 1; else raise TypeError or ValueError."""
     try:
         size = operator.index(value)
     except TypeError:
@@ -132,61 +134,11 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def nearest(name: Any, known: Sequence[str]) -> str:
-    """ "did you mean …? else " where one of the known names is close to what was given, else nothing."""
-    close = get_close_matches(str(name), known, n=1)
-    return f"did you mean {close[0]!r}? else " if close else ""
+    """Return "did you mean …? else " where one of the known names is close to what was given, else nothing."""
+    close = closest(name, known)
+    return "" if close is None else f"did you mean {close!r}? else "
 
 
-def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
-    """Tokens as one list of strings for each sample; None where there are none.
-
-    Args:
-        tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
-            tuples or arrays. With a tokenizer, ids as well.
-        batches, length: how many samples, and positions in each, there are.
-        name: what the user calls them.
-        tokenizer: what has words for ids, see `spelling.spell`.
-
-    Raises:
-        TypeError: a plain string, or anything in it that is neither a string nor an id.
-        ValueError: too many or too few, or an id that the tokenizer has no word for.
-
-    >>> check_tokens(["a", "cat"], batches=2, length=2, name="tokens")
-    [['a', 'cat'], ['a', 'cat']]
-    """
-    if tokens is None:
-        return None
-    if isinstance(tokens, str):
-        raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
-    if isinstance(tokens, Mapping) and "input_ids" in tokens:
-        raise TypeError(f'{name} is what a tokenizer returns: give its ["input_ids"], and the tokenizer as tokenizer=')
-    tokens = _as_list(tokens, name)
-    if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
-        return [_check_sample(tokens, length, name, tokenizer)] * batches
-    if len(tokens) != batches:
-        raise ValueError(
-            f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
-        )
-    return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)]
-
-
-def _as_list(tokens: Any, name: str) -> list[Any]:
-    tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
-        raise TypeError(f"{name} is or holds {tokens!r:.40}: give a list of strings, or one such list for each sample")
-    return list(tokens)
-
-
-def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> list[str]:
-    if tokenizer is not None and tokens and all(isinstance(token, int | np.integer) for token in tokens):
-        tokens = spell([int(token) for token in tokens], tokenizer, name)
-    for i, token in enumerate(tokens):
-        if not isinstance(token, str):
-            kind = type(token).__name__
-            raise TypeError(
-                f"{name}[{i}] is {token!r:.20}, of type {kind}: give strings, the tokenizer's own words for its ids"
-                + (", or tokenizer= as well" if tokenizer is None and isinstance(token, int | np.integer) else "")
-            )
-    if len(tokens) != length:
-        raise ValueError(f"{name} has {len(tokens)} strings but there are {length} positions: give one for each")
-    return [str(token) for token in tokens]
+def closest(name: Any, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like what was given; None where none is as like as `cutoff`, 0 to 1."""
+    return next(iter(get_close_matches(str(name), known, n=1, cutoff=cutoff)), None)

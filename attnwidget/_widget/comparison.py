@@ -1,38 +1,46 @@
-"""Two attentions side by side, or more, each against the first: `compare`."""
+"""`compare`: two attentions side by side, or more, each against the first."""
 
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import traitlets
 
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
-from .._export.snapshot import PAIRS, SavedHead, Snapshot
-from .._messages import comparison as difference
-from .._messages.comparison import ComparedPair
-from .._utils.validation import check_tokens, nearest, refuse_unknown
+from .._export.snapshot import MAX_PAIR_CELLS
+from .._export.view import SavedHead, SavedTrait
+from .._messages import comparison, picture
+from .._messages.comparison import Axis, ComparedPair
+from .._tokens.inputs import check_tokens
+from .._utils.failures import sentence_of
+from .._utils.validation import nearest, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack
 from .derived import DerivedTrait
+from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
-from .selection import FOLLOWED
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
 from .traits import NotThere, Text, WrongType, WrongValue
-from .widget import FROM_FRONT_END, SHOW, AttentionWidget
+from .widget import AttentionWidget
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Given = Attention | AttentionStack
+Side = Attention | AttentionStack | AttentionWidget
 TOKENS = ("tokens", "key_tokens")
-COMPARED = (*FOLLOWED, "against")  # what a comparison is of
-CHANGED = (*FOLLOWED[:3], "against", "query", "key")  # and what changes
+COMPARED = (*picture.OF, "against")  # what a comparison is of
+CHANGED = (*picture.OF[:3], "against", "query", "key")  # and what changes
 
 
-def compare(*sides: Any, **show: Any) -> ComparisonWidget:
+def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords]) -> ComparisonWidget:
     """Show two attentions and their difference, one selection for all: exact, clickable, at any length.
 
     Args:
@@ -62,37 +70,37 @@ def compare(*sides: Any, **show: Any) -> ComparisonWidget:
 class ComparisonWidget(AttentionWidget):
     """An `AttentionWidget` of several attentions, made by `compare`."""
 
-    _from_front_end = (*FROM_FRONT_END, "against")
+    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
+    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
+    against = Text(help="The name of B.").tag(sync=True, role="numbers")
+    comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True, role="derived")
+    changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(
+        sync=True, role="derived"
+    )
 
-    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True)
-    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True)
-    against = Text(help="The name of B.").tag(sync=True)
-    comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True)
-    changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(sync=True)
-
-    def __init__(self, *sides: Any, **show: Any) -> None:
-        refuse_unknown(show, [*SHOW, "against"])
+    def __init__(self, *sides: Side | Mapping[str, Side], **keywords: Unpack[ComparisonKeywords]) -> None:
+        refuse_unknown(keywords, keywords_of(type(self)))
+        show: dict[str, Any] = {**keywords}
         given = _named(sides)
-        self._keywords = {}
         self._given = {name: _attention_of(name, side) for name, side in given.items()}
         self._stacks = {name: _stack_of(side) for name, side in self._given.items()}
         _check_sizes(self._stacks)
         self._tokens = {name: _own_tokens(name, side, given, show) for name, side in given.items()}
-        self._axes: dict[tuple[Any, ...], tuple[Any, difference.Axis]] = {}
+        self._axes: dict[tuple[Any, ...], tuple[Any, Axis]] = {}
         names = list(given)
         show |= {name: value for name, value in self._tokens[names[0]]._asdict().items() if value is not None}
         self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
-        self._open(self._given[names[0]], {"against": names[1], **show, "sides": names})
+        self._open(self._given[names[0]], {"against": names[1], **show, "sides": names}, {})
 
     @classmethod
     def from_attention(cls, attention: Given, **show: Any) -> NoReturn:
-        """Not for a comparison."""
+        """Raise TypeError: one attention is nothing to compare."""
         raise TypeError("one attention is nothing to compare: call compare(a, b) with two")
 
     @property
     def attention(self) -> Given:
         """The first side."""
-        return self._held.attention
+        return self._shown.attention
 
     @attention.setter
     def attention(self, attention: Given) -> NoReturn:
@@ -107,12 +115,12 @@ class ComparisonWidget(AttentionWidget):
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
         return (
-            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._held.stack)}, "
+            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, "
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     def open(self) -> None:
-        """Called by ipywidgets once all traits have passed their checks."""
+        """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
         self.observe(lambda change: self._refresh(), "against")
         self.observe(lambda change: self._compare_anew(), [*TOKENS])
@@ -122,8 +130,8 @@ class ComparisonWidget(AttentionWidget):
 
     _merges = False
 
-    def _hold(self, attention: Given) -> None:
-        super()._hold(attention)
+    def _show_layers(self, attention: Given) -> None:
+        super()._show_layers(attention)
         self._all_layers = {name: WhatIfLayers(stack, self.what_if) for name, stack in self._stacks.items()}
 
     @traitlets.validate("against")
@@ -154,7 +162,7 @@ class ComparisonWidget(AttentionWidget):
         return stage
 
     @traitlets.validate("what_if")
-    def _can_be(self, proposal: Any) -> dict[str, Any]:
+    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
         for name, stack in self._stacks.items():
             try:
@@ -173,17 +181,17 @@ class ComparisonWidget(AttentionWidget):
             self.stage = "weights"
 
     def _common_stages(self, layer: int) -> list[str]:
-        """The stages that all sides have."""
+        """Return the stages that all sides have."""
         return [stage for stage in STAGES if all(stage in layers[layer].stages for layers in self._all_layers.values())]
 
     def _facts(self, layer: int) -> dict[str, Any]:
-        return {**self._makers.facts(layer), "stages": self._common_stages(layer)}
+        return {**self._builders.facts(layer), "stages": self._common_stages(layer)}
 
     # What is compared.
 
     def _rules(self) -> dict[str, DerivedTrait]:
         rules = super()._rules()
-        of = tuple(getattr(self, name) for name in FOLLOWED)
+        of = tuple(getattr(self, name) for name in picture.OF)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
         changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
@@ -195,23 +203,26 @@ class ComparisonWidget(AttentionWidget):
         }
 
     def _compare_anew(self) -> None:
-        """Other tokens bring other places together."""
-        with self._guard:
+        """Compare again: other tokens bring other places together."""
+        with self._lock:
             self._axes.clear()
             self._derived.forget("comparison", "changes")
             self._refresh()
 
     def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against = of
-        made = difference.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
+        made = comparison.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
         return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
-        return {**dict(zip(COMPARED, of, strict=True)), "error": str(error) or type(error).__name__}
+        return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
 
     def _changes(self, *of: Any) -> dict[str, Any] | None:
         layer, batch, head, against, query, key = of
-        both = self._both(layer, batch, against)
+        try:
+            both = self._both(layer, batch, against)
+        except ValueError:  # nothing to bring together, as `comparison` says
+            return None
         rows, columns = (
             None if at is None or at not in axis.a else axis.a.index(at)
             for at, axis in ((query, both.queries), (key, both.keys))
@@ -220,10 +231,10 @@ class ComparisonWidget(AttentionWidget):
         if place is None or (side == "key" and both.is_long(LevelKey(batch, head, "weights", "max"))):
             return None
         where = dict(zip(CHANGED, of, strict=True))
-        return {**where, "side": side, **difference.changes(both, batch, head, side, place, other)}
+        return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}
 
     def _both(self, layer: int, batch: int, against: str | None = None) -> ComparedPair:
-        """The first side and the one it is compared with, and which of their places belong together."""
+        """Return the first side and the one it is compared with, and which of their places belong together."""
         names = (self.sides[0], against or self.against)
         a, b = (self._all_layers[name][layer] for name in names)
         queries, keys = (
@@ -232,20 +243,18 @@ class ComparisonWidget(AttentionWidget):
         )
         return ComparedPair(a, b, queries, keys)
 
-    def _axis(
-        self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]
-    ) -> difference.Axis:
-        tokens = self._held.tokens(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
+    def _axis(self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]) -> Axis:
+        tokens = self._shown.tokens(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
         ids = (names, side, lengths, *map(id, tokens))
         if ids not in self._axes:  # with the tokens, so that their ids stay theirs
-            made = difference.together(lengths, tokens, names, "queries" if side == "query" else "keys")
+            made = comparison.together(lengths, tokens, names, "queries" if side == "query" else "keys")
             self._axes[ids] = tokens, made
         return self._axes[ids][1]
 
     def _tokens_beside(self, name: str, side: str, layer: int, batch: int) -> list[str] | None:
-        """The tokens of a sample of another side; None where there are none for its length."""
+        """Return the tokens of a sample of another side; None where there are none for its length."""
         shape = self._stacks[name][layer].shape
-        samples = self._texts.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
+        samples = self._token_store.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
         return None if samples is None else samples[batch]
 
     def _check_tokens(self, layer: Any, tokenizer: Any) -> None:
@@ -256,46 +265,39 @@ class ComparisonWidget(AttentionWidget):
             check_tokens(own.tokens, shape.B, shape.Q, f"tokens[{name!r}]", tokenizer)
             check_tokens(own.key_tokens, shape.B, shape.K, f"key_tokens[{name!r}]", tokenizer)
 
-    def _desk(self) -> RequestContext:
-        return _ComparisonContext(self)
+    def _request_context(self) -> RequestContext:
+        return replace(super()._request_context(), compared=self._compared)
 
-    def _save_more(self, saved: Snapshot) -> None:
-        """With all sides, and what changes wherever one may pin."""
+    def _compared(self, layer: int, batch: int, against: str) -> ComparedPair:
+        if against != self.against:
+            raise ValueError("another side is selected")
+        return self._both(layer, batch)
+
+    def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
+        """Return the comparison of all sides, and what changes wherever one may pin."""
         pictures, changes = [], []
-        for choice, against in product(saved.choices, self.sides[1:]):
-            stages = dict.fromkeys([self.stage, *self._common_stages(choice.layer)])
-            of_stages = ((*choice, stage, self.pool, against) for stage in stages)
+        for head, against in product(heads, self.sides[1:]):
+            stages = dict.fromkeys([self.stage, *self._common_stages(head.layer)])
+            of_stages = ((*head, stage, self.pool, against) for stage in stages)
             pictures += [(of, self._derived.value("comparison", *of)) for of in of_stages]
-            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(choice, against)]
-        saved.add("comparison", COMPARED, pictures)
-        saved.add("changes", CHANGED, changes)
+            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(head, against)]
+        return SavedTrait("comparison", COMPARED, pictures), SavedTrait("changes", CHANGED, changes)
 
     def _pins_to_save(self, choice: SavedHead, against: str) -> list[tuple[Any, ...]]:
-        shape = self._held.stack[choice.layer].shape
+        shape = self._shown.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
-        if shape.Q * shape.K <= PAIRS:
+        if shape.Q * shape.K <= MAX_PAIR_CELLS:
             cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
             pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
         return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
 
 
-class _ComparisonContext(RequestContext):
-    def __init__(self, widget: ComparisonWidget) -> None:
-        super().__init__(widget)
-        self._comparing = widget
-
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        if against != self._comparing.against:
-            raise ValueError("another side is selected")
-        return self._comparing._both(layer, batch)
-
-
-# The door.
+# What was given.
 
 
 def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
-    """The sides by name: A, B, … where they have none."""
+    """Return the sides by name: A, B, … where they have none."""
     if len(sides) == 1 and isinstance(sides[0], Mapping):
         named = dict(sides[0])
         for name in named:
@@ -314,12 +316,12 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _attention_of(name: str, side: Any) -> Given:
-    """A side as an attention; a widget as it shows it, other rules and all."""
+    """Return a side as an attention; of a widget the one that it shows, other rules and all."""
     if isinstance(side, AttentionWidget):
         if not side.what_if:
             return side.attention
-        held = side._held
-        return AttentionStack([held.layers[layer] for layer in range(len(held.stack))], held.stack.names)
+        stack = _stack_of(side.attention)
+        return AttentionStack([what_if(layer, side.what_if) for layer in stack], stack.names)
     if not isinstance(side, Attention | AttentionStack):
         raise TypeError(
             f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
@@ -351,7 +353,7 @@ def _of(count: int, what: str) -> str:
 
 
 def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
-    """The tokens of one side: as they were given for it, or for all, or as the widget that it is has them."""
+    """Return the tokens of one side: as they were given for it, or for all, or those of the widget that it is."""
     found: dict[str, Any] = {}
     for keyword in TOKENS:
         given = show.get(keyword)
@@ -365,3 +367,7 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
             given = side.as_strings(keyword)
         found[keyword] = given
     return GivenTokens(**found)
+
+
+for _function in (compare, ComparisonWidget.__init__):
+    list_keywords(_function, ComparisonKeywords, ComparisonWidget)

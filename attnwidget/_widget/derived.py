@@ -2,76 +2,94 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .._utils.failures import log_told, sentence_of
 
-def nothing(*_: Any) -> None:
-    """What is sent of something that cannot be computed, where it is not said why."""
+log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class DerivedTrait(NamedTuple):
     """How one trait follows from others.
 
-    of: what it is of, as it is now; () while nobody wants it, and then it is None.
-    make: from what it is of to its value.
-    instead: what takes its place where that raises: it is given the error, and what it was to be of. None: it raises.
-    leave: called when nobody wants it any longer.
+    Attributes:
+        of: what it is of, as it is now; () while nobody wants it, and then it is None.
+        make: makes its value from what it is of.
+        instead: makes a value that tells of the error where `make` raises, from the error and what it was to be of.
+            Without it the value is None, and the error is told beside it.
+        required: whether an error is raised, as nothing can be shown without this trait.
+        leave: called when nobody wants it any longer.
     """
 
     of: tuple[Any, ...]
     make: Callable[..., Any]
-    instead: Callable[..., Any] | None = nothing
-    leave: Callable[[], None] = nothing
+    instead: Callable[..., Any] | None = None
+    required: bool = False
+    leave: Callable[[], None] = _nothing
 
 
 class Derived:
     """The traits that follow from others, and of what each was last made.
 
     Args:
-        rules: tells the rule of each by name, as they are now.
+        rules: tells how each follows, by name, as it is now.
         put: sets one of them.
-        strict: whether what cannot be computed raises, as while a widget is opened.
+        tell: told of each that is made why it could not be computed, or None.
+        strict: tells whether what cannot be computed raises, as while a widget is opened.
     """
 
     def __init__(
         self,
         rules: Callable[[], Mapping[str, DerivedTrait]],
         put: Callable[[str, Any], None],
+        tell: Callable[[str, str | None], None],
         strict: Callable[[], bool],
     ) -> None:
-        self._rules, self._put, self._strict = rules, put, strict
+        self._rules, self._put, self._tell, self._strict = rules, put, tell, strict
         self._made: dict[str, tuple[Any, ...]] = {}
 
     def bring(self, name: str) -> bool:
-        """Bring one of them to what is selected; False where it is there already."""
+        """Bring one of them to what is selected; return False where it is there already."""
         rule = self._rules()[name]
         if self._made.get(name) == rule.of:
             return False
-        self._put(name, self._value(rule, rule.of))
+        value, error = self._value(name, rule, rule.of)
+        self._put(name, value)
+        self._tell(name, error)
         self._made[name] = rule.of
         return True
 
     def value(self, name: str, *of: Any) -> Any:
-        """What one of them would be of something else."""
-        return self._value(self._rules()[name], of)
+        """Return what one of them would be of something else."""
+        return self._value(name, self._rules()[name], of)[0]
 
     def is_of(self, name: str, of: tuple[Any, ...]) -> bool:
-        """Whether one of them is of this."""
+        """Return whether one of them is of this."""
         return self._made.get(name) == of
 
     def forget(self, *names: str) -> None:
-        """What these were made of is another now, or, where none are named, of all."""
+        """Make these again when they are next brought, or, where none are named, all of them."""
         for name in names or list(self._made):
             self._made.pop(name, None)
 
-    def _value(self, rule: DerivedTrait, of: tuple[Any, ...]) -> Any:
+    def _value(self, name: str, rule: DerivedTrait, of: tuple[Any, ...]) -> tuple[Any, str | None]:
+        """The value, and why there is none where that is not in the value itself."""
         if not of:
             rule.leave()
-            return None
+            return None, None
         try:
-            return rule.make(*of)
+            return rule.make(*of), None
         except Exception as error:
-            if rule.instead is None or self._strict():
+            if rule.required or self._strict():
                 raise
-            return rule.instead(error, *of)
+            if rule.instead is not None:
+                log_told(log, name, error)
+                return rule.instead(error, *of), None
+            log.warning("%s could not be computed", name, exc_info=True)
+            return None, sentence_of(error)

@@ -1,4 +1,4 @@
-"""What follows from the selection, as it is sent: which rule each trait follows, and what makes it."""
+"""The traits that follow from the selection: of which part of it each is, and what computes it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
-from .._messages import encoding, pair_steps
-from .._messages.heads_overview import Surveys
+from .._messages import encoding, pair_steps, picture
+from .._messages.heads_overview import Surveys, thumbnails
 from .._messages.stage_pictures import StagePictures
-from .._messages.thumbnails import thumbnails
 from .derived import DerivedTrait
-from .exact_pass import ExactPass, failure
+from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .selection import Selection
@@ -22,38 +21,38 @@ Made = dict[str, Any]
 
 
 class TraitBuilders:
-    """Makes the traits that follow from the selection.
+    """What computes the traits that follow from the selection.
 
     Args:
-        exact: makes the picture.
-        surveys: all heads at a glance.
-        findings: what is likely wrong.
+        exact_pass: computes the picture.
+        surveys: computes small pictures and metrics of all heads.
+        findings: finds what is likely wrong.
         merges: whether pieces can be merged into words.
 
-    `hold` says first which layers they are of.
+    `use` says first which layers they are of.
     """
 
-    def __init__(self, exact: ExactPass, surveys: Surveys, findings: FindingsCache, *, merges: bool) -> None:
-        self._exact, self._surveys, self._findings, self._merges = exact, surveys, findings, merges
-        self._sketches = StagePictures()
-        self._was: dict[tuple[Any, ...], Explanation] = {}  # the explanation without other rules that was made last
+    def __init__(self, exact_pass: ExactPass, surveys: Surveys, findings: FindingsCache, *, merges: bool) -> None:
+        self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
+        self._stage_pictures = StagePictures()
+        self._unruled: dict[tuple[Any, ...], Explanation] = {}  # the pair that was last explained without other rules
 
-    def hold(self, held: ShownLayers) -> None:
-        """Of these layers from now on."""
-        self._held = held
+    def use(self, shown: ShownLayers) -> None:
+        """Compute everything from these layers from now on."""
+        self._shown = shown
 
     def forget(self) -> None:
-        """The tensors are others: nothing can be used again."""
-        self._sketches = StagePictures()
-        self._was.clear()
+        """Keep nothing that was computed: the tensors are others now."""
+        self._stage_pictures = StagePictures()
+        self._unruled.clear()
 
     def rules(self, at: Selection) -> dict[str, DerivedTrait]:
-        """Of which selection each trait is, and what makes it."""
+        """Return, for each trait, of what part of the selection it is and what computes it."""
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
         all_heads, staged = at.view == "heads", at.view == "stages"
         pinned = at.query is not None and at.key is not None
         return {
-            "facts": DerivedTrait((at.layer,), self.facts, instead=None),
+            "facts": DerivedTrait((at.layer,), self.facts, required=True),
             "stages": DerivedTrait(head if staged else (), self._stages),
             "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
             "findings": DerivedTrait(head, self._found),
@@ -61,19 +60,19 @@ class TraitBuilders:
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "survey": DerivedTrait(
-                (at.batch,) if all_heads else (), self._survey, self._no_survey, self._surveys.leave
+                (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
             ),
             # the last: it ends what waits
             "picture": DerivedTrait((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),
         }
 
     def facts(self, layer: int) -> Made:
-        """Sizes, dtype and device of a layer."""
-        held, att = self._held, self._held.layers[layer]
+        """Return sizes, dtype and device of a layer, and the stages that it has."""
+        shown, att = self._shown, self._shown.layers[layer]
         shape = att.shape
         return {
-            "version": held.version,
-            "layers": list(held.stack.names),
+            "version": shown.version,
+            "layers": list(shown.stack.names),
             "batches": shape.B,
             "heads": shape.H,
             "groups": shape.G,
@@ -85,26 +84,26 @@ class TraitBuilders:
             "device": str(att.device),
             "is_causal": att.is_causal,
             "stages": list(att.stages),
-            "has_pieces": self._merges and held.has_pieces(layer),
+            "has_pieces": self._merges and shown.has_pieces(layer),
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:
-        values = encoding.encode_thumbnails(thumbnails(self._held.layers[layer], batch))
+        values = encoding.encode_thumbnails(thumbnails(self._shown.layers[layer], batch))
         return {"layer": layer, "batch": batch, "values": values}
 
     def _found(self, layer: int, batch: int, head: int) -> list[Made] | None:
-        found = self._findings.of(self._held, layer, batch, head)
+        found = self._findings.of(self._shown, layer, batch, head)
         return None if found is None else found.findings
 
     def _deviation(self, layer: int, batch: int, head: int) -> Made | None:
-        found = self._findings.of(self._held, layer, batch, head)
+        found = self._findings.of(self._shown, layer, batch, head)
         return None if found is None else {"layer": layer, "batch": batch, "head": head, **found.deviation}
 
     def _links_wanted(self, at: Selection) -> tuple[Any, ...]:
-        """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
+        """Return which links are to be sent; () while none are, or where a head is too long to look for all of them."""
         if at.view != "graph":
             return ()
-        shape, shown = self._held.stack[at.layer].shape, at.shown_head
+        shape, shown = self._shown.stack[at.layer].shape, at.shown_head
         heads = (shown,) if isinstance(shown, str) else tuple(at.heads)
         count = min(at.top_k or LINKS, encoding.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(heads)))
         if count < 1 or shape.Q * shape.K > LINK_CELLS:
@@ -112,37 +111,37 @@ class TraitBuilders:
         return (at.layer, at.batch, heads, at.direction, count)
 
     def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int) -> Made:
-        looked_at = [self._held.source(layer, head) for head in heads]
-        found = [strongest(levels.att, batch, at, count=count, side=side) for levels, at in looked_at]
+        looked_at = [self._shown.source(layer, head) for head in heads]
+        found = [strongest(levels.att.head(batch, at), count=count, side=side) for levels, at in looked_at]
         return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **encoding.encode_links(found)}
 
     def _stages(self, layer: int, batch: int, head: int) -> Made:
-        att = self._held.layers[layer]
-        made = self._sketches.draw(att, batch, head, (layer, att.versions()), self._held.rules)
+        att = self._shown.layers[layer]
+        made = self._stage_pictures.draw(att, batch, head, (layer, att.versions()), self._shown.rules)
         return {"layer": layer, "batch": batch, "head": head, **made}
 
     def _pair(self, layer: int, batch: int, head: int, query: int, key: int) -> Made:
-        original = self._held.before(layer)
+        original = self._shown.before(layer)
         before = None if original is None else (original, self._before(layer, batch, head, query, key))
-        found = pair_steps.pair(self._held.layers[layer], query, key, batch, head, before)
+        found = pair_steps.pair(self._shown.layers[layer], query, key, batch, head, before)
         return {"layer": layer, "batch": batch, "head": head, **found}
 
     def _before(self, layer: int, batch: int, head: int, query: int, key: int) -> Explanation:
-        """Of a pair what it is under no other rules: the same for all values that a scale is dragged to."""
-        att = self._held.stack[layer]
+        """Explain a pair without the other rules: the same for all values that a scale is dragged to."""
+        att = self._shown.stack[layer]
         known = (layer, batch, head, query, key, att.versions())
-        if known not in self._was:
-            self._was = {known: att.explain(query, key, batch=batch, head=head)}
-        return self._was[known]
+        if known not in self._unruled:
+            self._unruled = {known: att.explain(query, key, batch=batch, head=head)}
+        return self._unruled[known]
 
     def _survey(self, batch: int) -> Made:
-        return self._surveys.look(self._held.layers, batch, lambda layer: self._held.ids(layer, batch))
+        return self._surveys.look(self._shown.layers, batch, lambda layer: self._shown.ids(layer, batch))
 
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)
 
     def _picture(self, *of: Any) -> Made:
-        return self._exact.picture(self._held, *of)
+        return self._exact_pass.picture(self._shown, *of)
 
     def _no_picture(self, error: Exception, *of: Any) -> Made:
-        return failure(error, self._held, of)
+        return picture.failed(error, of, self._shown.stack[of[0]].shape)

@@ -1,7 +1,8 @@
-"""The picture of the selected head: exact at once, or sampled at first and then made exact by a pass, by and by."""
+"""The picture of the selected head: exact at once, or sampled at first and then made exact by a pass over it."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,110 +13,119 @@ from .._messages import encoding, picture
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
+from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
-from .selection import FOLLOWED
+
+log = logging.getLogger(__name__)
 
 
 class Put(Protocol):
-    """Sets traits, all of them in one message."""
+    """Set traits, all of them in one message."""
 
     def __call__(self, **traits: Any) -> None: ...
 
 
 class ExactPass:
-    """The picture that is shown, and while it is a sampled one what makes it exact, in slices on the event loop.
+    """The picture that is shown, and, while it is a sampled one, the pass that makes it exact.
 
     Args:
-        slices: where the pass runs.
-        views: whose tiles wait for it.
-        send: a message, with its buffers.
-        put: `picture` and `progress`, as they become known.
+        scheduler: runs the pass, in slices on the event loop.
+        tile_queue: sends tiles as soon as the pass has them.
+        send: sends a message, with its buffers.
+        put: sets `picture` and `progress`.
+        shown: tells the picture that is shown.
     """
 
     def __init__(
-        self, slices: Scheduler, views: TileQueue, send: Callable[[dict[str, Any], list[bytes]], None], put: Put
+        self,
+        scheduler: Scheduler,
+        tile_queue: TileQueue,
+        send: Callable[[dict[str, Any], list[bytes]], None],
+        put: Put,
+        shown: Callable[[], Picture],
     ) -> None:
-        self._slices, self._views, self._send, self._put = slices, views, send, put
+        self._scheduler, self._tile_queue, self._send, self._put = scheduler, tile_queue, send, put
+        self._shown_picture = shown
         self._refinement: Refinement | None = None  # while the picture is a sampled one
         self._of: dict[str, Any] = {}  # of what
 
     @property
-    def visit(self) -> LevelBuild | None:
-        """The pass over the head, while there is one."""
-        return None if self._refinement is None else self._refinement.visit
+    def build(self) -> LevelBuild | None:
+        """The pass over the head; None while there is none."""
+        return None if self._refinement is None else self._refinement.build
 
-    def picture(self, held: ShownLayers, *of: Any) -> Picture:
-        """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
+    def picture(self, shown: ShownLayers, *of: Any) -> Picture:
+        """Return the exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
 
         Args:
             of: layer, batch, head, stage, pool; of several heads as one their name.
         """
         self.cancel()
         try:
-            return placed(held, of, self._look(held, of))
+            return picture.labelled(self._look(shown, of), of, shown.stack[of[0]].shape)
         except Exception:
             self.cancel()
             raise
 
-    def as_far_as_known(self, shown: Picture) -> Picture:
-        """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
+    def as_far_as_known(self, sampled: Picture) -> Picture:
+        """Return the picture with the rows that are exact by now, for a front-end that asks for all there is."""
         refinement = self._refinement
-        if refinement is None or refinement.ready == 0 or shown.get("sampled") is None:
-            return shown
-        return shown | refinement.picture()
+        if refinement is None or refinement.exact_rows == 0 or sampled.get("sampled") is None:
+            return sampled
+        return sampled | refinement.picture()
 
-    def rest(self, guard: AbstractContextManager[Any]) -> Iterator[float]:
-        """Take all steps that are left, each with the guard held, and tell the share that is done."""
+    def rest(self, lock: AbstractContextManager[Any]) -> Iterator[float]:
+        """Compute the rest, each step with the lock held, and yield the share that is done after each."""
         while (refinement := self._refinement) is not None:
             steps = refinement.steps()
             while True:
-                with guard:  # a front-end's message may come in between
+                with lock:  # a front-end's message may come in between
                     if self._refinement is not refinement or next(steps, steps) is steps:
                         break
                 yield refinement.share
 
     def resume(self) -> None:
-        """Go on, where there is an event loop to do so."""
+        """Go on with the pass, where there is an event loop."""
         if self._refinement is None:
             return
-        runs = self._slices.start(PASS, self._refinement.steps(), math.inf)
+        runs = self._scheduler.start(PASS, self._refinement.steps(), math.inf)
         self._tell(self._refinement.share, None, "running" if runs else "stopped")
 
-    def stop(self, shown: Picture) -> None:
-        """Leave it at what is known of the picture that is shown."""
+    def stop(self) -> None:
+        """Stop the pass, and show what is known of the picture."""
         if self._refinement is None:
             return
-        self._slices.drop(PASS)
-        self._views.left_alone(self._refinement.visit)
-        self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(shown))
+        self._scheduler.drop(PASS)
+        self._tile_queue.pass_stopped(self._refinement.build)
+        self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(self._shown_picture()))
 
     def cancel(self) -> None:
-        """Compute nothing more of what was selected before."""
+        """End the pass, with everything else that was to be computed for the picture."""
         self._refinement = None
-        for job in self._slices.names:
+        for job in self._scheduler.names:
             if job != ALL_HEADS:
-                self._slices.drop(job)
-        self._views.forget()
+                self._scheduler.drop(job)
+        self._tile_queue.forget()
         self._put(progress=None)
 
-    def _look(self, held: ShownLayers, of: tuple[Any, ...]) -> Picture:
+    def _look(self, shown: ShownLayers, of: tuple[Any, ...]) -> Picture:
         layer, batch, name, stage, pool = of
-        levels, head = held.source(layer, name)
+        levels, head = shown.source(layer, name)
         att, key = levels.att, LevelKey(batch, head, stage, pool)
         if not picture.is_long(att, key):
             return picture.exact_now(att, key)
         kept = levels.find(key)
         if kept is not None:
             return picture.from_level(levels, key, kept)
-        self._of = dict(zip(FOLLOWED, of, strict=True))
+        self._of = dict(zip(picture.OF, of, strict=True))
         self._refinement = Refinement(
             levels,
             key,
-            band=lambda band: self._send_band(held.version, band),
-            tell=self._tell,
-            done=lambda made: self._end(placed(held, of, made)),
-            failed=lambda error: self._end(failure(error, held, of)),
+            on_rows=lambda band: self._send_band(shown.version, band),
+            on_progress=self._tell,
+            on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
+            on_error=lambda error: self._fail(error, shown, of),
         )
         self.resume()
         return self._refinement.picture()
@@ -123,7 +133,7 @@ class ExactPass:
     def _tell(self, share: float, seconds_left: float | None, state: str = "running", **also: Any) -> None:
         if self._refinement is None:
             return
-        self._views.arrived(self._refinement.visit)
+        self._tile_queue.pass_advanced(self._refinement.build)
         self._put(**also, progress={**self._of, "share": share, "seconds_left": seconds_left, "state": state})
 
     def _send_band(self, version: int, band: dict[str, Any]) -> None:
@@ -131,21 +141,14 @@ class ExactPass:
         values = encoding.detach(band["values"], buffers)
         self._send({"band": {**self._of, "version": version, **band, "values": values}}, buffers)
 
+    def _fail(self, error: Exception, shown: ShownLayers, of: tuple[Any, ...]) -> None:
+        log_told(log, "the exact picture", error)
+        self._end(picture.failed(error, of, shown.stack[of[0]].shape))
+
     def _end(self, made: Picture) -> None:
-        """The exact picture is there, or will not be."""
+        """Show the exact picture, or why there will be none."""
         refinement, self._refinement = self._refinement, None
-        self._slices.drop(PASS)
+        self._scheduler.drop(PASS)
         if refinement is not None:
-            self._views.arrived(refinement.visit)
+            self._tile_queue.pass_advanced(refinement.build)
         self._put(picture=made, progress=None)
-
-
-def placed(held: ShownLayers, of: tuple[Any, ...], made: Picture) -> Picture:
-    """A picture as the trait has it: with what it is of, and how many queries and keys that has."""
-    shape = held.stack[of[0]].shape
-    return {**dict(zip(FOLLOWED, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
-
-
-def failure(error: Exception, held: ShownLayers, of: tuple[Any, ...]) -> Picture:
-    """What takes the place of a picture that cannot be computed."""
-    return placed(held, of, picture.NOTHING | {"error": str(error) or type(error).__name__})

@@ -1,104 +1,137 @@
-"""What a widget knows for the answers to its front-end's questions: `requests` asks it, one desk a message."""
+"""What a widget knows to answer its front-end's requests: one context for each message."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 from .._engine import cost
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.what_if import WhatIfLayers
 from .._messages.comparison import ComparedPair
-from .._messages.tiles import Address
+from .._messages.tiles import Address, TileQueue
 from .._tokens.search import TokenSearch
 from ..attention import Attention
+from .derived import Derived
+from .exact_pass import ExactPass
+from .findings_cache import FindingsCache
+from .layers import ShownLayers
 from .selection import Selection
-
-if TYPE_CHECKING:
-    from .widget import AttentionWidget
+from .token_store import TokenStore
 
 
+def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
+    """Refuse to tell the two sides of a comparison."""
+    raise ValueError("this widget shows one attention: compare(a, b) shows two")
+
+
+@dataclass(frozen=True)
 class RequestContext:
-    """What a widget knows for the answers to its front-end's questions."""
+    """What a widget knows to answer its front-end's requests: the `Context` of `_messages.requests`.
 
-    def __init__(self, widget: AttentionWidget) -> None:
-        self._widget = widget
+    Args:
+        shown: the layers.
+        token_store: their tokens, as they are searched.
+        tile_queue: answers for tiles.
+        exact_pass: makes the picture exact.
+        findings: what is likely wrong with heads.
+        derived: the traits that follow from others.
+        selection: what is selected.
+        refresh: brings all traits to the selection.
+        compared: the two sides of a comparison, of a layer, a sample and the name of B.
+    """
+
+    shown: ShownLayers
+    token_store: TokenStore
+    tile_queue: TileQueue
+    exact_pass: ExactPass
+    findings: FindingsCache
+    derived: Derived
+    selection: Selection
+    refresh: Callable[[], None]
+    compared: Callable[[int, int, str], ComparedPair] = not_a_comparison
 
     @property
-    def stack(self) -> WhatIfLayers | Sequence[Attention]:
-        return self._widget._held.layers
+    def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
+        return self.shown.layers
 
     def levels(self, layer: int) -> LevelCache:
-        return self._widget._held.levels(layer)
+        return self.shown.levels(layer)
 
     def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
-        tokens = self._widget._held.tokens(side, layer, batch)
-        return None if tokens is None else self._widget._texts.vocabulary(side, tokens)
+        tokens = self.shown.tokens(side, layer, batch)
+        return None if tokens is None else self.token_store.vocabulary(side, tokens)
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self._tiles(layer, key, key.head, view, addresses, purse)
+        return self.tiles_of(key.head, layer, key, view, addresses, budget)
 
-    def _tiles(
+    def tiles_of(
         self,
+        head: int | str,
         layer: int,
         key: LevelKey,
-        head: int | str,
         view: str,
         addresses: Sequence[Address],
-        purse: cost.CostBudget,
+        budget: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        widget = self._widget
-        of = {"layer": layer, **key._asdict(), "head": head, "version": widget._held.version, "view": view}
-        return widget._views.ask(self.levels(layer), key, of, addresses, widget._exact.visit, purse)
+        """Return tiles of a head, or of several as one by their name; `key` tells it among its levels."""
+        of = {"layer": layer, **key._asdict(), "head": head, "version": self.shown.version, "view": view}
+        return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.build, budget)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
-        widget, at = self._widget, Selection.of(self._widget)
+        at = self.selection
         if (layer, batch, head, stage) != (at.layer, at.batch, at.shown_head, at.stage):
             raise ValueError("another picture is selected")
         if action == "resume":
-            widget._exact.resume()
+            self.exact_pass.resume()
         else:
-            widget._exact.stop(widget.picture)
+            self.exact_pass.stop()
 
     def check(self, layer: int, batch: int, head: int) -> None:
-        widget = self._widget
-        widget._findings.of(widget._held, layer, batch, head, asked=True)
-        widget._derived.forget("findings", "deviation")
-        widget._refresh()
+        self.findings.of(self.shown, layer, batch, head, asked=True)
+        self.derived.forget("findings", "deviation")
+        self.refresh()
 
     def retry(self) -> None:
-        self._widget._derived.forget()
-        self._widget._refresh()
+        self.derived.forget()
+        self.refresh()
 
     def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        raise ValueError("this widget shows one attention: compare(a, b) shows two")
+        return self.compared(layer, batch, against)
 
     def together(self, layer: int, name: str) -> CombinedHeadsContext:
-        if name != Selection.of(self._widget).shown_head:
+        if name != self.selection.shown_head:
             raise ValueError("other heads are selected")
-        return CombinedHeadsContext(self._widget, layer, name)
+        return CombinedHeadsContext(**vars(self), layer=layer, name=name)
 
 
+@dataclass(frozen=True, kw_only=True)
 class CombinedHeadsContext(RequestContext):
-    """The same for several heads as one: head 0 of one layer."""
+    """The same for several heads as one: head 0 of one layer.
 
-    def __init__(self, widget: AttentionWidget, layer: int, name: str) -> None:
-        super().__init__(widget)
-        self._name, (self._levels, _) = name, widget._held.source(layer, name)
+    Args:
+        layer: which.
+        name: that of the heads, such as "mean 0 4".
+    """
+
+    layer: int
+    name: str
 
     @property
     def stack(self) -> Sequence[Attention]:
-        return [cast(Attention, self._levels.att)] * len(self._widget._held.layers)  # only this layer is asked for
+        att = cast(Attention, self.levels(self.layer).att)
+        return [att] * len(self.shown.layers)  # only this layer is asked for
 
     def levels(self, layer: int) -> LevelCache:
-        return self._levels
+        return self.shown.source(self.layer, self.name)[0]
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self._tiles(layer, key, self._name, view, addresses, purse)
+        return self.tiles_of(self.name, layer, key, view, addresses, budget)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
-        super().steer(layer, batch, self._name, stage, action)
+        super().steer(layer, batch, self.name, stage, action)

@@ -1,4 +1,4 @@
-"""What stands at the positions, tokens or image patches: traits, checked against the layers, and as they are sent."""
+"""The traits of what is at the positions, tokens or image patches: checked against the layers, and as they are sent."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from .traits import Choice, Index, WrongValue, refusing
 
 
 class TokenTraits(SelectionTraits):
-    """Tokens, one by one or merged into words, and image patches: those of what is selected are sent."""
+    """The traits of tokens, one by one or merged into words, and of image patches; those of the selection are sent."""
 
-    _texts: TokenStore
+    _token_store: TokenStore
     _illustration: Illustration
     _merges = True  # whether pieces can be merged; those of a comparison cannot
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: widget._texts.message(widget._tokens_of("query"))
+        sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("query"))
     )
     key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
-        sync=True, to_json=lambda value, widget: widget._texts.message(widget._tokens_of("key"))
+        sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
     )
-    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.")
-    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(sync=True)
+    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.").tag(role="given")
+    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(
+        sync=True, role="numbers"
+    )
 
     grid = traitlets.Any(None, help="Rows and columns of image patches, or None.").tag(
-        sync=True, to_json=lambda value, widget: widget._grid_message()
+        sync=True, role="given", to_json=lambda value, self: self._grid_message()
     )
-    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.")
-    grid_start = Index(None, allow_none=True, help="The position of the first patch; None: they are the last ones.")
+    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.").tag(role="given")
+    grid_start = Index(
+        None, allow_none=True, help="The position of the first patch; None: they are the last ones."
+    ).tag(role="given")
     image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(
-        sync=True, to_json=lambda value, widget: widget._image_message()
+        sync=True, role="given", to_json=lambda value, self: self._image_message()
     )
 
     @traitlets.validate("tokens", "key_tokens")
     def _fits(self, proposal: Any) -> Any:
         name = proposal["trait"].name
         with refusing():  # also a layer set at the same time, that is not there
-            shape = self._held.whole[self.layer].shape
-            self._texts.check(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
+            shape = self._shown.given[self.layer].shape
+            self._token_store.check(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
         return proposal["value"]
 
     @traitlets.validate("pieces")
@@ -62,7 +66,7 @@ class TokenTraits(SelectionTraits):
             return None
         with refusing():
             grid = images.as_grid(proposal["value"])
-            shape = self._held.whole[self.layer].shape
+            shape = self._shown.given[self.layer].shape
             images.place(grid, self.grid_side, self.grid_start, shape.Q, shape.K)
         return grid
 
@@ -73,17 +77,17 @@ class TokenTraits(SelectionTraits):
         return proposal["value"]
 
     def as_strings(self, name: str) -> Any:
-        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
-        return self._texts.as_strings(name, self._held.whole[self.layer].shape)
+        """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""
+        return self._token_store.as_strings(name, self._shown.given[self.layer].shape)
 
     def _tokens_of(self, side: str) -> list[str] | None:
-        return self._held.tokens(side, self.layer, self.batch)
+        return self._shown.tokens(side, self.layer, self.batch)
 
     def _patches(self) -> Patches | None:
-        """Where the selected layer has patches; None where they do not fit it, or tokens are merged."""
+        """Return where the selected layer has patches; None where they do not fit it, or tokens are merged."""
         if self.grid is None or self.pieces == "words":
             return None
-        shape = self._held.whole[self.layer].shape
+        shape = self._shown.given[self.layer].shape
         return images.fitting(self.grid, self.grid_side, self.grid_start, shape.Q, shape.K)
 
     def _grid_message(self) -> dict[str, Any] | None:
@@ -94,10 +98,10 @@ class TokenTraits(SelectionTraits):
         image = None if self.grid is None else self.image
         return self._illustration.message(image, self.batch, self._there_are("batch"))
 
-    def _new_captions(self) -> Iterator[str]:
-        """The traits that mean something else now, as another sample or layer is selected, and are to be sent."""
+    def _to_send_again(self) -> Iterator[str]:
+        """Yield the traits that are to be sent again, as another sample or layer is selected."""
         for name, side in (("tokens", "query"), ("key_tokens", "key")):
-            if self._texts.is_new(name, self._tokens_of(side)):
+            if self._token_store.is_new(name, self._tokens_of(side)):
                 yield name
         if self.grid is not None:
             batches = self._there_are("batch")

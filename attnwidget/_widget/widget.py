@@ -1,4 +1,4 @@
-"""`AttentionWidget`: the traits that the front-end draws from, checked at the door, kept in step with the tensors."""
+"""`AttentionWidget`: the traits that the front-end draws from, checked, and kept in step with the tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import pathlib
 import threading
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -19,13 +19,14 @@ from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
 from .._engine.what_if import what_if
 from .._export.html import to_html
-from .._export.preview import still_of
-from .._export.snapshot import LIMIT, Snapshot
-from .._messages import heads_overview as survey
-from .._messages import requests
+from .._export.preview import preview_of
+from .._export.snapshot import DEFAULT_LIMIT
+from .._export.view import SavedHead, SavedTrait
+from .._messages import heads_overview, requests
 from .._messages.heads_overview import Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
+from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
@@ -37,23 +38,20 @@ from ..stack import AttentionStack, as_attention, attention_from_weights, attent
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
+from .export_view import ExportView
 from .findings_cache import FindingsCache
+from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
 from .layers import ShownLayers
 from .request_context import RequestContext
-from .selection import FOLLOWED, LISTS, SELECTION, Selection
+from .selection import Selection
 from .token_store import GivenTokens, TokenStore
 from .token_traits import TokenTraits
 from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
 
-LOOKS = ("view", "stage", "pool", "color_scale", "color_range", "palette", "theme", "top_k", "threshold", "direction")
-HEADS_VIEW = ("bar", "order", "combine")  # how all heads are shown, and several as one
-FROM_FRONT_END = (*SELECTION, *LISTS, *LOOKS, *HEADS_VIEW, "what_if", "pieces")  # others a front-end only reads
-PATCHES = ("grid", "grid_side", "grid_start", "image")
-# Keywords of every way to make one.
-SHOW = ("title", "tokens", "key_tokens", *FROM_FRONT_END, "tokenizer", *PATCHES, "layout")
-TENSOR_KEYWORDS = ("mask", "mask_means", "mask_dims", "bias", "is_causal", "window", "scale", "softcap", "dims")
-# Beside what is followed: a change of these needs other links, or stages.
-LINKED = ("view", "heads", "combine", "top_k", "direction", "query", "key", "what_if", "pieces")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
@@ -79,10 +77,23 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         title: a line above the picture.
         layer, batch, head: what is shown first.
         query, key: the pinned pair; None where nothing is pinned.
-        stage: "scores", "scaled", "masked" or "weights".
+        heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
+        pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
+        view: "heatmap", "graph", "text", "image", "heads" or "stages".
+        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
-        color_scale: "linear" or "log"; color_range: "head", "row", "unit" or (low, high).
-        palette: "attnwidget" or "viridis"; theme: "auto", "light", "dark" or "contrast".
+        combine: "none", or the "mean" or "max" of `heads`, shown as one head.
+        what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
+        color_scale: "linear" or "log".
+        color_range: what the colours span: "head", "row", "unit" or (low, high).
+        palette: "attnwidget" or "viridis".
+        theme: "auto", "light", "dark" or "contrast".
+        top_k: draw only so many links of each token in the graph; None: all.
+        threshold: draw no link weaker than this, 0 to 1.
+        direction: "query" shows what each query attends to, "key" which queries attend to each key.
+        bar: the metric under each head where all heads are shown, such as "entropy": a field of `Metrics`.
+        order: "layer", or the metric by which all heads are ordered.
+        layout: of ipywidgets.
 
     Raises:
         ValueError, TypeError: an input that cannot be shown, with what was wanted instead.
@@ -102,50 +113,69 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
-    _from_front_end: tuple[str, ...] = FROM_FRONT_END
+    _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
-    uid = traitlets.Unicode().tag(sync=True)
-    title = Text(help="A line above the picture.").tag(sync=True)
+    uid = traitlets.Unicode().tag(sync=True, role="identity")
+    title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
     view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
-        sync=True
+        sync=True, role="look"
     )
-    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True)
-    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True)
-    color_range = ColorRange(help="What the colours span.").tag(sync=True)
-    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True)
-    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(sync=True)
+    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
+    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True, role="look")
+    color_range = ColorRange(help="What the colours span.").tag(sync=True, role="look")
+    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True, role="look")
+    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(
+        sync=True, role="look"
+    )
 
-    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(sync=True)
-    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True)
-    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(sync=True)
-    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(sync=True)
+    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+        sync=True, role="look"
+    )
+    threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
+    what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(
+        sync=True, role="numbers"
+    )
+    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
+        sync=True, role="look"
+    )
 
-    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True)
-    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True)
-    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True)
+    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
+    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True, role="look")
+    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
-    facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True)
+    facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
-        sync=True, to_json=lambda value, widget: widget._exact.as_far_as_known(value)
+        sync=True, role="derived", to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
     )
-    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(sync=True)
+    thumbnails = traitlets.Dict(None, allow_none=True, help="All heads of the selected layer, small.").tag(
+        sync=True, role="derived"
+    )
     progress = traitlets.Dict(None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
-        sync=True
+        sync=True, role="derived"
     )
-    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(sync=True)
+    links = traitlets.Dict(None, allow_none=True, help="The strongest links of the chosen heads.").tag(
+        sync=True, role="derived"
+    )
 
+    errors = traitlets.Dict(help="Why derived traits could not be computed, by name.").tag(sync=True, role="derived")
     findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
-        sync=True
+        sync=True, role="derived"
     )
     deviation = traitlets.Dict(None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
-        sync=True
+        sync=True, role="derived"
     )
-    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(sync=True)
-    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(sync=True)
-    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(sync=True)
+    stages = traitlets.Dict(None, allow_none=True, help="All stages of the selected head, small.").tag(
+        sync=True, role="derived"
+    )
+    survey = traitlets.Dict(None, allow_none=True, help="All heads of all layers, small.").tag(
+        sync=True, role="derived"
+    )
+    pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(
+        sync=True, role="derived"
+    )
 
     @traitlets.default("_esm")
     def _script(self) -> str:
@@ -156,31 +186,23 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return bundled("widget.css")
 
     def __init__(
-        self,
-        q: Any,
-        k: Any,
-        v: Any = None,
-        *,
-        mask: Any = None,
-        mask_means: str | None = None,
-        mask_dims: str | None = None,
-        bias: Any = None,
-        is_causal: bool = False,
-        window: Any = None,
-        scale: Any = None,
-        softcap: Any = None,
-        dims: str | None = None,
-        **show: Any,
+        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[WidgetKeywords]
     ) -> None:
-        refuse_unknown(show, [*SHOW, *TENSOR_KEYWORDS])
-        keywords = {"mask": mask, "mask_means": mask_means, "mask_dims": mask_dims, "bias": bias}
-        keywords |= {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "dims": dims}
-        self._keywords = keywords
-        self._open(attention_of(q, k, v, keywords), show)
+        refuse_unknown(keywords, [*keywords_of(type(self)), *KEYWORDS])
+        given: dict[str, Any] = {**keywords}
+        about_tensors = {name: given.pop(name) for name in KEYWORDS if name in given}
+        self._open(attention_of(q, k, v, about_tensors), given, about_tensors)
 
     @classmethod
-    def from_attention(cls, attention: Attention | AttentionStack, **show: Any) -> AttentionWidget:
-        """Show an `Attention` or an `AttentionStack` that is there already; keywords as for the widget itself.
+    def from_attention(cls, attention: Attention | AttentionStack, **show: Unpack[ShowKeywords]) -> AttentionWidget:
+        """Show an `Attention` or an `AttentionStack` that is there already.
+
+        Args:
+            attention: what is shown; it is not copied.
+            show: the keywords of `AttentionWidget` from `tokens` on.
+
+        Raises:
+            ValueError, TypeError, IndexError: as the widget does.
 
         >>> import torch
         >>> att = Attention(*torch.randn(3, 4, 8), is_causal=True)
@@ -188,20 +210,27 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
         """
         attention = as_attention(attention, "AttentionWidget(q, k, v)")
-        refuse_unknown(show, SHOW)
+        refuse_unknown(show, keywords_of(cls))
         widget = cls.__new__(cls)
-        widget._keywords = {}
-        widget._open(attention, show)
+        cls._open(widget, attention, {**show}, {})
         return widget
 
     @classmethod
-    def from_weights(cls, weights: Any, v: Any = None, *, dims: str | None = None, **show: Any) -> AttentionWidget:
-        """Show weights that are in hand, such as a model's `output.attentions`; keywords as for the widget itself.
+    def from_weights(
+        cls,
+        weights: TensorsLike,
+        v: TensorsLike | None = None,
+        *,
+        dims: str | None = None,
+        **show: Unpack[ShowKeywords],
+    ) -> AttentionWidget:
+        """Show weights that are in hand, such as a model's `output.attentions`.
 
         Args:
             weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
             v: values, for outputs and contributions; with layers, as many.
             dims: other orders of axes, as in `Attention.from_weights`.
+            show: the keywords of `AttentionWidget` from `tokens` on.
 
         Raises:
             ValueError, TypeError: as `Attention.from_weights` does.
@@ -218,17 +247,19 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
         What is pinned and chosen stays where it is still there; tokens whose number no longer fits are not shown.
         """
-        return self._held.attention
+        return self._shown.attention
 
     @attention.setter
     def attention(self, attention: Attention | AttentionStack) -> None:
         attention = as_attention(attention, "update(q, k, v)")
-        with self._guard:
-            self._exact.cancel()
-            self._hold_anew(attention)
-            self._pace.soon()
+        with self._lock:
+            self._exact_pass.cancel()
+            self._replace_layers(attention)
+            self._throttle.soon()
 
-    def update(self, q: Any, k: Any, v: Any = None, **keywords: Any) -> None:
+    def update(
+        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
+    ) -> None:
         """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
 
         Args:
@@ -246,13 +277,13 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         >>> int(w.weights(0).argmax())
         0
         """
-        refuse_unknown(keywords, TENSOR_KEYWORDS)
-        merged = self._keywords | keywords
+        refuse_unknown(keywords, KEYWORDS)
+        merged = {**self._tensor_keywords, **keywords}
         self.attention = attention_of(q, k, v, merged)
-        self._keywords = merged
+        self._tensor_keywords = merged
 
     def weights(self, query: int) -> Tensor:
-        """The exact attention weights of one query in the selected head, over all keys.
+        """Compute the exact attention weights of one query in the selected head, over all keys.
 
         Args:
             query: its position; negative counts from the end.
@@ -267,7 +298,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
     def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
-        """What every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
+        """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
             batch: only this sample; None for all.
@@ -288,7 +319,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return survey.records(self._held.layers, self._held.stack.names, batches, rows, self._held.ids)
+        return heads_overview.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
@@ -305,13 +336,13 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
-        with self._guard:
+        with self._lock:
             self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
             )
-            for share in self._exact.rest(self._guard):
+            for share in self._exact_pass.rest(self._lock):
                 if bar is not None:
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
@@ -325,7 +356,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         layers: Any = None,
         heads: Any = None,
         samples: Any = "selected",
-        limit: int = LIMIT,
+        limit: int = DEFAULT_LIMIT,
     ) -> pathlib.Path:
         """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
 
@@ -354,11 +385,13 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         ...     w.to_html(f"{folder}/bank.html").name
         'bank.html'
         """
-        with self._guard:
-            return to_html(self, path, title=title, layers=layers, heads=heads, samples=samples, limit=limit)
+        with self._lock:
+            return to_html(
+                self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
+            )
 
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
-        """What is shown, as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
+        """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
         It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
 
@@ -373,126 +406,147 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
             ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
         """
-        from .._export.figure.figure import figure_of
+        from .._export.figure import figure_of
 
-        with self._guard:
-            return figure_of(self, width=width, dpi=dpi)
+        with self._lock:
+            return figure_of(self._export_view(), width=width, dpi=dpi)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The widget, and beside it a small picture for where no widget runs."""
+        """Return the widget, and beside it a small picture for where no widget runs."""
         made = super()._repr_mimebundle_(**kwargs)
-        still = still_of(self) if made is not None and self.still else None
+        still = preview_of(self._export_view()) if made is not None and self.still else None
         if made is None or still is None:
             return made
         data, metadata = made
         return {**data, "image/png": base64.b64encode(still).decode()}, metadata
 
-    def _save_more(self, saved: Snapshot) -> None:
-        """What another kind of widget adds to a file."""
+    def _export_view(self) -> ExportView:
+        """Return the widget as exports see it."""
+        context = self._request_context()
+        return ExportView(
+            traits=self,
+            shown=self._shown,
+            exact_pass=self._exact_pass,
+            context=context,
+            derivations=self._derived,
+            sent=self._sent_traits,
+            more=self._more_traits,
+            find_patches=self._patches,
+        )
+
+    def _sent_traits(self) -> dict[str, Any]:
+        return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
+
+    def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
+        """Return what another kind of widget saves of these heads."""
+        return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and forget what is under way."""
-        if hasattr(self, "_guard"):
-            with self._guard:
-                self._exact.cancel()
-                self._slices.clear()
+        """Take the widget off the page, and compute nothing more."""
+        if hasattr(self, "_lock"):
+            with self._lock:
+                self._exact_pass.cancel()
+                self._scheduler.clear()
         super().close()
 
     def __repr__(self) -> str:
         shape = self._selected.shape
         return (
-            f"AttentionWidget(layer {self.layer} of {len(self._held.stack)}, head {self.head} of {shape.H}, "
+            f"AttentionWidget(layer {self.layer} of {len(self._shown.stack)}, head {self.head} of {shape.H}, "
             f"{shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
 
-    def _open(self, attention: Attention | AttentionStack, show: dict[str, Any]) -> None:
+    def _open(
+        self, attention: Attention | AttentionStack, show: dict[str, Any], tensor_keywords: dict[str, Any]
+    ) -> None:
         bundled("widget.js")  # raises where there is none
-        self._guard = threading.RLock()  # a front-end's message may come on another thread while a cell runs
-        self._slices = Scheduler(self._guard)
-        self._views = TileQueue(self._slices, self.send)
-        self._exact = ExactPass(self._slices, self._views, self.send, self._put)
-        self._surveys = Surveys(self._slices, lambda found: self.set_trait("survey", found))
-        self._findings = FindingsCache(self._slices)
-        self._texts = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._tensor_keywords = tensor_keywords
+        self._lock = threading.RLock()  # a front-end's message may come on another thread while a cell runs
+        self._scheduler = Scheduler(self._lock)
+        self._tile_queue = TileQueue(self._scheduler, self.send)
+        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, self.send, self._put, lambda: self.picture)
+        self._surveys = Surveys(self._scheduler, lambda found: self.set_trait("survey", found))
+        self._findings = FindingsCache(self._scheduler)
+        self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
         self._illustration = Illustration()
-        self._makers = TraitBuilders(self._exact, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, lambda: self.comm is None)
-        self._pace = Throttle(self._refresh, self._guard)
-        self._in_haste = self._changing = False  # while a front-end sets something, and while that is other rules
+        self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
+        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
+        self._throttle = Throttle(self._refresh, self._lock)
+        self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
-        self._hold(attention)
+        self._show_layers(attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
-        """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
+        """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
         self._refresh()
         self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), [*FOLLOWED, *LINKED])
+        self.observe(lambda change: self._refresh(), FOLLOWED)
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._read_anew(), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
         self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
         super().open()
 
     # What is shown: all that is computed is of what is held.
 
-    def _hold(self, attention: Attention | AttentionStack) -> None:
+    def _show_layers(self, attention: Attention | AttentionStack) -> None:
         merged = self.pieces == "words"
-        self._held = ShownLayers(attention, self._texts, words=merged, rules=self.what_if, version=self._version)
-        self._makers.hold(self._held)
+        self._shown = ShownLayers(attention, self._token_store, words=merged, rules=self.what_if, version=self._version)
+        self._builders.use(self._shown)
         self._surveys.forget()
-        self._texts.forget_ids()
+        self._token_store.forget_ids()
 
-    def _hold_anew(self, attention: Attention | AttentionStack) -> None:
-        """Other tensors, or other positions: nothing that was made of them can be used again."""
+    def _replace_layers(self, attention: Attention | AttentionStack) -> None:
+        """Show other tensors, or other positions: nothing that was computed of the old ones can be used again."""
         self._version += 1
-        self._hold(attention)
-        self._makers.forget()
+        self._show_layers(attention)
+        self._builders.forget()
         self._findings.forget()
         self._derived.forget()
 
     @traitlets.validate("what_if")
-    def _can_be(self, proposal: Any) -> dict[str, Any]:
+    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
         with refusing():
-            what_if(self._held.whole[self.layer], changes)
+            what_if(self._shown.given[self.layer], changes)
         return changes
 
     @traitlets.observe("what_if")
-    def _see_anew(self, change: Any) -> None:
-        """Under other rules all is another, as with other tensors."""
-        with self._guard:
-            self._exact.cancel()
+    def _on_what_if(self, change: Any) -> None:
+        """Compute everything under other rules, as for other tensors."""
+        with self._lock:
+            self._exact_pass.cancel()
             self._version += 1
-            self._hold(self._held.attention)
+            self._show_layers(self._shown.attention)
             self._derived.forget()
 
     @traitlets.observe("pieces")
-    def _regroup(self, change: Any) -> None:
-        """Positions are others now: what is pinned is the word that the piece is of, or a word's first piece."""
-        with self._guard:
-            self._exact.cancel()
-            held, where = self._held, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
+    def _on_pieces(self, change: Any) -> None:
+        """Show words or pieces; what is pinned becomes the word that a piece is of, or a word's first piece."""
+        with self._lock:
+            self._exact_pass.cancel()
+            held, where = self._shown, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
             pins = [
                 (held.across("query", query, **where), held.across("key", key, **where)) for query, key in self.pins
             ]
-            self._hold_anew(held.attention)
+            self._replace_layers(held.attention)
             self.pins = pins
 
-    def _read_anew(self) -> None:
-        """Tokens tell what is padding, and what is the same."""
+    def _on_tokens(self) -> None:
+        """Compute again what depends on tokens, as they tell what is padding and what is the same."""
         self._findings.forget()
-        self._texts.forget()
+        self._token_store.forget()
         if self.pieces == "words":
-            self._hold_anew(self._held.attention)
+            self._replace_layers(self._shown.attention)
         self._surveys.forget()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
 
     @traitlets.validate("view")
-    def _can_be_viewed(self, proposal: Any) -> str:
+    def _view_is_there(self, proposal: Any) -> str:
         if proposal["value"] == "image" and self.grid is None:
             raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
         return str(proposal["value"])
@@ -505,28 +559,28 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     # Keeping the derived traits in step with the selection.
 
     def _refresh(self) -> None:
-        """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
-        with self._guard, self.hold_sync():
+        """Bring every derived trait to the selection: each only where what it follows from has changed."""
+        with self._lock, self.hold_sync():
             self._drop_what_is_gone()
-            self._send_soon(*self._new_captions())
+            self._send_soon(*self._to_send_again())
             later = self._what_can_wait()
             for name in self._rules():
                 if name not in later:
                     self._derived.bring(name)
-            if later and self._slices.start("afterwards", self._afterwards(), AFTERWARDS):
-                self._slices.hold_back(PAUSE if self._changing else scheduler.AFTER)
+            if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
+                self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
     def _rules(self) -> dict[str, DerivedTrait]:
-        return self._makers.rules(Selection.of(self))
+        return self._builders.rules(Selection.of(self))
 
     def _what_can_wait(self) -> tuple[str, ...]:
-        """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
-        if self._slices.find_loop() is None:
+        """Return the traits that come a moment later, while a person waits for others: once for many changes."""
+        if self._scheduler.find_loop() is None:
             return ()
         checks = ("findings", "deviation")
-        if not self._changing:
+        if not self._rules_awaited:
             longer = self._findings.takes_long(self._selected, self.batch, self.head)
-            return checks if self._in_haste or longer else ()
+            return checks if self._awaited or longer else ()
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
@@ -537,6 +591,11 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _tell_error(self, name: str, error: str | None) -> None:
+        """Say why a trait could not be computed, or no longer say it."""
+        others = {other: said for other, said in self.errors.items() if other != name}
+        self.set_trait("errors", others if error is None else {**others, name: error})
 
     def _send_soon(self, *names: str) -> None:
         """Send traits whose values are as before but mean something else now."""
@@ -549,13 +608,13 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             for name, value in traits.items():
                 self.set_trait(name, value)
 
-    # What the front-end sends: untrusted, and never a traceback in the kernel's log.
+    # What the front-end sends: untrusted, and answered without a traceback in the kernel's log.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
         given = sync_data if isinstance(sync_data, dict) else {}
-        wanted = {name: given[name] for name in self._from_front_end if name in given}
-        with self._guard:
+        wanted = {name: given[name] for name in names_of(type(self), *WRITABLE) if name in given}
+        with self._lock:
             with self._waited_for(rules="what_if" in wanted):
                 try:
                     traits: dict[str, Any] = self.traits()
@@ -565,19 +624,19 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
                 except traitlets.TraitError as error:
                     self.send({"refused": str(error)[:500]})
                     self.send_state(list(wanted))
-            self._slices.hold_back()
+            self._scheduler.hold_back()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
-        with self._guard:
+        with self._lock:
             if isinstance(content, dict) and "what_if" in content:
-                self._try(content["what_if"])
-            reply = requests.answer(self._desk(), content)
-            self._slices.hold_back()
+                self._try_rules(content["what_if"])
+            reply = requests.answer(self._request_context(), content)
+            self._scheduler.hold_back()
         if reply is not None:
             self.send(*reply)
 
-    def _try(self, changes: Any) -> None:
-        """Other rules, as a scale that is dragged has many a second; all that follows goes as one message."""
+    def _try_rules(self, changes: Any) -> None:
+        """Set other rules; all that follows goes as one message, for a scale that is dragged has many a second."""
         with self._waited_for(rules=True):
             try:
                 with self.hold_sync():
@@ -587,12 +646,30 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
     @contextlib.contextmanager
     def _waited_for(self, *, rules: bool) -> Iterator[None]:
-        """While a person waits for what follows from it, and whether it is other rules that are set."""
-        self._in_haste, self._changing = True, rules
+        """Note, while it runs, that a person waits for what follows, and whether it is from other rules."""
+        self._awaited, self._rules_awaited = True, rules
         try:
             yield
         finally:
-            self._in_haste = self._changing = False
+            self._awaited = self._rules_awaited = False
 
-    def _desk(self) -> RequestContext:
-        return RequestContext(self)
+    def _request_context(self) -> RequestContext:
+        return RequestContext(
+            shown=self._shown,
+            token_store=self._token_store,
+            tile_queue=self._tile_queue,
+            exact_pass=self._exact_pass,
+            findings=self._findings,
+            derived=self._derived,
+            selection=Selection.of(self),
+            refresh=self._refresh,
+        )
+
+
+for _function, _keywords in (
+    (AttentionWidget.__init__, WidgetKeywords),
+    (AttentionWidget.from_attention, ShowKeywords),
+    (AttentionWidget.from_weights, ShowKeywords),
+    (AttentionWidget.update, LayeredKeywords),
+):
+    list_keywords(_function, _keywords, AttentionWidget)

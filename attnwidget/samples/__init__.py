@@ -1,4 +1,4 @@
-"""Real attention to look at, without a model: q, k, v that came out of one, bundled as data.
+"""q, k and v of a real model, bundled as data: attention to look at without a model.
 
 A sample is one `.npz` file beside this module, with three arrays:
 
@@ -10,13 +10,14 @@ A sample is one `.npz` file beside this module, with three arrays:
 `examples/make_samples.py` makes the files from the models.
 """
 
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import IO, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .._utils.validation import closest
 
 __all__ = ["Sample", "load_sample"]
 
@@ -26,9 +27,10 @@ _NAMES = ("bank", "cat")
 class Sample(NamedTuple):
     """The attention inputs of a model's layers; the field names are the keywords of `AttentionWidget`.
 
-    q, k, v: float32 (L, B, H, Q, D), as after the split into heads and before the scale 1/√D.
-    tokens: one list of strings per text, padding included.
-    mask: bool (B, K), True = may attend; padding is False.
+    Attributes:
+        q, k, v: float32 (L, B, H, Q, D), after the split into heads and before the scale 1/√D.
+        tokens: one list of strings for each text, padding included.
+        mask: bool (B, K), True = may attend; padding is False.
     """
 
     q: Tensor
@@ -51,10 +53,15 @@ def load_sample(name: str = "bank") -> Sample:
 
     1. I have a cat and i love her
 
-    Returns a `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors
-    are fresh at each call: writing into one changes no other.
+    Args:
+        name: of the sample.
 
-    Raises ValueError if there is no sample of that name.
+    Returns:
+        A `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors are
+        fresh at each call: writing into one changes no other.
+
+    Raises:
+        ValueError: there is no sample of that name.
 
     Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), fine-tuned from MiniLM: Wang et al. 2020, "MiniLM: Deep
     Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers".
@@ -70,7 +77,7 @@ def load_sample(name: str = "bank") -> Sample:
     [0.2283, 0.2242]
     """
     if name not in _NAMES:
-        nearest = get_close_matches(str(name), _NAMES, n=1, cutoff=0)[0]
+        nearest = closest(name, _NAMES, cutoff=0)
         known = " and ".join(map(repr, _NAMES))
         raise ValueError(f"no sample is called {name!r}: there are {known}; try load_sample({nearest!r})")
     with files(__name__).joinpath(f"{name}.npz").open("rb") as file:

@@ -131,11 +131,11 @@ def test_saturated_and_uniform_rows() -> None:
 
 def test_parity_with_torch() -> None:
     for keywords in SOUND.values():
-        found = parity.parity(make(**keywords), 0, 0)
+        found = parity.parity(make(**keywords).head(0, 0))
         assert found is None if "softcap" in keywords else found is not None and found.equal
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         q, k, v = torch.randn(3, Q, 16).to(dtype)
-        found = parity.parity(Attention(q, k, v, is_causal=True), 0, 0)
+        found = parity.parity(Attention(q, k, v, is_causal=True).head(0, 0))
         assert found is not None
         assert found.equal
         assert found.queries == Q
@@ -180,8 +180,8 @@ def test_a_place_that_can_be_gone_to() -> None:
 
 
 def test_of_a_long_head_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "LONG", 100)
-    for name in ("ROWS", "FEWEST"):
+    monkeypatch.setattr(diagnostics, "MAX_CELLS", 100)
+    for name in ("MAX_ROWS", "MIN_ROWS"):
         monkeypatch.setattr(parity, name, 5)
     q, k, v = torch.randn(3, 40, 64, generator=torch.Generator().manual_seed(0))
     assert Attention(q, k, v, is_causal=True).check() == []
@@ -205,11 +205,11 @@ def test_what_a_number_type_changes() -> None:
     att = make(is_causal=True)
     for dtype, most in (("float16", 1e-3), ("bfloat16", 1e-2), ("int8", 3e-2)):
         after = att.what_if({"dtype": dtype})
-        found = parity.change(att, after, 0, 0)
+        found = parity.change(att.head(0, 0), after)
         assert 0 < found.weights < most
         one, other = rounding(att), rounding(after)
         weights, output = (att.block() - after.block()).abs().max(), (att.output() - after.output()).abs().max()
         assert found.weights == approx(float(weights), together(one.weights, other.weights))
         assert found.output == approx(float(output), together(one.output, other.output))
         assert found.queries == Q
-    assert parity.change(att, att.what_if({}), 0, 0).weights == 0
+    assert parity.change(att.head(0, 0), att.what_if({})).weights == 0

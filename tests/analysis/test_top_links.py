@@ -23,7 +23,7 @@ def test_links_are_the_greatest_of_the_dense_weights(side: str, is_causal: bool,
     torch.manual_seed(0)
     q, k = torch.randn(1, 2, queries, 8), torch.randn(1, 2, keys, 8)
     att = Attention(q, k, is_causal=is_causal)
-    links = strongest(att, 0, 1, count=3, side=side)
+    links = strongest(att.head(0, 1), count=3, side=side)
     whole = dense(att, side)
     wanted = whole.topk(min(3, whole.shape[1]), dim=1).values
     torch.testing.assert_close(links.weights, wanted, **rounding(att).weights)
@@ -35,5 +35,5 @@ def test_a_query_that_may_attend_to_nothing_has_links_of_weight_0() -> None:
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[2] = False
     att = Attention(*torch.randn(2, 1, 2, 4, 8), mask=mask)
-    assert strongest(att, 0, 0).weights[2].tolist() == [0, 0, 0]
-    assert strongest(att, 0, 0, side="key").weights.isfinite().all()
+    assert strongest(att.head(0, 0)).weights[2].tolist() == [0, 0, 0]
+    assert strongest(att.head(0, 0), side="key").weights.isfinite().all()

@@ -14,28 +14,53 @@ Every notebook and page has `.page` (Playwright's), `.console`, `.problems` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from lab import Browser, Lab, LabServer, OfflinePages, chromium
+from lab import Browser, Lab, LabServer, OfflinePages, Page, PagePool, chromium
 
 HERE = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark these tests and run them last: Playwright keeps an event loop running, and others could not start theirs."""
+    """Mark these tests and run them last: Playwright keeps an event loop running, and others could not start theirs.
+
+    Those in JupyterLab come first among them and, where several workers share the tests, all in one: each worker has a
+    Chromium of its own, one of them a JupyterLab.
+    """
     ours = [item for item in items if HERE in item.path.parents]
+    in_lab = [item for item in ours if "lab_server" in getattr(item, "fixturenames", ())]
     for item in ours:
         item.add_marker(pytest.mark.browser)
-    items[:] = [item for item in items if item not in ours] + ours
+    for item in in_lab:
+        item.add_marker(pytest.mark.xdist_group("jupyterlab"))
+    others = [item for item in items if item not in ours]
+    items[:] = [*others, *in_lab, *(item for item in ours if item not in in_lab)]
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember which tests have failed: nobody uses their pages again."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+    Page.keeps_pictures = pytestconfig.getoption("screenshots")
     with chromium() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def pool() -> PagePool:
+    return PagePool()
 
 
 @pytest.fixture(scope="session")
@@ -44,16 +69,20 @@ def lab_server() -> Iterator[LabServer]:
         yield server
 
 
-@pytest.fixture
-def lab(browser: Browser, lab_server: LabServer) -> Iterator[Lab]:
-    opener = Lab(browser, lab_server)
-    try:
+@pytest.fixture(scope="session")
+def offline_pages(browser: Browser, pool: PagePool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflinePages]:
+    with OfflinePages(browser, tmp_path_factory.mktemp("pages"), pool) as opener:
         yield opener
-    finally:
-        opener.close()
 
 
 @pytest.fixture
-def offline_page(browser: Browser, tmp_path: Path) -> Iterator[OfflinePages]:
-    with OfflinePages(browser, tmp_path) as opener:
-        yield opener
+def lab(browser: Browser, lab_server: LabServer, pool: PagePool, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    opener = Lab(browser, lab_server, pool)
+    yield opener
+    opener.close(keep=not request.node.stash[FAILED])
+
+
+@pytest.fixture
+def offline_page(offline_pages: OfflinePages, request: pytest.FixtureRequest) -> Iterator[OfflinePages]:
+    yield offline_pages
+    offline_pages.close(keep=not request.node.stash[FAILED])

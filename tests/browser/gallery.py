@@ -67,29 +67,26 @@ import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
 window.pending = 0;
-window.busy = 0;
 let open = Promise.resolve();
 let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
 window.release = () => release();
 window.endKernel = () => { for (const { host } of window.mounted) host.dead = true; };
+const ask = async (question) => {
+  window.pending++;
+  try {
+    await open;
+    return reviveState(await question());
+  } finally {
+    window.pending--;
+  }
+};
 window.start = async (states, live) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
-      answer: async (request) => {
-        window.pending++;
-        window.busy = performance.now();
-        try {
-          await open;
-          return reviveState(await window.answer(index, request));
-        } finally {
-          window.pending--;
-          window.busy = performance.now();
-        }
-      },
-      take: async (changes) => { await open; return reviveState(await window.take(index, changes)); },
+      answer: (request) => ask(() => window.answer(index, request)),
+      take: (changes) => ask(() => window.take(index, changes)),
     };
-    window.busy = performance.now();
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
   }
 };
@@ -180,7 +177,7 @@ class Gallery:
 
     def wait_for_lines(self) -> None:
         """Wait until all that the view has asked the kernel for has arrived and is drawn."""
-        self.page.wait_for_function("() => window.pending === 0 && performance.now() - window.busy > 120")
+        self.shown.rest()
         self.settle()
 
     def pixels(self, index: int = 0) -> str:
@@ -208,8 +205,10 @@ class Gallery:
     def end_kernel(self) -> None:
         self.page.evaluate("() => window.endKernel()")
 
-    def screenshot(self, name: str) -> Path:
+    def screenshot(self, name: str) -> None:
         """Save a picture of all widgets and of what floats over them."""
+        if not Page.keeps_pictures:
+            return
         width, height = self.page.evaluate(
             """() => {
               const nodes = [...document.querySelectorAll(".attnwidget, .attnwidget *")];
@@ -221,7 +220,6 @@ class Gallery:
         path = SCREENSHOTS / f"gallery-{name}.png"
         clip = {"x": 0, "y": 0, "width": width, "height": height}
         self.page.screenshot(path=path, full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
-        return path
 
 
 def show(
@@ -245,8 +243,8 @@ def show(
     files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
     context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
-    page.page.expose_function("answer", _answerer(widgets))
-    page.page.expose_function("take", _taker(widgets))
+    page.expose("answer", _answerer(widgets))
+    page.expose("take", _taker(widgets))
     page.page.wait_for_function("() => typeof window.start === 'function'")
     states = [portable(state_of(shown)) for shown in widgets]
     page.page.evaluate("([states, live]) => window.start(states, live)", [states, live])
@@ -258,7 +256,7 @@ def show(
 def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
-        reply = requests.answer(shown._desk(), {"requests": [request]})
+        reply = requests.answer(shown._request_context(), {"requests": [request]})
         assert reply is not None
         body, buffers = reply
         (only,) = body["replies"]

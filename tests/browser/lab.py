@@ -2,11 +2,15 @@
 
 `LabServer` is one JupyterLab with private settings, `Browser` one Chromium, `LabNotebook` one open notebook, `Page` any
 page. The fixtures are in conftest.py.
+
+To open a fresh page takes a second of processor time and JupyterLab five, more than most tests need for the rest. Tests
+therefore use pages one after the other (`PagePool`); benchmarks open a fresh one each time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.server
 import json
 import os
@@ -20,15 +24,15 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import Any, ClassVar, Literal, NamedTuple
+from urllib.parse import quote
 
 import nbformat
 import psutil
-from playwright.sync_api import BrowserContext, Playwright, Route
+from playwright.sync_api import BrowserContext, Locator, Playwright, Route
 from playwright.sync_api import Page as PlaywrightPage
 
 Theme = Literal["light", "dark", "contrast"]
@@ -50,6 +54,14 @@ HOST_NOISE = [
     (r"Menu entry for command '[\w:-]+' is duplicated", "Notebook 7.6's own menus"),
     (r"\[yjs#509\] Not same Y.Doc", "Notebook 7.6 loads the library twice"),
     (r"Command 'filebrowser:open-path' not registered", "Notebook 7.6 has it in another page"),
+]
+
+# Exceptions that the server itself logs. Each line: a pattern, and why it is not ours.
+SERVER_NOISE = [
+    (
+        r"^tornado\.(websocket\.WebSocketClosedError|iostream\.StreamClosedError)",
+        "a page was left while it was written to",
+    ),
 ]
 
 # Chromium as root in a container, and silent: no telemetry, no component updates.
@@ -82,16 +94,26 @@ def find_chromium() -> str:
     raise FileNotFoundError("no Chromium on the PATH: `sudo apt-get install -y chromium`, or set ATTNWIDGET_BROWSER")
 
 
-# A pattern, not a function: with one, every message of every socket would pass through the tests' own process.
-FAR = re.compile(r"^wss?://(?!(127\.0\.0\.1|localhost|\[::1\])(:|/|$))")
+# Any place but this machine. A pattern, not a function: with one, each request and each message of a socket would pass
+# through the tests' own process.
+HERE = r"(about|blob|chrome|chrome-extension|data|devtools|file):|(http|ws)s?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)"
+FAR = re.compile(f"^(?!{HERE})")
 
 
-def is_local(url: str) -> bool:
-    """Whether a URL stays on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme in ("http", "https", "ws", "wss"):
-        return parts.hostname in ("127.0.0.1", "localhost", "::1")
-    return parts.scheme in ("about", "blob", "chrome", "chrome-extension", "data", "devtools", "file")
+# Counts the timers that a page waits for. Those of more than a second do not count: they end what is over.
+COUNT_TIMERS = """(() => {
+  const due = new Set();
+  const { setTimeout, clearTimeout } = window;
+  window.setTimeout = (run, delay = 0, ...given) => {
+    const timer = setTimeout(() => { due.delete(timer); run(...given); }, delay);
+    if (delay <= 1000) due.add(timer);
+    return timer;
+  };
+  window.clearTimeout = (timer) => { due.delete(timer); clearTimeout(timer); };
+  let still = 0;
+  window.beginToRest = () => { still = 0; };
+  window.isAtRest = () => { still = due.size || window.pending ? 0 : still + 1; return still > 3; };
+})()"""
 
 
 def free_port() -> int:
@@ -180,6 +202,12 @@ class LabServer:
         """What the server has said, and the kernels on their standard error."""
         return self._log.read_text(errors="replace")
 
+    def exceptions(self, since: int) -> list[str]:
+        """The exceptions that have been logged from this place of the log on, but for SERVER_NOISE."""
+        trace = r"^([ \t]*)Traceback \(most recent call last\):\n(?:\1[ \t].*\n|\s*\n)*\1(\S.*)"
+        ends = [end for _, end in re.findall(trace, self.log[since:], re.MULTILINE)]
+        return [end for end in ends if not any(re.search(pattern, end) for pattern, _ in SERVER_NOISE)]
+
     @property
     def processes(self) -> list[psutil.Process]:
         """The server and all that it started, kernels among them."""
@@ -196,10 +224,14 @@ class LabServer:
         return json.loads(said) if said else None
 
     def end_kernels(self) -> None:
+        """Have all kernels end, and do not wait for them: a kernel takes two seconds to go."""
         with contextlib.suppress(OSError):
             for session in self.api("GET", "sessions"):
-                with contextlib.suppress(OSError):
-                    self.api("DELETE", f"sessions/{session['id']}")
+                threading.Thread(target=self._end_kernel, args=(session["id"],), daemon=True).start()
+
+    def _end_kernel(self, session: str) -> None:
+        with contextlib.suppress(OSError):  # it may have ended by itself
+            self.api("DELETE", f"sessions/{session}")
 
     def _wait(self, seconds: float = 90) -> None:
         until = time.monotonic() + seconds
@@ -217,22 +249,28 @@ class LabServer:
 class Page:
     """A page in a fresh profile. It can reach nothing but this machine; what it tried is in `blocked`."""
 
+    keeps_pictures: ClassVar[bool] = True  # whether `screenshot` does anything: tests take pictures only if asked to
+
     def __init__(self, context: BrowserContext) -> None:
         self.console: list[Message] = []
         self.blocked: list[str] = []
         self.context = context
-        context.route("**/*", self._gate)
+        self._functions: dict[str, Callable[..., Any]] = {}
+        context.route(FAR, self._refuse)
         context.route_web_socket(FAR, lambda socket: self.blocked.append(socket.url))
         self.page: PlaywrightPage = context.new_page()
         self.page.on("console", lambda message: self.console.append(Message(message.type, message.text)))
         self.page.on("pageerror", lambda error: self.console.append(Message("pageerror", str(error))))
 
-    def _gate(self, route: Route) -> None:
-        if is_local(route.request.url):
-            route.fallback()
-        else:
-            self.blocked.append(route.request.url)
-            route.abort()
+    def _refuse(self, route: Route) -> None:
+        self.blocked.append(route.request.url)
+        route.abort()
+
+    def expose(self, name: str, function: Callable[..., Any]) -> None:
+        """Let the page's scripts call a function of this process as `window.name`."""
+        if name not in self._functions:
+            self.page.expose_function(name, lambda *given: self._functions[name](*given))
+        self._functions[name] = function
 
     @property
     def problems(self) -> list[Message]:
@@ -244,15 +282,36 @@ class Page:
             and not any(re.search(pattern, message.text) for pattern, _ in HOST_NOISE)
         ]
 
-    def screenshot(self, name: str, *, of: str | None = None) -> Path:
+    def screenshot(self, name: str, *, of: str | Locator | None = None) -> None:
         """Save a picture of the page, or of the first element that `of` selects, below test-artifacts/screenshots."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        path = SCREENSHOTS / f"{name}.png"
-        (self.page.locator(of).first if of else self.page).screenshot(path=path)
-        return path
+        if self.keeps_pictures:
+            SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+            taken = self.page.locator(of).first if isinstance(of, str) else of or self.page
+            taken.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def rest(self) -> None:
+        """Wait until nothing is due on a plain page: no timer and no answer (`window.pending`), for some frames."""
+        self.page.evaluate("() => window.beginToRest()")
+        self.page.wait_for_function("() => window.isAtRest()")
+
+    def leave_empty(self) -> None:
+        """Close what is shown, and forget what it has said: the page is as one that has just been opened."""
+        self.page.mouse.move(0, 0)
+        self.page.goto("about:blank")
+        self._forget()
+
+    def _forget(self) -> None:
+        for name in self._functions:
+            self._functions[name] = _nothing
+        self.console.clear()
+        self.blocked.clear()
 
     def close(self) -> None:
         self.context.close()
+
+
+def _nothing(*_: object) -> None:
+    """What a page gets that calls a function of a test that is over."""
 
 
 class LabNotebook(Page):
@@ -262,14 +321,43 @@ class LabNotebook(Page):
         super().__init__(context)
         self.server = server
         self.path = path
-        at = {"lab": "lab/tree/{}?reset", "notebook": "notebooks/{}"}[kind]
-        self.url = f"{server.base}/{at.format(quote(path.relative_to(server.root).as_posix()))}"
+        self.kind = kind
+
+    @property
+    def url(self) -> str:
+        at = {"lab": "lab/tree/{}?reset", "notebook": "notebooks/{}"}[self.kind]
+        return f"{self.server.base}/{at.format(self._place)}"
+
+    @property
+    def _place(self) -> str:
+        return quote(self.path.relative_to(self.server.root).as_posix())
 
     def load(self) -> None:
         """(Re)load the page on this notebook."""
         self.page.goto(self.url, wait_until="domcontentloaded", timeout=90_000)
+        self._wait_open()
+
+    def open_another(self, path: Path) -> None:
+        """Open another notebook in this JupyterLab, as a double-click in its list of files does."""
+        self.path = path
+        self.command("docmanager:open", {"path": self._place, "factory": "Notebook"})
+        self._wait_open()
+
+    def _wait_open(self) -> None:
         self.page.wait_for_selector(".jp-NotebookPanel .jp-Notebook .jp-CodeCell", timeout=90_000)
         self.wait_idle()
+
+    def leave_empty(self) -> None:
+        """Close all that is open in JupyterLab, saved or not, and forget what it has said."""
+        self.page.evaluate(
+            """() => {
+              const { shell } = window.jupyterapp;
+              for (const area of ["main", "down"]) for (const widget of [...shell.widgets(area)]) widget.dispose();
+            }"""
+        )
+        self.page.wait_for_selector(".jp-NotebookPanel", state="detached")
+        self.page.mouse.move(0, 0)
+        self._forget()
 
     def wait_idle(self, seconds: float = 90) -> None:
         """Wait until the kernel is connected and idle: before that JupyterLab silently drops what it is to run."""
@@ -472,12 +560,29 @@ class Browser:
         self._chromium.close()
 
 
-class Lab:
-    """Opens notebooks, and closes them again at the end of a test."""
+class PagePool:
+    """Pages that tests have done with, for the next ones."""
 
-    def __init__(self, browser: Browser, server: LabServer) -> None:
+    def __init__(self) -> None:
+        self._pages: dict[Hashable, list[Any]] = {}
+
+    def take(self, kind: Hashable) -> Any:
+        """A page of this kind, or None if there is none."""
+        pages = self._pages.get(kind)
+        return pages.pop() if pages else None
+
+    def put(self, kind: Hashable, page: Page) -> None:
+        page.leave_empty()
+        self._pages.setdefault(kind, []).append(page)
+
+
+class Lab:
+    """Opens notebooks, and closes them again at the end of a test; in a JupyterLab of the pool, if one is given."""
+
+    def __init__(self, browser: Browser, server: LabServer, pool: PagePool | None = None) -> None:
         self._browser = browser
-        self._open: list[LabNotebook] = []
+        self._pool = pool
+        self._open: list[tuple[Hashable, LabNotebook]] = []
         self.server = server
 
     def open(self, cells: Sequence[str], *, theme: Theme = "light", kind: Kind = "lab", **context: Any) -> LabNotebook:
@@ -491,18 +596,42 @@ class Lab:
         nbformat.write(notebook, path)
         return self.open_file(path, theme=theme, kind=kind, **context)
 
-    def open_file(self, path: Path, *, theme: Theme = "light", kind: Kind = "lab", **context: Any) -> LabNotebook:
+    def open_file(
+        self,
+        path: Path,
+        *,
+        theme: Theme = "light",
+        kind: Kind = "lab",
+        width: int = 1200,
+        height: int = 900,
+        **context: Any,
+    ) -> LabNotebook:
         """Open a notebook that lies below `server.root`."""
-        opened = LabNotebook(self._browser.context(**context), self.server, path, kind)
-        self._open.append(opened)
-        opened.load()
+        alike = (LabNotebook, kind, *sorted(context.items()))
+        opened: LabNotebook | None = self._pool.take(alike) if self._pool and kind == "lab" else None
+        if opened:
+            self._open.append((alike, opened))
+            opened.page.set_viewport_size({"width": width, "height": height})
+            opened.open_another(path)
+        else:
+            made = self._browser.context(width=width, height=height, **context)
+            opened = LabNotebook(made, self.server, path, kind)
+            self._open.append((alike, opened))
+            opened.load()
         opened.set_theme(theme)
         return opened
 
-    def close(self) -> None:
-        for opened in self._open:
-            opened.close()
-        self.server.end_kernels()
+    def close(self, *, keep: bool = False) -> None:
+        """Close all notebooks and end their kernels; with `keep`, give JupyterLab back to the pool."""
+        try:
+            for alike, opened in self._open:
+                if self._pool and keep and opened.kind == "lab":
+                    self._pool.put(alike, opened)
+                else:
+                    opened.close()
+        finally:
+            self._open.clear()
+            self.server.end_kernels()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -511,12 +640,14 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 class OfflinePages:
-    """Opens plain pages, with no Jupyter behind them, from a loopback server or from file://."""
+    """Opens plain pages, with no Jupyter behind them, from a loopback server or from file://; those of the pool, if one
+    is given."""
 
-    def __init__(self, browser: Browser, folder: Path) -> None:
+    def __init__(self, browser: Browser, folder: Path, pool: PagePool | None = None) -> None:
         self._browser = browser
         self._folder = folder
-        self._open: list[Page] = []
+        self._pool = pool
+        self._open: list[tuple[Hashable, Page]] = []
         self._count = 0
 
     def __call__(
@@ -528,20 +659,55 @@ class OfflinePages:
         **context: Any,
     ) -> Page:
         """Open a page: its text, or a file that holds it. `files` (name: content or file) are put beside it."""
+        folder = self._write(files or {})
         self._count += 1
-        folder = self._folder / str(self._count)
-        folder.mkdir(parents=True)
-        for name, content in {"index.html": html, **(files or {})}.items():
-            if isinstance(content, Path):
-                content = content.read_bytes()
-            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        page = Page(self._browser.context(**context))
-        self._open.append(page)
-        if over == "file":
-            page.page.goto((folder / "index.html").as_uri(), wait_until="load")
-        else:
-            page.page.goto(f"{self._base}/{self._count}/index.html", wait_until="load")
+        path = folder / f"{self._count}.html"
+        path.write_bytes(_bytes(html))
+        page = self._take(over, **context)
+        served = f"{self._base}/{folder.name}/{path.name}"
+        page.page.goto(path.as_uri() if over == "file" else served, wait_until="load")
         return page
+
+    def _write(self, files: Mapping[str, str | bytes | Path]) -> Path:
+        """The folder with these files. What is the same has the same address: a browser compiles it once."""
+        contents = {name: _bytes(content) for name, content in files.items()}
+        folder = self._folder / hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()[:16]
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+        return folder
+
+    def _take(
+        self,
+        over: str,
+        *,
+        width: int = 1200,
+        height: int = 900,
+        color_scheme: Literal["light", "dark"] = "light",
+        reduced_motion: Literal["reduce", "no-preference"] = "no-preference",
+        forced_colors: Literal["active", "none"] = "none",
+        **context: Any,
+    ) -> Page:
+        """A page of the pool, looking as wanted, or a fresh one."""
+        alike = (Page, over, *sorted(context.items()))
+        page: Page | None = self._pool.take(alike) if self._pool else None
+        if page is None:
+            page = Page(self._browser.context(width=width, height=height, **context))
+            page.context.add_init_script(COUNT_TIMERS)
+        self._open.append((alike, page))
+        page.page.set_viewport_size({"width": width, "height": height})
+        page.page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion, forced_colors=forced_colors)
+        return page
+
+    def close(self, *, keep: bool = False) -> None:
+        """Close all pages; with `keep`, give them back to the pool."""
+        for alike, page in self._open:
+            if self._pool and keep:
+                self._pool.put(alike, page)
+            else:
+                page.close()
+        self._open.clear()
 
     def __enter__(self) -> OfflinePages:
         self._server = http.server.ThreadingHTTPServer(
@@ -552,10 +718,15 @@ class OfflinePages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for page in self._open:
-            page.close()
+        self.close()
         self._server.shutdown()
         self._server.server_close()
+
+
+def _bytes(content: str | bytes | Path) -> bytes:
+    if isinstance(content, Path):
+        return content.read_bytes()
+    return content.encode() if isinstance(content, str) else content
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def opened(lab: Lab) -> Any:
     for notebook in notebooks:
         assert notebook.problems == []
         assert notebook.blocked == []
-    assert "Traceback" not in lab.server.log[before:]
+    assert lab.server.exceptions(since=before) == []
 
 
 def test_every_number_is_the_kernels(opened: Any) -> None:

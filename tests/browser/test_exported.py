@@ -13,7 +13,7 @@ from gallery import AUDIT
 from lab import LabNotebook, OfflinePages, Page
 
 from attnwidget import Attention, AttentionWidget, compare, load_sample
-from attnwidget._tokens.display import status_number
+from attnwidget._export.numbers import status_number
 
 PICTURE = "[data-aw=picture]"
 STATUS = "[data-aw=status]"
@@ -32,15 +32,10 @@ def opened(offline_page: OfflinePages, tmp_path: Path) -> Opened:
             path, over="file", offline=True, color_scheme=scheme, width=width, height=900, reduced_motion="reduce"
         )
         page.page.wait_for_selector(f"{PICTURE}[aria-label]", timeout=20_000)
-        settle(page)
+        page.rest()
         return page
 
     return open_
-
-
-def settle(page: Page) -> None:
-    page.page.wait_for_timeout(200)
-    page.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
 
 
 def place(page: Page, query: int, key: int, shape: tuple[int, int]) -> tuple[float, float]:
@@ -76,20 +71,20 @@ def test_hover_pins_and_heads(opened: Opened) -> None:
     w = bank()
     page = opened(w)
     page.page.mouse.move(*place(page, 14, 8, (20, 20)))
-    settle(page)
+    page.rest()
     assert status_number(float(w.weights(14)[8])) in page.page.locator(STATUS).inner_text()
     page.page.mouse.click(*place(page, 14, 8, (20, 20)))
-    settle(page)
+    page.rest()
     assert page.page.locator(PANEL).inner_text().startswith("bank")
     page.page.get_by_role("radio", name="head 2", exact=True).click()
     page.page.get_by_role("radio", name="layer 0").click()
     page.page.mouse.move(1, 1)
-    settle(page)
+    page.rest()
     w.layer, w.head = 0, 2
     assert status_number(float(w.weights(14)[8])) in page.page.locator(STATUS).inner_text()
     assert "layer 0 · " in page.page.locator(STATUS).inner_text()
     page.page.locator(PICTURE).press("Escape")
-    settle(page)
+    page.rest()
     assert "bank" not in page.page.locator(PANEL).inner_text()
     check(page)
 
@@ -99,9 +94,9 @@ def test_all_views(opened: Opened) -> None:
     page = opened(w)
     page.page.get_by_role("tab", name="Graph").click()
     page.page.wait_for_selector(".aw-graph-row >> nth=0", state="attached")
-    settle(page)
+    page.rest()
     page.page.get_by_role("checkbox", name="head 4", exact=True).click(modifiers=["Shift"])
-    settle(page)
+    page.rest()
     assert "2 heads" in page.page.locator(STATUS).inner_text()
     page.screenshot("exported-graph")
     page.page.get_by_role("tab", name="Stages").click()
@@ -112,18 +107,18 @@ def test_all_views(opened: Opened) -> None:
     page.screenshot("exported-stages")
     assert page.page.get_by_role("button", name="What if").count() == 0
     page.page.get_by_role("radio", name="layer 1").click()
-    settle(page)
+    page.rest()
     assert "were not saved in this file" in page.page.locator(".aw-steps").inner_text()
     page.page.get_by_role("tab", name="Text").click()
     page.page.locator(".aw-word", has_text="river").first.click()
     page.page.get_by_text("attends to").first.wait_for()
-    settle(page)
+    page.rest()
     page.screenshot("exported-text")
     page.page.get_by_role("tab", name="Heads").click()
     page.page.wait_for_selector(".aw-heads-board canvas")
     page.page.get_by_role("button", name="Bar").click()
     page.page.get_by_role("menuitemradio", name="First token").click()
-    settle(page)
+    page.rest()
     page.screenshot("exported-heads")
     check(page)
 
@@ -132,7 +127,7 @@ def test_other_stages_and_colours(opened: Opened) -> None:
     page = opened(bank(query=14, key=16))
     page.page.locator(".aw-menu[aria-label='Show'] > button").click()
     page.page.get_by_role("menuitemradio", name="scores").click()
-    settle(page)
+    page.rest()
     assert "score 25.1796" in page.page.locator(STATUS).inner_text()
     check(page)
 
@@ -144,11 +139,11 @@ def test_what_is_not_in_it_is_said(opened: Opened) -> None:
     assert "Saved from attnwidget: layer 5, heads 2, 7." in page.page.locator("footer").inner_text()
     page.page.locator(PICTURE).focus()
     page.page.locator(PICTURE).press("]")
-    settle(page)
+    page.rest()
     assert "Not in this file" in page.page.locator(".aw-notices").inner_text()
     assert page.page.get_by_role("radio", name="head 7", exact=True).is_checked()
     page.page.get_by_role("radio", name="head 2", exact=True).click()
-    settle(page)
+    page.rest()
     assert page.page.locator(".aw-notices").inner_text().strip() == ""
     check(page)
 
@@ -157,7 +152,7 @@ def test_a_long_head(opened: Opened) -> None:
     w = AttentionWidget(*torch.randn(2, 10_000, 4), query=9_000, key=3, is_causal=True)
     w.finish()
     page = opened(w)
-    page.page.wait_for_timeout(1500)  # long enough to miss a kernel
+    page.rest()  # it does not wait for a kernel either
     assert page.page.locator(".aw-notices").inner_text().strip() == ""
     assert "maximum of 20 × 20" in page.page.locator("[data-aw=legend]").inner_text()
     strongest = f"{float(w.weights(9_000).max()):.4f}".removeprefix("0")
@@ -167,8 +162,8 @@ def test_a_long_head(opened: Opened) -> None:
     for _ in range(6):
         page.page.mouse.wheel(0, -100)
     page.page.keyboard.up("Control")
-    page.page.wait_for_timeout(700)
-    assert page.page.locator(".aw-plot[data-zoomed]").count() == 1
+    page.page.locator(".aw-plot[data-zoomed]").wait_for()
+    page.rest()
     page.screenshot("exported-long")
     assert "maximum of 20 × 20" in page.page.locator("[data-aw=legend]").inner_text()  # there is nothing finer
     read = re.search(
@@ -192,7 +187,7 @@ def test_a_comparison(opened: Opened) -> None:
     page = opened(w)
     page.page.locator(".aw-menu[aria-label='Against'] > button").click()
     page.page.get_by_role("menuitemradio", name="window").click()
-    settle(page)
+    page.rest()
     page.screenshot("exported-compare")
     assert page.page.locator(".aw-changes").count() > 0
     assert page.page.locator(".aw-notices").inner_text().strip() == ""

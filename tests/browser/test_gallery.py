@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -814,7 +814,7 @@ def test_further_stages(gallery: Show, stage: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["heatmap", "graph"])
-def test_weights_in_hand(gallery: Show, view: str) -> None:
+def test_weights_in_hand(gallery: Show, view: Literal["heatmap", "graph"]) -> None:
     weights = torch.randn(2, 1, 4, 9, 9, generator=torch.Generator().manual_seed(0)).mul(2).softmax(-1)
     drawn = AttentionWidget.from_weights(weights, tokens=words(9), query=4, view=view)
     shown = gallery(drawn, host="jupyter-light")

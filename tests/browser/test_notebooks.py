@@ -1,4 +1,7 @@
-"""Every notebook of examples/ in real JupyterLab: each of its widgets draws, and is kept as a picture."""
+"""Every notebook of examples/ in real JupyterLab: it runs from top to bottom, and each of its widgets draws.
+
+`make test` runs the notebooks here only; tests/project/test_examples.py runs them where there is no browser.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab import SCREENSHOTS, Lab
+from lab import Lab
 from playwright.sync_api import Locator, expect
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
@@ -23,19 +26,20 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_widgets_of_a_notebook_are_drawn(lab: Lab, path: Path) -> None:
+def test_a_notebook_runs_and_its_widgets_are_drawn(lab: Lab, path: Path) -> None:
     folder = Path(tempfile.mkdtemp(dir=lab.server.root))
     notebook = lab.open_file(Path(shutil.copy(path, folder)), width=1250, height=1000)
     notebook.run_all()
     page = notebook.page
     cells = nbformat.read(path, as_version=4).cells
-    shown = [
-        index
+    outputs = {
+        index: notebook.outputs_json(index)
         for index, cell in enumerate(cells)
-        if cell.cell_type == "code" and any(WIDGET in output.get("data", {}) for output in notebook.outputs_json(index))
-    ]
+        if cell.cell_type == "code" and cell.source
+    }
+    assert [output for some in outputs.values() for output in some if output.get("name") == "stderr"] == []
+    shown = [index for index, some in outputs.items() if any(WIDGET in output.get("data", {}) for output in some)]
     assert shown, "the notebook shows no widget"
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for index in shown:
         cell = page.locator(".jp-Cell").nth(index)
         cell.scroll_into_view_if_needed()
@@ -44,7 +48,7 @@ def test_the_widgets_of_a_notebook_are_drawn(lab: Lab, path: Path) -> None:
         for place in range(widgets.count()):
             widget = widgets.nth(place)
             check_drawn(widget, f"{path.stem}, cell {cells[index].id}")
-            widget.screenshot(path=SCREENSHOTS / f"example-{path.stem}-{index:02d}-{cells[index].id}-{place}.png")
+            notebook.screenshot(f"example-{path.stem}-{index:02d}-{cells[index].id}-{place}", of=widget)
     assert notebook.problems == []
     assert notebook.blocked == []
 

@@ -32,6 +32,7 @@ from captured import (
 )
 from tolerance import assert_as_near, nearness, rounding
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture
 
@@ -329,7 +330,7 @@ def test_a_model_that_calls_torchs_function(mask: str | None) -> None:
     keep = torch.rand(4, 6, 6) < 0.7
     keep[..., 0] = True
     given = {"qk": keep[0], "hqk": keep, "bias": torch.randn(2, 1, 6, 6)}.get(mask or "")
-    given = torch.nn.attention.bias.causal_lower_right(6, 6) if mask == "lower right" else given
+    given = causal_lower_right(6, 6) if mask == "lower right" else given
     with torch.no_grad(), capture(model) as cap:
         output = model(x, given, mask == "causal")
     (att,) = cap.attention

@@ -256,7 +256,7 @@ def plainly(module: Any) -> Any:
     return forward
 
 
-def test_beams_keep_their_witnesses() -> None:
+def test_outputs_of_beams_that_change_places_are_verified() -> None:
     model = build(LLAMA, "sdpa")
     cap = capture(model)
     generated(model, cap, "left", new=6, num_beams=3)

@@ -1,7 +1,7 @@
 """What Python and TypeScript must agree on: names, and the very bytes of messages.
 
 `tests/contract` is made from here, `ATTNWIDGET_CONTRACT=write pytest tests/contract`, and read by
-`js/tests/contract.test.ts`. Its numbers are whole or dyadic, so that they are the same on every machine.
+`js/tests/contract/contract.test.ts`. Its numbers are whole or dyadic, so that they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from attnwidget._engine.level_cache import LevelKey
 from attnwidget._messages import encoding, requests
 from attnwidget._messages.tiles import Address, TileRow, encoded, last_of
 from attnwidget._widget.comparison import ComparisonWidget
+from attnwidget._widget.keywords import SETTABLE, WRITABLE, names_of
 
 NAN, INF = float("nan"), float("inf")
 TOKENS = ["[CLS]", "", "</script>", "naïve", "日本", "\ufeffא", "👩‍👧", " ", "\n", "e\u0301", "Ġthe"]
@@ -57,10 +58,21 @@ def as_read(values: Array, kinds: Array) -> dict[str, Any]:
 # Names.
 
 
-def test_trait_names() -> None:
+def test_the_role_of_every_trait() -> None:
+    """What js/src/contract/traits.ts has as a table: each trait that is sent, and what it is to the front-end."""
     theirs = anywidget.AnyWidget.class_traits(sync=True)
-    check("traits.json", sorted(name for name in ComparisonWidget.class_traits(sync=True) if name not in theirs
-                                and not name.startswith("_")))  # fmt: skip
+    ours = {name: trait for name, trait in ComparisonWidget.class_traits(sync=True).items() if name not in theirs}
+    roles = {name: trait.metadata.get("role") for name, trait in sorted(ours.items()) if not name.startswith("_")}
+    assert set(roles.values()) == {"derived", "identity", *SETTABLE}, "a role, or a trait, is missing"
+    check("traits.json", roles)
+
+
+def test_a_front_end_may_set_the_selection_the_looks_and_which_numbers_are_shown() -> None:
+    """What it may not set is what it would make false, or what only Python can check."""
+    writable = names_of(ComparisonWidget, *WRITABLE)
+    assert {"query", "theme", "stage", "what_if", "against"} <= set(writable)
+    assert not {"uid", "sides", "title", "tokens", "tokenizer", "image", "facts", "picture", "errors"} & set(writable)
+    assert "against" not in names_of(AttentionWidget, *WRITABLE)
 
 
 # Bytes.
@@ -163,8 +175,8 @@ def long_replies() -> dict[str, Any]:
         message["replies"][1][name] = round(message["replies"][1][name], 6)
     exact, ranked, page, _ = attached(message["replies"], buffers)
     key, address = LevelKey(0, 0, "masked", "max"), Address(3, 0, 0, 1)
-    course = TileRow(desk.levels(0), key, [address])
-    sampled, sampled_buffers = encoded(last_of(course.sampled(64)), "masked", 10.0)
+    tile_row = TileRow(desk.levels(0), key, [address])
+    sampled, sampled_buffers = encoded(last_of(tile_row.sampled(64)), "masked", 10.0)
     return {
         "message": message,
         "buffers": portable(buffers),

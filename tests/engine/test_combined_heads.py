@@ -104,18 +104,18 @@ def test_its_cost_is_that_of_its_heads() -> None:
     assert normalizers(one, 0, 0, range(600), "weights") == 3 * 600 * 600
     one.block(queries=range(600), keys=[0])
     assert normalizers(one, 0, 0, range(600), "weights") == 0, "they are the heads' own, and known"
-    assert att.known_pair(0, 3) is not None
+    assert att.known_rows(0, 3, range(att.shape.Q)) is not None
 
 
 def test_a_level_of_a_long_head_holds_no_matrix() -> None:
     att = make(3000, is_causal=True)
     levels = LevelCache(att.combine([0, 2], "max"))
-    for _ in levels.visit(0, 0):
+    for _ in levels.build(0, 0):
         pass
     kept = levels.find(LevelKey(0, 0, "weights", "max"))
     assert kept is not None
     wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=1500).values
-    assert_close(kept.seen.values, wanted, **bound(att))
+    assert_close(kept.overview.values, wanted, **bound(att))
 
 
 def test_tensors_that_change_are_noticed() -> None:
@@ -206,7 +206,7 @@ def test_a_long_one_comes_sampled_and_then_exact(front_end: FrontEnd) -> None:
         ask = {"id": "t", "kind": "tiles", **of, "pool": "max", "view": "v", "tiles": [[3, 3, 1, 1]]}
         (reply,) = front_end.ask(w, ask)
         assert reply["ok"]
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.005)
         assert w.picture["sampled"] is None
         assert w.picture["head"] == "max 0 1 2 3"

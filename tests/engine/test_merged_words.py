@@ -10,6 +10,7 @@ from tolerance import approx, rounding
 from torch import Tensor
 
 from attnwidget import Attention, AttentionWidget, masks
+from attnwidget._engine.base import OnlyWeightsError
 
 IDS = [0, 0, 1, 2, 2, 2, None, 3, 4, 4]
 SPANS = [(0, 2), (2, 3), (3, 6), (6, 7), (7, 8), (8, 10)]
@@ -199,3 +200,9 @@ def test_a_stage_that_words_do_not_have_is_refused_with_the_way_back() -> None:
     w.pieces = "pieces"
     w.stage = "scaled"
     assert w.stage == "scaled"
+
+
+def test_an_attention_knows_nothing_of_widgets_where_it_refuses_a_stage() -> None:
+    one = Attention(*torch.randn(2, 3, 4)).merge(["a", "em", "##bed"])
+    with pytest.raises(OnlyWeightsError, match=r"so scores is not known: ask single heads and pieces$"):
+        one.block("scores")

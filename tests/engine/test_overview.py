@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnwidget import masks
-from attnwidget._engine import overview, softmax, stages
+from attnwidget._engine import overview, pooling, softmax, stages, stripes
+from attnwidget._engine.regions import TileAddress
 from attnwidget._rules import rules
 from attnwidget.attention import STAGES, Attention
 
@@ -65,10 +66,11 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
     expected = Attention(q, k, v, mask=mask, is_causal=True)
     wanted = [expected.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     output = expected.output(1)
-    for module in (softmax, overview, stages):
+    for module in (softmax, overview, pooling, stages):
         monkeypatch.setattr(module, "QUERIES", blocks[0])
+    for module in (softmax, pooling, stripes, stages):
         monkeypatch.setattr(module, "KEYS", blocks[1])
-    monkeypatch.setattr(rules, "WORTH", 1)
+    monkeypatch.setattr(rules, "MIN_INNER_KEYS", 1)
     att = Attention(q, k, v, mask=mask, is_causal=True)
     seen = [att.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     for n, (one, other) in enumerate(zip(seen, wanted, strict=True)):
@@ -172,7 +174,7 @@ def test_a_querys_only_key_has_weight_1_and_none_has_more() -> None:
         att.overview(head=head, size=32)  # now the log-normalizers are known
         assert att.overview(head=head).values[0, 0] == 1
         assert att.block(head=head, queries=0)[0, 0] == 1
-        for seen in (overview.tile(att, 0, head, level=0, row=0, column=0).values, att.block(head=head, keys=[0, 1])):
+        for seen in (overview.tile(att, 0, head, TileAddress(0, 0, 0)).values, att.block(head=head, keys=[0, 1])):
             assert seen.max() <= 1
             assert_close(seen[0, 0], torch.tensor(1.0), **rounding(att).weights)
 

@@ -14,7 +14,9 @@ import torch
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors
-from attnwidget._tokens.display import Label, cell_number, labels_of, list_number, ticks
+from attnwidget._export.figure.canvas import Canvas
+from attnwidget._export.numbers import list_number
+from attnwidget._tokens.characters import clusters
 
 pytest.importorskip("matplotlib")
 
@@ -216,23 +218,74 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_matplotlib_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnwidget._export.figure import canvas as paper
+    from attnwidget._export.figure import canvas
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    paper._figure_class.cache_clear()
+    canvas._figure_class.cache_clear()
     with pytest.raises(ImportError, match=r'pip install "attnwidget\[figure\]"'):
         widget().figure()
 
 
-def test_labels_are_readable() -> None:
-    made = labels_of(["Ġthe", "Ċ", "a b", " ", "", "\u200b", "[SEP]", "▁x"], 8)
-    assert [label.text for label in made] == ["the", "↵", "a b", "·", "∅", "U+200B", "[SEP]", "x"]
-    assert labels_of(None, 2) == [Label("0", "", False), Label("1", "", False)]
+# Each position once, as its own label (what labels are is held by tests/contract/test_labels.py).
+VOCABULARIES = {
+    "byte-level BPE": (
+        ["<|eot_id|>", "ĠcafÃ©", "ĠæĹ¥æľ¬", "ĠÐ¿ÑĢÐ¸", "âĤ", "¬", "Ċ", "ĠĠĠ"],
+        ["<|eot_id|>", "café", "日本", "при", "€ 1/2", "€ 2/2", "↵", "···"],
+    ),
+    "CLIP": (
+        ["<|startoftext|>", "a</w>", "river", "bank</w>", "café</w>", ".</w>", "x", "<|endoftext|>"],
+        ["<|startoftext|>", "a", "river", "bank", "café", ".", "x", "<|endoftext|>"],
+    ),
+    "SentencePiece": (
+        ["<s>", "▁The", "▁café", "▁", "<0xC3>", "<0xA9>", "<0x0A>", "<extra_id_0>"],
+        ["<s>", "The", "café", "·", "é 1/2", "é 2/2", "↵", "<extra_id_0>"],
+    ),
+    "WordPiece": (
+        ["[CLS]", "em", "##bed", "##ding", "日", "שלום", "[unused12]", "[SEP]"],
+        ["[CLS]", "em", "‐bed", "‐ding", "日", "שלום", "[unused12]", "[SEP]"],
+    ),
+}
 
 
-def test_numbers_are_those_of_the_front_end() -> None:
-    assert [cell_number(v, "weights") for v in (0.004, 0.23, 1.0)] == ["", ".23", "1.00"]
-    assert [cell_number(v, "scores") for v in (0.0, 12.34, -1234.5)] == ["0", "12.3", "−1e3"]
-    assert list_number(3.1e-7, "weights") == "3.1e−7"
-    assert ticks(0, 1, log=True) == [0.001, 0.01, 0.1, 1]
-    assert ticks(-3, 2) == [-3, 0.0, 2]
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("view", ["heatmap", "graph"])
+def test_tokens_of_any_vocabulary_are_drawn_as_the_widget_shows_them(vocabulary: str, view: str) -> None:
+    tokens, shown = VOCABULARIES[vocabulary]
+    words = texts(svg(widget(tokens=tokens, view=view)))
+    for text in shown:
+        assert words.count(text) == 2, text  # a query and a key
+
+
+def test_the_tokenizer_says_how_its_vocabulary_is_written() -> None:
+    class Plain:
+        """Whose Ġ is a letter of its own: nothing of it is byte-level."""
+
+        def convert_ids_to_tokens(self, ids: int) -> str:
+            return ["Ġa", "Ġb", "ĠcafÃ©"][ids]
+
+    w = AttentionWidget(*torch.randn(2, 3, 4), tokens=[0, 1, 2], tokenizer=Plain())
+    assert {"Ġa", "Ġb", "ĠcafÃ©"} <= set(texts(svg(w)))
+
+
+def test_image_patches_are_named_by_row_and_column() -> None:
+    words = texts(svg(AttentionWidget(*torch.randn(2, 7, 4), grid=(2, 3), query=3, key=0)))
+    assert words.count("row 0, 1") == words.count("row 1, 2") == 2
+    assert any(word.startswith("row 0, 2 3 → key 0 ") for word in words)
+
+
+def test_a_token_read_from_the_right_leaves_its_neighbours_where_they_are() -> None:
+    tokens = ["שלום", "bank", "مرحبا"]
+    figure = AttentionWidget(*torch.randn(2, 3, 4), tokens=tokens, query=0, key=2).figure()
+    footer = figure.axes[0].texts[-7:-1]  # the last one says which head it is
+    parts = [text.get_text() for text in footer]
+    assert parts[:4] == ["שלום", " 0", " → ", "مرحبا"]
+    assert [text.get_position()[0] for text in footer] == sorted(text.get_position()[0] for text in footer)
+
+
+def test_a_long_token_is_shortened_between_characters() -> None:
+    family = "👩\u200d👩\u200d👧"
+    canvas = Canvas(6.5, 100, colors.look_of("light"))
+    canvas.measure = lambda text, size=12, bold=False: len(clusters(text))  # type: ignore[method-assign]
+    assert canvas.shorten(f"{family}{family}abcdef{family}{family}", 5) == f"{family}{family}…{family}{family}"
+    assert canvas.shorten("counted", 6) == "cou…ed"
+    assert canvas.shorten("counted", 1) == "…"

@@ -106,21 +106,21 @@ def test_links_answers_and_tokens(tmp_path: Path) -> None:
 
 def test_what_a_reader_can_switch_to(tmp_path: Path) -> None:
     w = AttentionWidget(*torch.randn(3, 4, 2, 3, 5, 8), layer=1, batch=1, head=2)
-    assert len(choices_of(w)) == 12  # 4 layers × 3 heads of the sample that is shown
-    assert choices_of(w, layers="selected", heads="selected") == [SavedHead(1, 1, 2)]
-    assert choices_of(w, layers=[3], heads=[0, -1]) == [
+    assert len(choices_of(w._export_view())) == 12  # 4 layers × 3 heads of the sample that is shown
+    assert choices_of(w._export_view(), layers="selected", heads="selected") == [SavedHead(1, 1, 2)]
+    assert choices_of(w._export_view(), layers=[3], heads=[0, -1]) == [
         SavedHead(1, 1, 0),
         SavedHead(1, 1, 2),
         SavedHead(3, 1, 0),
         SavedHead(3, 1, 2),
     ]
-    assert len(choices_of(w, samples="all")) == 24
+    assert len(choices_of(w._export_view(), samples="all")) == 24
 
 
 def test_of_many_heads_those_that_fit_are_saved() -> None:
     w = AttentionWidget(*tensors(400, 8), head=5)
-    assert choices_of(w) == [SavedHead(0, 0, 5)]
-    assert len(choices_of(w, heads="all")) == 8
+    assert choices_of(w._export_view()) == [SavedHead(0, 0, 5)]
+    assert len(choices_of(w._export_view(), heads="all")) == 8
 
 
 def test_of_other_large_heads_only_the_stage_in_view_and_the_weights(tmp_path: Path) -> None:

@@ -111,6 +111,17 @@ def test_it_can_be_left_out_and_never_breaks_the_display() -> None:
     assert "image/png" not in made[0]
 
 
+def test_a_mistake_in_the_small_picture_is_logged_and_the_widget_is_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = AttentionWidget(*torch.randn(3, 4, 8))
+    monkeypatch.setattr(preview, "png_of", lambda *_, **__: [][0])
+    made = w._repr_mimebundle_()
+    assert made is not None
+    assert "image/png" not in made[0]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 @pytest.mark.parametrize("stage", ["weights", "scores"])
 @pytest.mark.parametrize("n", [5, 300])
 def test_what_is_sent_is_read_as_the_front_end_reads_it(stage: str, n: int) -> None:

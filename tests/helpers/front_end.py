@@ -1,4 +1,4 @@
-"""A front-end for tests: it keeps what the kernel sends, and reads it as `docs/architecture.md` says."""
+"""A front-end for tests: it keeps what the kernel sends, and reads it as `docs/contract.md` says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from comm.base_comm import BaseComm
@@ -129,7 +129,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         self._levels = [LevelCache(att) for att in self.stack]
-        self._views = TileQueue(Scheduler(threading.RLock()), lambda content, buffers: None)
+        self._tile_queue = TileQueue(Scheduler(threading.RLock()), lambda content, buffers: None)
 
     def levels(self, layer: int) -> LevelCache:
         return self._levels[layer]
@@ -137,9 +137,9 @@ class Desk:
     def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
         return None if self.tokens is None else TokenSearch(self.tokens)
 
-    def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
+    def tiles(self, layer: int, key: Any, view: str, addresses: Any, budget: Any) -> Any:
         of = {"layer": layer, **key._asdict(), "version": 0, "view": view}
-        return self._views.ask(self._levels[layer], key, of, addresses, None, purse)
+        return self._tile_queue.ask(self._levels[layer], key, of, addresses, None, budget)
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass
@@ -149,6 +149,12 @@ class Desk:
 
     def retry(self) -> None:
         self.retried += 1
+
+    def both(self, layer: int, batch: int, against: str) -> NoReturn:
+        raise ValueError("this shows one attention")
+
+    def together(self, layer: int, name: str) -> NoReturn:
+        raise ValueError("other heads are selected")
 
 
 def decode(envelope: dict[str, Any], buffers: Sequence[Any] = ()) -> Array:

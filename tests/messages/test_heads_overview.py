@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
 from attnwidget._analysis.head_sampling import HeadSampler, sample
 from attnwidget._analysis.metrics import NAMES, as_ids
-from attnwidget._engine import overview
+from attnwidget._engine import overview, pooling
 from attnwidget._messages import heads_overview
 
 
@@ -29,7 +29,7 @@ def stack_of(*layers: tuple[int, int, int], batches: int = 1, **rules: Any) -> A
     return AttentionStack(made)
 
 
-def glance(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
+def sampler(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
     found = HeadSampler(att, batch, range(att.shape.H), sample(att.shape.Q, rows), size=size)
     for _ in found.steps():
         pass
@@ -51,19 +51,19 @@ def glance(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
 )
 def test_pictures_of_sampled_rows_are_those_of_single_heads(rules: Any) -> None:
     (att,) = stack_of((8, 2, 801), batches=2, **rules)
-    found = glance(att, 32, 20, batch=1)
+    found = sampler(att, 32, 20, batch=1)
     within = rounding(att, added=float(rules["bias"].abs().max()) if "bias" in rules else 0.0).weights
     for head in range(8):
         one = overview.sampled(att, 1, head, rows=32, columns=20)
-        wanted = overview.pool_first(one.values, 2, torch.amax)
+        wanted = pooling.pool_first(one.values, 2, torch.amax)
         assert_close(found.values[head], wanted, **within)
-        allowed = overview.pool_first(one.allowed.to(torch.uint8), 2, torch.amax).bool()
+        allowed = pooling.pool_first(one.allowed.to(torch.uint8), 2, torch.amax).bool()
         assert torch.equal(found.allowed[head], allowed)
 
 
 def test_pictures_of_all_rows_are_the_overview() -> None:
     for att in stack_of((3, 3, 50), (4, 1, 1500), is_causal=True):
-        found = glance(att, 1500, 16)
+        found = sampler(att, 1500, 16)
         for head in range(att.shape.H):
             one = att.overview(head=head, size=16)
             assert_close(found.values[head], one.values, **rounding(att).weights)
@@ -202,20 +202,20 @@ def test_long_heads_are_looked_at_in_a_few_exact_rows() -> None:
 
 
 def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_overview, "AT_FIRST", 0.0)
-    monkeypatch.setattr(heads_overview, "SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(heads_overview, "SLICE_SECONDS", 0.0)
 
     async def explore() -> None:
         w = show(stack_of(*[(4, 1, 40)] * 6), head=1)
         assert len(w.survey["pictures"]) < 6
         await asyncio.sleep(0.01)
         w.head = 2  # another picture, and the heads go on
-        assert heads_overview.ALL_HEADS in w._slices.names
+        assert heads_overview.ALL_HEADS in w._scheduler.names
         w.view = "heatmap"
-        assert heads_overview.ALL_HEADS not in w._slices.names
+        assert heads_overview.ALL_HEADS not in w._scheduler.names
         assert w.survey is None
         w.view = "heads"
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.005)
         counts = [
             len(message.state["survey"]["pictures"]) for message in front_end.of(w) if message.state.get("survey")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -336,7 +339,7 @@ def test_what_would_take_seconds_is_refused_with_the_reason(
 def test_the_questions_of_one_message_have_one_purse(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {**SMALL, "kind": "ranked", "queries": [0], "count": 1}
     message = requests.Message
-    monkeypatch.setattr(requests, "Message", lambda desk: message(desk, purse=cost.CostBudget(2500)))
+    monkeypatch.setattr(requests, "Message", lambda context: message(context, budget=cost.CostBudget(2500)))
     replies = ask(*({**row, "id": str(n)} for n in range(3)), stack=long(5, 1000))
     assert [reply["ok"] for reply in replies] == [True, True, False]
     assert "ask for fewer at once" in replies[2]["error"]
@@ -425,7 +428,8 @@ questions = json_values | st.fixed_dictionaries(
 @settings(max_examples=300)
 @given(st.lists(questions, max_size=5))
 def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
-    answered = requests.answer(Desk(STACK, TOKENS), {"requests": asked})
+    with nothing_logged():
+        answered = requests.answer(Desk(STACK, TOKENS), {"requests": asked})
     assert answered is not None
     message, buffers = answered
     json.dumps(message, allow_nan=False, ensure_ascii=False).encode()
@@ -450,7 +454,36 @@ def indices(part: Any) -> list[int]:
 
 @given(json_values)
 def test_a_message_of_junk_raises_nothing(content: Any) -> None:
-    requests.answer(Desk(STACK), content)
+    with nothing_logged():
+        answered = requests.answer(Desk(STACK), content)
+    assert answered is None or len(answered[0]["replies"]) == len(content["requests"])
+
+
+@contextmanager
+def nothing_logged() -> Iterator[None]:
+    """Fail if anything is logged that a person would see: a message from outside is no mistake of ours."""
+    seen = logging.Handler(logging.INFO)
+    seen.emit = lambda record: pytest.fail(record.getMessage())  # type: ignore[method-assign]
+    requests.log.addHandler(seen)
+    try:
+        yield
+    finally:
+        requests.log.removeHandler(seen)
+
+
+@pytest.mark.parametrize(("error", "logged"), [(RuntimeError("CUDA out of memory"), 0), (KeyError("head"), 1)])
+def test_a_mistake_of_ours_is_answered_and_logged(
+    error: Exception, logged: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(self: Attention, *stage: Any, **where: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(Attention, "block", failing)
+    with caplog.at_level("INFO"):
+        reply = ask_one(**HERE, kind="row", query=0)
+    assert reply["ok"] is False
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * logged
+    assert reply["error"] == ("KeyError: 'head'" if logged else "CUDA out of memory")
 
 
 def test_junk_without_end_is_answered_shortly() -> None:

@@ -24,6 +24,7 @@ def test_the_readme_names_every_notebook() -> None:
     assert [path.name for path in NOTEBOOKS if f"(examples/{path.name})" not in readme] == []
 
 
+@pytest.mark.notebook
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -18,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import attnwidget
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "attnwidget" / "static"
@@ -74,6 +77,16 @@ def test_lock_file_pins_contents_and_names_no_server() -> None:
         assert package["integrity"].startswith("sha512-"), name
         assert "resolved" not in package, name
         assert "hasInstallScript" not in package or name.endswith(("/esbuild", "/fsevents")), name
+
+
+def test_the_version_is_written_in_one_place(wheel: Path) -> None:
+    written = [
+        name for name, text in committed() if re.search(r"^\s*(__version__|version) *[=:] *\W?\d+\.\d", text, re.M)
+    ]
+    assert written == ["attnwidget/__init__.py"]
+    version = attnwidget.__version__
+    assert importlib.metadata.version("attnwidget") == version, "make installs again: make .venv/.dev"
+    assert wheel.name.split("-")[1] == version
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
@@ -223,7 +236,9 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
     program = tmp_path / "program.py"
     program.write_text(
         "from pathlib import Path\n"
+        "import sys\n"
         "import attnwidget, numpy\n"
+        "assert 'torch._dynamo' not in sys.modules, 'it takes longer to import than all the rest'\n"
         "q = numpy.random.default_rng(0).normal(size=(5, 4))\n"
         "widget = attnwidget.AttentionWidget(q, q)\n"
         "print(Path(attnwidget.__file__).parent)\n"

@@ -1,4 +1,4 @@
-"""Masks as runs of keys: the same cells, the same bounds, and the simplest mask that says so."""
+"""Masks as runs of keys: the same cells, the same bounds, and the simplify mask that says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attnwidget import Attention, masks
 from attnwidget._rules import rules
-from attnwidget._rules.row_spans import Spans, as_spans, simplest, together
+from attnwidget._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
 from attnwidget._utils.indexing import Block
 from attnwidget.masks import Band, Padding
 
@@ -47,7 +47,7 @@ def test_the_simplest_mask_says_the_same(mask: torch.Tensor) -> None:
     B, H, Q, K = mask.shape
     spans = as_spans(mask)
     assert spans is not None
-    simple = simplest(spans, B, Q, K)
+    simple = simplify(spans, B, Q, K)
     q, k = torch.zeros(B, H, Q, 2), torch.zeros(B, H, K, 2)
     att = Attention(q, k, mask=simple)
     for b in range(B):
@@ -60,13 +60,13 @@ def test_known_masks_are_known_again() -> None:
     window = causal & ~causal.tril(-3)
     lower_right = torch.ones(3, 6).tril(3).bool()[None, None]
     padded = (torch.arange(6) < torch.tensor([6, 4])[:, None])[:, None, None].expand(2, 1, 6, 6)
-    found = [simplest(as_spans(mask) or Spans(*[torch.zeros(0)] * 2), 1, *mask.shape[2:]) for mask in (causal, window)]
+    found = [simplify(as_spans(mask) or Spans(*[torch.zeros(0)] * 2), 1, *mask.shape[2:]) for mask in (causal, window)]
     assert found == [Band(None, 0), Band(-2, 0)]
-    assert simplest(as_spans(lower_right), 1, 3, 6) == masks.causal_lower_right(3, 6)  # type: ignore[arg-type]
-    assert simplest(as_spans(padded), 2, 6, 6) == Padding((6, 4))  # type: ignore[arg-type]
-    assert simplest(as_spans(torch.ones_like(causal)), 1, 6, 6) is None  # type: ignore[arg-type]
+    assert simplify(as_spans(lower_right), 1, 3, 6) == masks.causal_lower_right(3, 6)  # type: ignore[arg-type]
+    assert simplify(as_spans(padded), 2, 6, 6) == Padding((6, 4))  # type: ignore[arg-type]
+    assert simplify(as_spans(torch.ones_like(causal)), 1, 6, 6) is None  # type: ignore[arg-type]
     left = as_spans(padded.flip(3) & causal)
-    assert isinstance(simplest(left, 2, 6, 6), Spans)  # type: ignore[arg-type]
+    assert isinstance(simplify(left, 2, 6, 6), Spans)  # type: ignore[arg-type]
 
 
 def test_rows_with_holes_are_no_spans() -> None:
@@ -77,4 +77,4 @@ def test_rows_with_holes_are_no_spans() -> None:
 
 def test_what_is_the_same_along_an_axis_is_kept_once() -> None:
     ends = torch.tensor([[[0, 1]], [[0, 1]]], dtype=torch.int32)
-    assert together(ends, ends + 2).starts.shape == (1, 1, 2)
+    assert merge_equal_ends(ends, ends + 2).starts.shape == (1, 1, 2)

@@ -1,7 +1,6 @@
-"""What may be given as q, k, v and tokens, and what is said where it may not."""
+"""What may be given as q, k and v, and what is said where it may not."""
 
 import warnings
-from collections import UserDict
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from torch.testing import assert_close
 
 from attnwidget import scaled_dot_product_attention
 from attnwidget._engine.axes import as_heads
-from attnwidget._utils.validation import as_tensor, check_tokens, refuse_unknown
+from attnwidget._utils.validation import as_tensor, refuse_unknown
 from attnwidget.attention import Attention
 
 # What is taken, and that nothing of it is copied.
@@ -247,51 +246,3 @@ def test_an_unknown_keyword_is_refused() -> None:
         refuse_unknown(["batch", "heads"], ["head", "batch"])
     with pytest.raises(TypeError, match="no keyword is called 'colour': give one of head, batch"):
         refuse_unknown({"colour": 1}, ["head", "batch"])
-
-
-# Tokens.
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        ["a", "cat"],
-        ("a", "cat"),
-        np.array(["a", "cat"]),
-        [["a", "cat"], ["a", "cat"]],
-        np.array([["a", "cat"]] * 2),
-        (t for t in ("a", "cat")),
-    ],
-)
-def test_tokens_are_one_list_for_all_samples_or_one_for_each(tokens: object) -> None:
-    checked = check_tokens(tokens, 2, 2, "tokens")
-    assert checked == [["a", "cat"], ["a", "cat"]]
-    assert {type(token) for sample in checked for token in sample} == {str}
-
-
-def test_no_tokens_are_no_tokens() -> None:
-    assert check_tokens(None, 2, 2, "tokens") is None
-
-
-@pytest.mark.parametrize(
-    ("tokens", "error", "match"),
-    [
-        ("a cat", TypeError, "tokens is one string 'a cat': give a list with one string per token"),
-        (UserDict(input_ids=[[1, 2]]), TypeError, r'tokens is what a tokenizer returns: give its \["input_ids"\]'),
-        (UserDict(a=1), TypeError, "tokens is or holds {'a': 1}: give a list of strings"),
-        (["a"], ValueError, "tokens has 1 strings but there are 2 positions: give one for each"),
-        ([], ValueError, "tokens has 0 strings but there are 2 positions"),
-        ([["a", "b"]], ValueError, "tokens has 1 lists but there are 2 samples: give one list, or one for each"),
-        ([["a", "b"], ["a"]], ValueError, r"tokens\[1\] has 1 strings but there are 2 positions"),
-        ([7, 8], TypeError, r"tokens\[0\] is 7, of type int: give strings"),
-        (torch.tensor([7, 8]), TypeError, r"tokens\[0\] is 7, of type int"),
-        ([b"a", b"b"], TypeError, r"tokens\[0\] is b'a', of type bytes"),
-        ([["a", "b"], ["a", None]], TypeError, r"tokens\[1\]\[1\] is None, of type NoneType"),
-        ([["a", "b"], "ab"], TypeError, "tokens is or holds 'ab': give a list of strings"),
-        ({"a": 1}, TypeError, "tokens is or holds {'a': 1}: give a list of strings"),
-        (5, TypeError, "tokens is or holds 5: give a list of strings"),
-    ],
-)
-def test_tokens_that_do_not_fit_are_refused(tokens: object, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        check_tokens(tokens, 2, 2, "tokens")

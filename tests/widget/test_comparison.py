@@ -18,8 +18,8 @@ from torch.testing import assert_close
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
+from attnwidget._engine.stages import MASKED
 from attnwidget._messages import comparison, picture
-from attnwidget._messages.picture import MASKED
 from attnwidget.attention import STAGES
 
 HIDES = {"masked": torch.logical_and}  # elsewhere a blocked number is 0, or there is nothing blocked
@@ -105,7 +105,7 @@ def test_a_bin_has_the_change_of_largest_size(
     )
     both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "SIZE", size)
+        patch.setattr(comparison, "PICTURE_SIZE", size)
         patch.setattr(comparison, "QUERIES", 7)
         patch.setattr(comparison, "KEYS", 5)
         made = comparison.pictures(both, LevelKey(0, 0, stage, pool))
@@ -169,7 +169,7 @@ def test_a_long_head_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_of_a_very_long_head_fewer_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "AT_ONCE", 1000)
-    monkeypatch.setattr(comparison, "SAMPLED_CELLS", 1100 * 100)
+    monkeypatch.setattr(comparison, "MAX_SAMPLED_CELLS", 1100 * 100)
     made = compare(*attentions(1100, heads=1)).comparison
     assert (made["query_bin"], made["key_bin"], made["sampled"]["every"]) == (11, 11, 11)
     assert made["change"]["values"]["shape"] == [100, 100]
@@ -484,3 +484,11 @@ def test_is_long_of_either(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = attentions(600, heads=1)
     assert picture.is_long(a, LevelKey(0, 0, "weights", "max"))
     assert compare(b, a).comparison["sampled"] is not None
+
+
+def test_a_widget_that_shows_words_under_other_rules_is_compared_piece_by_piece() -> None:
+    q, k, v = torch.randn(3, 4, 8)
+    w = AttentionWidget(q, k, v, tokens=["he", "##llo", "you", "."], pieces="words", what_if={"scale": 1.0})
+    both = compare({"rules": w, "none": Attention(q, k, v)}, query=1)
+    assert both.tokens == ["he", "##llo", "you", "."]
+    torch.testing.assert_close(both.weights(1), Attention(q, k, v, scale=1.0).block(queries=1)[0])

@@ -18,14 +18,16 @@ class Box:
         self.left = 0
         self.strict = False
         self.put: dict[str, Any] = {}
-        self.derived = Derived(self.rules, self.put.__setitem__, lambda: self.strict)
+        self.errors: dict[str, str | None] = {}
+        self.derived = Derived(self.rules, self.put.__setitem__, self.errors.__setitem__, lambda: self.strict)
 
     def rules(self) -> dict[str, DerivedTrait]:
         of = () if self.number is None else (self.number,)
         return {
             "square": DerivedTrait(of, self.square, leave=self.leave),
             "inverse": DerivedTrait(of, lambda number: 1 / number, lambda error, number: f"{number}: {error}"),
-            "strictly": DerivedTrait(of, lambda number: 1 / number, instead=None),
+            "untold": DerivedTrait(of, lambda number: 1 / number),
+            "strictly": DerivedTrait(of, lambda number: 1 / number, required=True),
         }
 
     def square(self, number: int) -> int:
@@ -75,9 +77,44 @@ def test_what_cannot_be_computed_raises_at_first_and_is_replaced_later() -> None
     assert not box.derived.is_of("inverse", (0,))
     box.strict = False
     assert box.derived.bring("inverse")
-    assert box.put["inverse"] == "0: division by zero"
+    assert (box.put["inverse"], box.errors["inverse"]) == ("0: division by zero", None), "it says so itself"
     with pytest.raises(ZeroDivisionError):
         box.derived.bring("strictly")
+
+
+def test_what_cannot_be_computed_and_does_not_say_so_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    box = Box()
+    box.number = 0
+    with caplog.at_level("INFO"):
+        assert box.derived.bring("untold")
+    assert (box.put["untold"], box.errors["untold"]) == (None, "ZeroDivisionError: division by zero")
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "untold could not be computed")
+    assert record.exc_info is not None
+    box.number = 2
+    box.derived.bring("untold")
+    assert (box.put["untold"], box.errors["untold"]) == (0.5, None)
+    box.number = 0
+    box.derived.bring("untold")
+    box.number = None
+    box.derived.bring("untold")
+    assert box.errors["untold"] is None, "nobody wants it"
+
+
+@pytest.mark.parametrize(("error", "logged"), [(RuntimeError("out of memory"), 0), (AttributeError("none"), 1)])
+def test_what_says_so_itself_is_logged_where_it_is_a_mistake(
+    error: Exception, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(number: int) -> None:
+        raise error
+
+    box = Box()
+    rules = {"fails": DerivedTrait((1,), fail, lambda error, number: str(error))}
+    derived = Derived(lambda: rules, box.put.__setitem__, box.errors.__setitem__, lambda: False)
+    with caplog.at_level("INFO"):
+        derived.bring("fails")
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * logged
+    assert box.put["fails"] == str(error)
 
 
 def test_the_value_of_something_else_is_not_put() -> None:

@@ -23,6 +23,7 @@ from attnwidget import Attention, AttentionStack, AttentionWidget, masks
 from attnwidget._engine import cost, overview
 from attnwidget._engine import level_cache as levels
 from attnwidget._engine.level_cache import LevelBuild
+from attnwidget._engine.regions import Region
 from attnwidget._messages import encoding, picture, tiles
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
@@ -37,10 +38,7 @@ def long_from_few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step for each block, and word after each, so that something can happen at any point."""
-    monkeypatch.setattr(picture, "OFTEN", 0.0)
-    monkeypatch.setattr(picture, "TELLING", 0.0)
-    init = LevelBuild.__init__
-    monkeypatch.setattr(LevelBuild, "__init__", lambda self, levels, key, seconds: init(self, levels, key, 0))
+    monkeypatch.setattr(picture, "LIMITS", picture.Limits(report=0, estimate=0, slice=0))
 
 
 def tensors(queries: int = Q, keys: int = K, heads: int = 1, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,11 +127,11 @@ def test_the_picture_becomes_exact_on_the_loop(stage: str, signed: bool, pool: s
     values, kinds = drawn(made)
     seen = overview.OverviewPass(
         w.attention,
-        overview.Region(0, 0, range(3000), range(2500), made["query_bin"], made["key_bin"]),
+        Region(0, 0, range(3000), range(2500), made["query_bin"], made["key_bin"]),
         stage,
         pool,
         1e9,
-    ).whole()
+    ).finish()
     assert np.array_equal(kinds == BLOCKED, ~seen.allowed.numpy())
     wanted = seen.values.double().numpy()
     high = np.abs(wanted[seen.allowed.numpy()]).max()
@@ -256,18 +254,14 @@ def test_a_head_that_was_visited_is_exact_at_once(front_end: FrontEnd, monkeypat
 
 @pytest.mark.usefixtures("short_slices")
 @pytest.mark.parametrize("act", ["head", "stage", "pool", "update", "attention", "close", "front-end"])
-def test_what_is_no_longer_wanted_is_not_computed(
-    act: str, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_longer_wanted_is_not_computed(act: str, front_end: FrontEnd) -> None:
     q, k = tensors(2100, 2100, heads=2)
-    visits: list[LevelBuild] = []
-    init = LevelBuild.__init__
-    monkeypatch.setattr(LevelBuild, "__init__", lambda self, *a: (visits.append(self), init(self, *a))[1])  # type: ignore[func-returns-value]
 
     async def main() -> None:
         w = AttentionWidget(q, k)
         await until(lambda: w.progress["share"] > 0.1)
-        old = visits[0]
+        old = w._exact_pass.build
+        assert old is not None
         {
             "head": lambda: setattr(w, "head", 1),
             "stage": lambda: setattr(w, "stage", "scores"),
@@ -289,7 +283,7 @@ def test_what_is_no_longer_wanted_is_not_computed(
                 "nothing of the old one later"
             )
         assert old.share == share
-        assert not w._slices.names
+        assert not w._scheduler.names
 
     run(main)
 
@@ -303,7 +297,7 @@ def test_log_normalizers_of_a_pass_that_was_given_up_stay_known() -> None:
         await until(lambda: w.progress["share"] > 0.1)
         w.stage = "scores"
         assert w.attention.known_rows(0, 0, range(512)) is not None
-        assert w.attention.known_pair(0, 0) is None
+        assert w.attention.known_rows(0, 0, range(w.attention.shape.Q)) is None
 
     run(main)
 
@@ -454,8 +448,8 @@ def test_an_interrupt_of_finish_loses_nothing(front_end: FrontEnd, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             w.finish()
     assert w.picture["sampled"] is not None
-    assert w._exact.visit is not None
-    assert w._exact.visit.rows > 0
+    assert w._exact_pass.build is not None
+    assert w._exact_pass.build.rows > 0
     w.finish()
     assert_close(drawn(w.picture)[0], pooled(w.attention, "weights", "max", *bins(w)), drawn(w.picture)[1])
 
@@ -509,11 +503,11 @@ def test_levels_of_all_layers_share_one_budget(front_end: FrontEnd) -> None:
     for layer in range(3):
         w.layer = layer
         w.finish()
-    kept = [w._held.levels(layer) for layer in range(3)]
-    assert len({id(levels._shelf) for levels in kept}) == 1
+    kept = [w._shown.levels(layer) for layer in range(3)]
+    assert len({id(levels._store) for levels in kept}) == 1
     assert kept[0].nbytes == kept[2].nbytes > 0
     w.update(q, k)
-    assert w._held.levels(0).nbytes == 0
+    assert w._shown.levels(0).nbytes == 0
 
 
 # Bytes, and tokens.
@@ -653,9 +647,9 @@ def test_tiles_of_one_row_compute_their_log_normalizers_once(
     rows: list[int] = []
     normalizing = overview.normalizing
 
-    def counted(att: Any, batch: int, head: int, queries: Any) -> Any:
+    def counted(head: Any, queries: Any) -> Any:
         rows.append(len(queries))
-        return normalizing(att, batch, head, queries)
+        return normalizing(head, queries)
 
     monkeypatch.setattr(overview, "normalizing", counted)
     ask_tiles(front_end, w, *([0, 0, 2, column] for column in range(30)))
@@ -664,18 +658,18 @@ def test_tiles_of_one_row_compute_their_log_normalizers_once(
 
 def test_slow_tiles_come_sampled_first_then_exact(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = tensors(5000, 700)
-    monkeypatch.setattr(tiles, "SAMPLED_CELLS", 60 * 700)
+    monkeypatch.setattr(tiles, "MAX_SAMPLED_CELLS", 60 * 700)
     asked = [[3, 1, row, column] for row in (1, 2) for column in (0, 1)]
 
     async def main() -> None:
         w = AttentionWidget(q, k)
-        w._slices.drop("pass")  # so that it does not get there first
+        w._scheduler.drop("pass")  # so that it does not get there first
         reply = ask_tiles(front_end, w, *asked)
         assert sorted(tile["tile"] for tile in reply["tiles"]) == asked
         assert {tile["every"] for tile in reply["tiles"]} == {64}
         for tile in reply["tiles"]:
             check_tile(w, tile)
-        await until(lambda: not w._slices.names)
+        await until(lambda: not w._scheduler.names)
         messages = front_end.tiles(w)
         assert [message["of"] for message in messages] == [{**AT, "pool": "max", "version": 0, "view": "a"}] * 4
         assert [{tile["every"] for tile in message["tiles"]} for message in messages] == [{8}, {8}, {1}, {1}]
@@ -684,7 +678,7 @@ def test_slow_tiles_come_sampled_first_then_exact(front_end: FrontEnd, monkeypat
                 check_tile(w, tile)
         for part in (messages[:2], messages[2:]):
             assert sorted(tile["tile"] for message in part for tile in message["tiles"]) == asked
-        assert len(w._views._wanted) == 0
+        assert len(w._tile_queue._pending) == 0
         w.close()
 
     run(main)
@@ -703,19 +697,19 @@ def test_a_view_that_has_moved_on_gets_its_new_tiles_only(front_end: FrontEnd, m
     computed: list[tuple[str, int]] = []
     through = tiles.TileQueue._through
 
-    def watched(self: Any, wanted: Any, steps: Any) -> Any:
-        computed.append((wanted.of["view"], wanted.slow[0].addresses[0].row))
-        return through(self, wanted, steps)
+    def watched(self: Any, pending: Any, steps: Any) -> Any:
+        computed.append((pending.of["view"], pending.slow[0].addresses[0].row))
+        return through(self, pending, steps)
 
     monkeypatch.setattr(tiles.TileQueue, "_through", watched)
 
     async def main() -> None:
         w = AttentionWidget(q, k)
-        w._slices.drop("pass")
+        w._scheduler.drop("pass")
         ask_tiles(front_end, w, [3, 0, 0, 0], view="a")
         ask_tiles(front_end, w, [3, 0, 1, 0], view="b")
         ask_tiles(front_end, w, [3, 0, 2, 0], view="a")
-        await until(lambda: not w._slices.names)
+        await until(lambda: not w._scheduler.names)
         sent = [(message["of"]["view"], message["tiles"][0]["tile"][2]) for message in front_end.tiles(w)]
         assert set(sent) == {("a", 2), ("b", 1)}
         assert sent.index(("a", 2)) < sent.index(("b", 1)), "the newest question first"
@@ -730,11 +724,11 @@ def test_only_so_many_views_are_due(front_end: FrontEnd) -> None:
 
     async def main() -> None:
         w = AttentionWidget(q, k)
-        w._slices.drop("pass")
+        w._scheduler.drop("pass")
         for view in range(20):
             ask_tiles(front_end, w, [3, 0, 1, 0], view=f"view {view}")
-        assert len(w._slices.names) == tiles.VIEWS
-        await until(lambda: not w._slices.names)
+        assert len(w._scheduler.names) == tiles.MAX_VIEWS
+        await until(lambda: not w._scheduler.names)
         assert {message["of"]["view"] for message in front_end.tiles(w)} == {f"view {n}" for n in range(12, 20)}
         w.close()
 
@@ -758,13 +752,13 @@ def test_tiles_of_what_is_no_longer_shown_are_not_sent(act: str, front_end: Fron
 
 
 @pytest.mark.usefixtures("short_slices")
-@pytest.mark.parametrize("worth", [1000, 1 << 60])
+@pytest.mark.parametrize("most", [1000, 1 << 60])
 def test_tiles_that_the_pass_brings_wait_for_it(
-    worth: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+    most: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each because it is dear, or all because together they are as dear as the pass."""
     q, k = tensors(9000, 700)
-    monkeypatch.setattr(tiles, "WORTH", worth)
+    monkeypatch.setattr(tiles, "MAX_ROW_CELLS", most)
 
     async def main() -> None:
         w = AttentionWidget(q, k)
@@ -774,7 +768,7 @@ def test_tiles_that_the_pass_brings_wait_for_it(
         assert [tile["tile"][2] for tile in exact] == [0, 1, 2, 3], "from the top, as the pass comes to them"
         for tile in exact:
             check_tile(w, tile)
-        assert len(w._views._wanted) == 0
+        assert len(w._tile_queue._pending) == 0
 
     run(main)
 
@@ -788,9 +782,9 @@ def test_tiles_that_waited_for_a_pass_that_is_stopped_are_computed(
     async def main() -> None:
         w = AttentionWidget(q, k)
         ask_tiles(front_end, w, *([4, 1, row, 0] for row in range(5)))
-        await until(lambda: any(wanted.waiting for wanted in w._views._wanted.values()))
+        await until(lambda: any(wanted.waiting for wanted in w._tile_queue._pending.values()))
         front_end.ask(w, {"id": "1", "kind": "pass", "action": "stop", **AT})
-        await until(lambda: not w._slices.names)
+        await until(lambda: not w._scheduler.names)
         exact = [tile for message in front_end.tiles(w) for tile in message["tiles"] if tile["every"] == 1]
         assert sorted(tile["tile"][2] for tile in exact) == [0, 1, 2, 3, 4]
         assert w.progress["state"] == "stopped"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from front_end import BLOCKED, FrontEnd, decode, decode_cells
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionWidget
-from attnwidget._messages import stage_pictures
+from attnwidget._messages import pair_steps, stage_pictures
 
 
 def make(**show: Any) -> AttentionWidget:
@@ -177,7 +177,7 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: Front
         assert now["stages"] != before["stages"]
         for name in ("picture", "thumbnails", "deviation"):
             assert now[name] == before[name], name
-        while w._slices.names:
+        while w._scheduler.names:
             await asyncio.sleep(0.01)
         now = front_end.state(w)
         changed = w.attention.what_if({"scale": 0.7})
@@ -211,3 +211,24 @@ def test_rules_that_change_many_times_a_second_come_as_messages(front_end: Front
         w._handle_custom_msg({"what_if": nonsense}, [])
         assert w.what_if == {"scale": 0.25}
         assert len(front_end.refusals(w)) == refused + 1
+
+
+def test_a_mistake_of_ours_is_said_and_logged_and_the_rest_goes_on(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = AttentionWidget(*torch.randn(3, 6, 8), view="stages", query=2, key=1)
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise KeyError("share")
+
+    assert w.errors == {}
+    with monkeypatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr(pair_steps, "pair", fail)
+        w.set_state({"query": 3})
+    state = front_end.state(w)
+    assert (state["pair"], state["errors"]) == (None, {"pair": "KeyError: 'share'"})
+    assert state["stages"] is not None
+    assert [record.getMessage() for record in caplog.records] == ["pair could not be computed"]
+    w.set_state({"query": 4})
+    state = front_end.state(w)
+    assert (state["pair"]["query"], state["errors"]) == (4, {})

@@ -1,6 +1,6 @@
-"""A page to draw on with matplotlib, measured in CSS pixels from the top left, as the front-end draws.
+"""A figure to draw on with matplotlib, measured in CSS pixels from the top left, as the front-end draws.
 
-matplotlib is imported when the first page is made: who draws none needs none.
+matplotlib is imported when the first figure is made: who draws none needs none.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import bidirectional
 
 import numpy as np
 
+from ..._tokens.characters import clusters
 from ..colors import Look
 
 PIXEL = 1 / 96  # inches
@@ -37,7 +39,7 @@ class Canvas:
         self.axes.set_xlim(0, self.width)
 
     def done(self, height: float) -> Any:
-        """The figure, that many pixels tall."""
+        """Return the figure, that many pixels tall."""
         self.axes.set_ylim(height, 0)
         self.figure.set_size_inches(self.width * PIXEL, height * PIXEL)
         return self.figure
@@ -56,7 +58,7 @@ class Canvas:
         alpha: float = 1,
         baseline: str = "center_baseline",
     ) -> None:
-        """Text as it is, never markup; y is its middle, unless `baseline` says otherwise."""
+        """Draw a text as it is, never as markup; y is its middle, unless `baseline` says otherwise."""
         self.axes.text(
             x,
             y,
@@ -74,23 +76,34 @@ class Canvas:
             clip_on=False,
         )
 
+    def parts(self, x: float, y: float, parts: Sequence[str], *, size: float, color: str) -> None:
+        """Draw parts of a text one after the other, so that none changes the direction in which another is read."""
+        if not any(bidirectional(character) in ("R", "AL") for part in parts for character in part):
+            parts = ["".join(parts)]
+        for part in parts:
+            self.text(x, y, part, size=size, color=color)
+            x += self.measure(part, size)
+
     def measure(self, text: str, size: float = 12, bold: bool = False) -> float:
-        """How wide a text is."""
+        """Return how wide a text is."""
         return _width(text, size, bold, tuple(families(text)))
 
-    def shorten(self, text: str, room: float, size: float = 12, bold: bool = False) -> str:
-        """As much of both ends as has room, around an ellipsis."""
-        if self.measure(text, size, bold) <= room:
+    def shorten(self, text: str, width: float, size: float = 12, bold: bool = False) -> str:
+        """Return as much of both ends as fits, around an ellipsis; characters are never cut."""
+        if self.measure(text, size, bold) <= width:
             return text
-        for kept in range(min(len(text), 200) - 1, 0, -1):
+        # Of a very long text only the ends can ever be seen.
+        ends = [text] if len(text) < 1024 else [text[:512], text[-512:]]
+        pieces = [piece for end in ends for piece in clusters(end)]
+        for kept in range(min(len(pieces), 200) - 1, 0, -1):
             tail = kept // 2
-            shorter = text[: kept - tail] + ELLIPSIS + (text[-tail:] if tail else "")
-            if self.measure(shorter, size, bold) <= room:
+            shorter = "".join([*pieces[: kept - tail], ELLIPSIS, *(pieces[-tail:] if tail else ())])
+            if self.measure(shorter, size, bold) <= width:
                 return shorter
         return ELLIPSIS
 
     def boxes(self, boxes: Sequence[tuple[float, float, float, float]], colors: Any, radius: float = 0) -> None:
-        """Rectangles (x, y, width, height), filled, with round corners."""
+        """Fill rectangles (x, y, width, height) with round corners."""
         from matplotlib.collections import PathCollection
 
         paths = [_rounded(*box, radius) for box in boxes]
@@ -99,14 +112,14 @@ class Canvas:
         )
 
     def frame(self, box: tuple[float, float, float, float], width: float, color: str, radius: float = 0) -> None:
-        """The outline of a rectangle."""
+        """Draw the outline of a rectangle."""
         from matplotlib.patches import PathPatch
 
         edge = PathPatch(_rounded(*box, radius), fill=False, edgecolor=color, linewidth=width * POINT)
         self.axes.add_patch(edge)
 
     def lines(self, lines: Any, width: float, color: str, alpha: float = 1) -> None:
-        """Straight lines, (n, 2, 2) of x and y."""
+        """Draw straight lines, (n, 2, 2) of x and y."""
         from matplotlib.collections import LineCollection
 
         self.axes.add_collection(
@@ -114,7 +127,7 @@ class Canvas:
         )
 
     def band(self, x: tuple[float, float], y: tuple[float, float], widths: tuple[float, float], **look: Any) -> None:
-        """From one side to the other, as wide as a weight at both: cubic, both handles half way."""
+        """Fill a band from one side to the other, as wide as a weight at both: cubic, both handles half way."""
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path
 
@@ -126,7 +139,7 @@ class Canvas:
         self.axes.add_patch(PathPatch(Path(points, codes), linewidth=0, **look))
 
     def image(self, pixels: Array, box: tuple[float, float, float, float]) -> None:
-        """Pixels (rows, columns, 3 or 4) uint8 in a rectangle, each with sharp edges."""
+        """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, each with sharp edges."""
         x, y, width, height = box
         self.axes.imshow(
             pixels,
@@ -146,7 +159,7 @@ def _figure_class() -> Any:
     except ImportError as error:
         raise ImportError('figure() draws with matplotlib: pip install "attnwidget[figure]"') from error
 
-    class PaperFigure(Figure):
+    class TextFigure(Figure):
         """A figure whose files keep their text."""
 
         def savefig(self, *args: Any, **kwargs: Any) -> None:
@@ -154,7 +167,7 @@ def _figure_class() -> Any:
                 warnings.filterwarnings("ignore", message="Glyph")
                 super().savefig(*args, **kwargs)
 
-    return PaperFigure
+    return TextFigure
 
 
 @functools.cache
@@ -176,7 +189,7 @@ def _width(text: str, size: float, bold: bool, family: tuple[str, ...]) -> float
 
 
 def families(text: str) -> list[str]:
-    """The reader's own font, and after it such as have what it lacks."""
+    """Return the reader's own font, and after it such as have what it lacks."""
     own = _own()
     missing = {ord(character) for character in text} - _characters(own)
     return [own, *(found for found in dict.fromkeys(map(_family_with, sorted(missing))) if found)]

@@ -1,374 +1,310 @@
-"""The graph on paper: queries on the left, keys on the right, bands as wide as their weights.
+"""The graph, drawn: queries on the left, keys on the right, bands as wide as their weights.
 
-Geometry as js/src/views/graph/geometry.ts has it: of what is pinned whole rows of weights, of all other tokens their
-strongest links.
+Of the token that is pinned whole rows of weights are drawn, of all other tokens their strongest links. Where rows,
+bands and curves lie is told by `graph_geometry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..._analysis.top_links import strongest
-from ..._tokens.display import Label, list_number
+from ..._analysis.top_links import LINK_CELLS, LINKS, strongest
+from ..._tokens.display import Label
 from .. import colors
+from ..numbers import list_number
+from . import graph_geometry as geometry
+from .graph_geometry import APART_LABELS, Lane, Link, Side
+from .sheet import FigureContext
 
-if TYPE_CHECKING:
-    from .figure import FigureContext
-
-PITCHES = (22, 16, 12)  # pixels of a row, the largest that fit
-TALL = 640
-APART = 14  # pixels between two labels, at least
-MOST_LABEL = 160
+LARGEST_LABEL = 160  # pixels
 BESIDE = 10  # pixels between a label and the curves
 STEM = 3  # pixels of the bar where bands begin
-FULL, FULL_FAR, FAR_ROOM, THINNEST = (
-    14.0,
-    12.0,
-    19.0,
-    0.8,
-)  # pixels of weight 1, as in views/graph/geometry.ts
-OVERVIEW = 3  # links of each token where nothing is pinned
 MOST_CURVES = 1500
-LINK_CELLS = 4096 * 4096  # of a head, beyond which its links are not looked for
-NEIGHBOURS = 2  # tokens around those that are kept, where a column is folded
+WHOLE = 4096  # weights of a token: all of them up to here, else the strongest
+STRONGEST = 64
 LEAST_BAR = 0.01  # weights that have a bar
+BARS_FROM = 460  # pixels of a figure that has bars beside the keys
+PALE = {False: 0.045, True: 0.05}  # of curves behind the bands, on a light page and on a dark one
 
 
-class Link(NamedTuple):
-    """One weight: `head` is its place among the heads that are shown."""
+@dataclass(frozen=True)
+class Scene:
+    """What is drawn, and where.
 
-    query: int
-    key: int
-    head: int
-    weight: float
+    side, pinned: the token whose links stand out; None: none does.
+    row: all its weights, of every head that is shown; focus: those of them that are drawn as bands.
+    queries, keys: the columns; left, right, top: the corner of the space between them, and its right side.
+    fills: the colour of each head.
+    """
+
+    side: Side
+    pinned: int | None
+    row: list[Link]
+    focus: list[Link]
+    queries: Lane
+    keys: Lane
+    left: float
+    right: float
+    top: float
+    fills: list[str]
+
+    @property
+    def strong(self) -> set[int]:
+        """The partners of the pinned token whose labels stand out."""
+        return {link.partner(self.side) for link in self.focus if link.weight >= 0.05}
 
 
-class Lane(NamedTuple):
-    """One column: where each token stands, which of them are labelled, and gaps with how many are left out."""
+def draw(context: FigureContext, top: float) -> float:
+    """Draw the graph of the widget's heads; return where it ends."""
+    traits, canvas, look = context.traits, context.canvas, context.look
+    scene = _scene(context, top + 26)
+    ends = ((scene.left - BESIDE, "Query", "right"), (scene.right + BESIDE, "Key", "left"))
+    for x, text, align in ends:
+        canvas.text(x, top + 8, text, size=12, color=look.ink2, align=align)
+    _draw_curves(context, scene)
+    _draw_bands(context, scene)
+    _draw_labels(context, scene, "query", ends[0][0], "right")
+    _draw_labels(context, scene, "key", ends[1][0], "left")
+    if _has_bars(context):
+        _draw_bars(context, scene, top)
+    bottom = scene.top + max(scene.queries.height, scene.keys.height)
+    return _draw_legend(context, bottom + 14, scene.fills, len(traits.heads) > 1, scene.pinned is not None)
 
-    y: dict[int, float]
-    labelled: list[int]
-    gaps: list[tuple[float, int]]
-    pitch: float
-    height: float
 
-
-def draw(sheet: FigureContext, top: float) -> float:
-    """The graph of the widget's heads; returns where it ends."""
-    widget, paper, look = sheet.widget, sheet.paper, sheet.look
-    side = "query" if widget.query is not None else "key"
-    place = widget.query if widget.query is not None else widget.key
-    row = [] if place is None else _row(sheet, side, place)
-    focus = _kept(sheet, row)
-    lanes = _lanes(sheet, side, place, focus)
-    queries, keys = lanes
-    left_room = _room(sheet, sheet.queries, queries)
-    right_room = _room(sheet, sheet.keys, keys)
-    with_bars = place is not None and sheet.right - sheet.left > 460
-    bar_room = 0.28 * (sheet.right - sheet.left) if with_bars else 0.0
-    x0 = sheet.left + left_room + BESIDE
-    x1 = sheet.right - right_room - BESIDE - (bar_room + 50 if with_bars else 0)
-    head_colors = colors.head_colors(widget.theme)
-    several = len(widget.heads) > 1
-    fills = [head_colors[at % 12] if several else look.data for at in range(len(widget.heads))]
-    for x, text, align in ((x0 - BESIDE, "Query", "right"), (x1 + BESIDE, "Key", "left")):
-        paper.text(x, top + 8, text, size=12, color=look.ink2, align=align)
-    y = top + 26
-    _curves(sheet, lanes, (x0, x1), y, side, place, fills)
-    _bands(sheet, lanes, (x0, x1), y, side, place, focus, fills)
-    strong = {link.key if side == "query" else link.query for link in focus if link.weight >= 0.05}
-    _labels(
-        sheet,
-        sheet.queries,
+def _scene(context: FigureContext, top: float) -> Scene:
+    traits = context.traits
+    side: Side = "key" if traits.query is None and traits.key is not None else "query"
+    pinned = traits.query if side == "query" else traits.key
+    row = [] if pinned is None else _row(context, side, pinned)
+    focus = geometry.keep_links(row, traits.top_k, traits.threshold)
+    shape = context.selected.shape
+    queries, keys = (
+        geometry.lane(total, None if pinned is None else _kept(context, scene_side, side, pinned, focus))
+        for scene_side, total in (("query", shape.Q), ("key", shape.K))
+    )
+    beside_keys = _bars_width(context) + 50 if _has_bars(context) else 0
+    several = len(traits.heads) > 1
+    head_colors = colors.head_colors(traits.theme)
+    return Scene(
+        side,
+        pinned,
+        row,
+        focus,
         queries,
-        x0 - BESIDE,
-        y,
-        "right",
-        place if side == "query" else None,
-        strong if side == "key" else set(),
-    )
-    _labels(
-        sheet,
-        sheet.keys,
         keys,
-        x1 + BESIDE,
-        y,
-        "left",
-        place if side == "key" else None,
-        strong if side == "query" else set(),
+        left=context.left + _labels_width(context, context.queries, queries) + BESIDE,
+        right=context.right - _labels_width(context, context.keys, keys) - BESIDE - beside_keys,
+        top=top,
+        fills=[head_colors[at % 12] if several else context.look.data for at in range(len(traits.heads))],
     )
-    if with_bars and side == "query":
-        _bars(sheet, keys, sheet.right - bar_room - 40, bar_room, top, y, row, fills)
-    bottom = y + max(queries.height, keys.height)
-    return _legend(sheet, bottom + 14, fills, several, place is not None)
 
 
-def _row(sheet: FigureContext, side: str, place: int) -> list[Link]:
-    """All weights of the pinned token, of every head that is shown."""
-    widget, links = sheet.widget, []
-    for at, head in enumerate(widget.heads):
-        where: dict[str, Any] = {"batch": widget.batch, "head": head}
-        if side == "query":
-            values = widget._selected.block("weights", **where, queries=place)[0]
-        else:
-            values = widget._selected.block("weights", **where, keys=[place])[:, 0]
-        values = values.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
-        top = values.topk(min(len(values), 64))
+def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
+    """All weights of the pinned token that are above 0, of every head that is shown; of long ones the strongest."""
+    links = []
+    for at, head in enumerate(context.traits.heads):
+        values = _weights(context, side, pinned, head)
+        count = len(values) if len(values) <= WHOLE else STRONGEST
+        top = values.topk(count)
         for weight, other in zip(top.values.tolist(), top.indices.tolist(), strict=True):
             if weight > 0:
-                links.append(Link(place, other, at, weight) if side == "query" else Link(other, place, at, weight))
+                query, key = (pinned, other) if side == "query" else (other, pinned)
+                links.append(Link(query, key, at, weight))
     return links
 
 
-def _kept(sheet: FigureContext, links: list[Link]) -> list[Link]:
-    """As `top_k` and `threshold` say."""
-    widget = sheet.widget
-    kept = [link for link in links if link.weight >= widget.threshold]
-    if widget.top_k is None:
-        return kept
-    ranks: dict[int, int] = {}
-    found = []
-    for link in kept:  # of each head strongest first
-        ranks[link.head] = ranks.get(link.head, 0) + 1
-        if ranks[link.head] <= widget.top_k:
-            found.append(link)
-    return found
+def _weights(context: FigureContext, side: Side, index: int, head: int) -> Tensor:
+    """The weights of one query over all keys, or of one key over all queries, (n,) float64; 0 for what is no number."""
+    where: dict[str, Any] = {"batch": context.traits.batch, "head": head}
+    if side == "query":
+        values = context.selected.block("weights", **where, queries=index)[0]
+    else:
+        values = context.selected.block("weights", **where, keys=[index])[:, 0]
+    return values.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _lanes(sheet: FigureContext, side: str, place: int | None, focus: list[Link]) -> tuple[Lane, Lane]:
-    shape = sheet.widget._selected.shape
+def _kept(context: FigureContext, column: str, side: Side, pinned: int, focus: Sequence[Link]) -> list[int]:
+    """The tokens of a column that are not folded away, the most important first."""
+    at = 0 if column == "query" else 1
     strong = sorted(focus, key=lambda link: -link.weight)
-    others = list(dict.fromkeys(link.key if side == "query" else link.query for link in strong))[:16]
-    own = [] if place is None else [place]
-    return tuple(  # type: ignore[return-value]
-        _lane(count, None if place is None else (own if side == name else others))
-        for name, count in (("query", shape.Q), ("key", shape.K))
-    )
+    own = [pinned] if column == side else [link.partner(side) for link in strong]
+    pins = [pin[at] for pin in context.traits.pins]
+    return list(dict.fromkeys([*own, *(-1 if pin is None else pin for pin in pins)]))
 
 
-def _lane(count: int, keep: list[int] | None) -> Lane:
-    """All tokens; or, where they have no room, those to keep and what is around them."""
-    pitch = next((float(p) for p in PITCHES if count * p <= TALL), None)
-    if pitch is not None or keep is None:
-        each = pitch or TALL / count
-        step = 1 if each >= PITCHES[-1] else ceil(APART / each)
-        y = {index: (index + 0.5) * each for index in range(count)}
-        return Lane(y, list(range(0, count, step)), [], each, count * each)
-    near = {index + by for index in keep for by in range(-NEIGHBOURS, NEIGHBOURS + 1)}
-    rows: list[tuple[int | None, int]] = []
-    following = 0
-    for index in sorted(near & set(range(count))):
-        if index > following:
-            rows.append((None, index - following))
-        rows.append((index, 1))
-        following = index + 1
-    if following < count:
-        rows.append((None, count - following))
-    each = float(next((p for p in PITCHES if len(rows) * p <= TALL), PITCHES[-1]))
-    middles = [(row, (at + 0.5) * each) for at, row in enumerate(rows)]
-    y = {row[0]: middle for row, middle in middles if row[0] is not None}
-    gaps = [(middle, row[1]) for row, middle in middles if row[0] is None]
-    return Lane(y, list(y), gaps, each, len(rows) * each)
+def _has_bars(context: FigureContext) -> bool:
+    """Whether there are bars beside the keys: weights of the query that is pinned."""
+    return context.traits.query is not None and context.right - context.left > BARS_FROM
 
 
-def _room(sheet: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
-    paper = sheet.paper
-    size = _size(lane.pitch)
-    widths = [paper.measure(labels[i].text, size, True) + _under(sheet, labels[i]) for i in lane.labelled[:512]]
-    gaps = [paper.measure(_gap(count), 10) for _, count in lane.gaps]
-    return min(MOST_LABEL, max([40.0, *widths, *gaps]) + 8)
+def _bars_width(context: FigureContext) -> float:
+    return 0.28 * (context.right - context.left)
 
 
-def _under(sheet: FigureContext, label: Label) -> float:
-    return sheet.paper.measure(label.subscript, 9) + 1 if label.subscript else 0
+# Labels.
 
 
-def _size(pitch: float) -> float:
+def _labels_width(context: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
+    size = _font_size(lane.pitch)
+    widths = [
+        context.canvas.measure(labels[at].text, size, True) + _subscript_width(context, labels[at])
+        for at in lane.labelled[:512]
+    ]
+    gaps = [context.canvas.measure(_gap_text(count), 10) for _, count in lane.gaps]
+    return min(LARGEST_LABEL, max([40.0, *widths, *gaps]) + 8)
+
+
+def _subscript_width(context: FigureContext, label: Label) -> float:
+    return context.canvas.measure(label.subscript, 9) + 1 if label.subscript else 0
+
+
+def _font_size(pitch: float) -> float:
     return 12 if pitch >= 16 else 10
 
 
-def _gap(count: int) -> str:
+def _gap_text(count: int) -> str:
     return f"⋯ {count:,} {'token' if count == 1 else 'tokens'}"
 
 
-def _labels(
-    sheet: FigureContext,
-    labels: Sequence[Label],
-    lane: Lane,
-    x: float,
-    top: float,
-    align: str,
-    pinned: int | None,
-    strong: set[int],
-) -> None:
-    paper, look = sheet.paper, sheet.look
-    size = _size(lane.pitch)
-    there = [*lane.labelled, *([pinned] if pinned is not None and pinned not in lane.labelled else [])]
-    for index in there:
-        label, y, is_pinned = labels[index], top + lane.y[index], index == pinned
-        if pinned is not None and not is_pinned and abs(y - top - lane.y[pinned]) < APART - 2:
-            continue
-        bold = is_pinned or index in strong
-        under = _under(sheet, label)
-        text = paper.shorten(label.text, MOST_LABEL - under - 8, size, bold)
-        width = paper.measure(text, size, bold) + under
-        start = x - width if align == "right" else x
-        color = look.page if is_pinned else look.ink if bold else look.ink3 if label.special else look.ink2
-        if is_pinned:
-            paper.boxes([(start - 5, y - 9, width + 10, 18)], [look.ink], 4)
-        paper.text(start, y, text, size=size, color=color, bold=bold)
-        if label.subscript:
-            paper.text(start + width, y + 3, label.subscript, size=9, color=color if bold else look.ink3, align="right")
+def _draw_labels(context: FigureContext, scene: Scene, column: Side, x: float, align: str) -> None:
+    labels, lane = (context.queries, scene.queries) if column == "query" else (context.keys, scene.keys)
+    pinned = scene.pinned if column == scene.side else None
+    strong = scene.strong if column != scene.side else set()
+    middle = None if pinned is None else lane.y(pinned)
+    for index in lane.labelled if pinned is None or pinned in lane.labelled else [*lane.labelled, pinned]:
+        y = lane.y(index)
+        is_crowded = middle is not None and index != pinned and y is not None and abs(y - middle) < APART_LABELS - 2
+        if y is not None and not is_crowded:
+            is_bold = index == pinned or index in strong
+            _draw_label(context, labels[index], (x, scene.top + y), lane.pitch, align, index == pinned, is_bold)
     for y, count in lane.gaps:
-        paper.text(x, top + y, _gap(count), size=10, color=look.ink3, align=align)
+        context.canvas.text(x, scene.top + y, _gap_text(count), size=10, color=context.look.ink3, align=align)
 
 
-def _curves(
-    sheet: FigureContext,
-    lanes: tuple[Lane, Lane],
-    x: tuple[float, float],
-    top: float,
-    side: str,
-    place: int | None,
-    fills: Sequence[str],
+def _draw_label(
+    context: FigureContext,
+    label: Label,
+    at: tuple[float, float],
+    pitch: float,
+    align: str,
+    is_pinned: bool,
+    is_bold: bool,
 ) -> None:
+    canvas, look, (x, y) = context.canvas, context.look, at
+    size, under = _font_size(pitch), _subscript_width(context, label)
+    text = canvas.shorten(label.text, LARGEST_LABEL - under - 8, size, is_bold)
+    width = canvas.measure(text, size, is_bold) + under
+    start = x - width if align == "right" else x
+    color = look.page if is_pinned else look.ink if is_bold else look.ink3 if label.special else look.ink2
+    if is_pinned:
+        canvas.boxes([(start - 5, y - 9, width + 10, 18)], [look.ink], 4)
+    canvas.text(start, y, text, size=size, color=color, bold=is_bold)
+    if label.subscript:
+        below = color if is_bold else look.ink3
+        canvas.text(start + width, y + 3, label.subscript, size=9, color=below, align="right")
+
+
+# Between the columns.
+
+
+def _draw_curves(context: FigureContext, scene: Scene) -> None:
     """Everybody's strongest links: pale where something is pinned, in the heads' colours where nothing is."""
-    widget = sheet.widget
-    shape = widget._selected.shape
+    links = _strongest_links(context, scene)
+    drawn = geometry.curves(geometry.strongest_last(links, MOST_CURVES), scene.queries, scene.keys)
+    # Where they would cover the whole height more than once, each is paler, so that many tell from few.
+    covered = sum(curve.width0 for curve in drawn) / max(scene.queries.height, scene.keys.height)
+    is_front = scene.pinned is None
+    alpha = 0.35 / max(1.0, sqrt(covered)) if is_front else PALE[context.look.dark]
+    for curve in drawn:
+        color = scene.fills[curve.link.head] if is_front else context.look.ink
+        _draw_band(context, scene, curve, color, alpha)
+
+
+def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
+    """Of every token its strongest links, but of the one whose links stand out."""
+    traits, shape = context.traits, context.selected.shape
     if shape.Q * shape.K > LINK_CELLS:
-        return
-    queries, keys = lanes
-    most = min(widget.top_k or OVERVIEW, OVERVIEW) if place is None else 1
+        return []
+    is_front = scene.pinned is None
+    count = min(traits.top_k or LINKS, LINKS) if is_front else 1
+    threshold = traits.threshold if is_front else 0
     links = []
-    for at, head in enumerate(widget.heads):
-        found = strongest(widget._selected, widget.batch, head, count=most, side=widget.direction)
+    for at, head in enumerate(traits.heads):
+        found = strongest(context.selected.head(traits.batch, head), count=count, side=traits.direction)
         for index, (partners, weights) in enumerate(zip(found.partners.tolist(), found.weights.tolist(), strict=True)):
             for other, weight in zip(partners, weights, strict=True):
-                query, key = (index, other) if widget.direction == "query" else (other, index)
-                own = query if side == "query" else key
-                if weight > 0 and weight >= widget.threshold and (place is None or own != place):
-                    links.append(Link(query, key, at, weight))
-    thin = max(1.0, min(queries.pitch, keys.pitch) / 4)
-    for link in sorted(links, key=lambda link: link.weight)[-MOST_CURVES:]:
-        if link.query not in queries.y or link.key not in keys.y:
-            continue
-        width = max(THINNEST, min(link.weight * 4, thin))
-        color, alpha = (
-            (fills[link.head], 0.35) if place is None else (sheet.look.ink, 0.05 if sheet.look.dark else 0.045)
-        )
-        ends = (top + queries.y[link.query], top + keys.y[link.key])
-        sheet.paper.band(x, ends, (width, width), facecolor=color, alpha=alpha)
+                query, key = (index, other) if traits.direction == "query" else (other, index)
+                link = Link(query, key, at, weight)
+                if weight > 0 and weight >= threshold and (is_front or link.own(scene.side) != scene.pinned):
+                    links.append(link)
+    return links
 
 
-def _bands(
-    sheet: FigureContext,
-    lanes: tuple[Lane, Lane],
-    x: tuple[float, float],
-    top: float,
-    side: str,
-    place: int | None,
-    focus: list[Link],
-    fills: Sequence[str],
-) -> None:
+def _draw_bands(context: FigureContext, scene: Scene) -> None:
     """The links of the pinned token: heads one below the other where they begin, together where they end."""
-    if place is None or not focus:
-        return
-    near, far = lanes if side == "query" else lanes[::-1]
-
-    def partner(link: Link) -> int:
-        return link.key if side == "query" else link.query
-
-    shown = [link for link in focus if partner(link) in far.y]
-    sums: dict[int, float] = {}
-    for link in shown:
-        sums[partner(link)] = sums.get(partner(link), 0.0) + link.weight
-    room = min(FAR_ROOM, max(8.0, far.pitch - (PITCHES[0] - FAR_ROOM)))
-    scale = min(FULL_FAR, room / max([*sums.values(), 1e-9]))
-    heads = sorted({link.head for link in shown})
-    totals = [sum(link.weight for link in shown if link.head == head) for head in heads]
-    apart = 2.0 * (len(heads) - 1)
-    whole = max(near.height, far.height)
-    full = min(FULL / max(1.0, *totals), max(1.0, whole - apart) / sum(totals)) if totals else FULL
-    tall = sum(totals) * full + apart
-    at = max(0.0, min(whole - tall, near.y[place] - tall / 2))
-    arrived: dict[int, float] = {}
-    stems, stem_colors = [], []
-    for head in heads:
-        start = at
-        for link in sorted((one for one in shown if one.head == head), key=partner):
-            to = partner(link)
-            before = arrived.get(to, -sums[to] * scale / 2)
-            here, there = at + link.weight * full / 2, far.y[to] + before + link.weight * scale / 2
-            arrived[to] = before + link.weight * scale
-            at += link.weight * full
-            widths = max(THINNEST, link.weight * full), max(THINNEST, link.weight * scale)
-            ends = (top + here, top + there)
-            if side == "key":
-                ends, widths = ends[::-1], widths[::-1]
-            sheet.paper.band(x, ends, widths, facecolor=fills[head], alpha=min(0.9, 0.35 + 1.1 * link.weight))
-        bar_x = x[0] - STEM if side == "query" else x[1]
-        stems.append((bar_x, top + start, float(STEM), max(at - start, THINNEST)))
-        stem_colors.append(fills[head])
-        at += 2.0
-    sheet.paper.boxes(stems, stem_colors)
+    drawn, stems = geometry.bands(scene.focus, scene.side, scene.queries, scene.keys)
+    for band in sorted(drawn, key=lambda band: band.link.weight):
+        _draw_band(context, scene, band, scene.fills[band.link.head], band.opacity)
+    x = scene.left - STEM if scene.side == "query" else scene.right
+    boxes = [(x, scene.top + stem.start, float(STEM), stem.end - stem.start) for stem in stems]
+    context.canvas.boxes(boxes, [scene.fills[stem.head] for stem in stems])
 
 
-def _bars(
-    sheet: FigureContext,
-    lane: Lane,
-    x: float,
-    room: float,
-    head: float,
-    top: float,
-    row: list[Link],
-    fills: Sequence[str],
-) -> None:
+def _draw_band(context: FigureContext, scene: Scene, band: geometry.LinkBand, color: str, alpha: float) -> None:
+    ends = (scene.top + band.y0, scene.top + band.y1)
+    context.canvas.band((scene.left, scene.right), ends, (band.width0, band.width1), facecolor=color, alpha=alpha)
+
+
+def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
     """Beside each key its weight by head, and the mean over the heads."""
-    paper, look, heads = sheet.paper, sheet.look, len(fills)
-    paper.text(x, head + 8, "Weight by head" if heads > 1 else "Weight", size=12, color=look.ink2)
+    canvas, look, heads, lane = context.canvas, context.look, len(scene.fills), scene.keys
+    width = _bars_width(context)
+    x = context.right - width - 40
+    canvas.text(x, top + 8, "Weight by head" if heads > 1 else "Weight", size=12, color=look.ink2)
     if heads > 1:
-        paper.text(sheet.right, head + 8, "Mean", size=12, color=look.ink2, align="right")
-    most = max((link.weight for link in row), default=1.0) or 1.0
-    of_key: dict[int, list[Link]] = {}
-    for link in row:
-        of_key.setdefault(link.key, []).append(link)
+        canvas.text(context.right, top + 8, "Mean", size=12, color=look.ink2, align="right")
+    most = max((link.weight for link in scene.row), default=1.0) or 1.0
     thick = min(8.0 if heads == 1 else 3.0, (lane.pitch - 2) / heads - 1)
+    of_key: dict[int, list[Link]] = {}
+    for link in scene.row:
+        of_key.setdefault(link.key, []).append(link)
     for key, links in of_key.items():
-        if key not in lane.y:
+        middle = lane.y(key)
+        if middle is None:
             continue
-        y = top + lane.y[key]
-        for link in links:
-            if link.weight < LEAST_BAR or thick < 0.5:
-                continue
-            offset = (link.head - (heads - 1) / 2) * (thick + 1)
-            bar = (x, y + offset - thick / 2, max(1.5, (room - 24) * link.weight / most), thick)
-            paper.boxes([bar], [fills[link.head]], 1)
+        y = scene.top + middle
+        for link in links if thick >= 0.5 else ():
+            if link.weight >= LEAST_BAR:
+                offset = (link.head - (heads - 1) / 2) * (thick + 1)
+                bar = (x, y + offset - thick / 2, max(1.5, (width - 24) * link.weight / most), thick)
+                canvas.boxes([bar], [scene.fills[link.head]], 1)
         mean = sum(link.weight for link in links) / heads
         if mean >= 0.0005:
             color = look.ink if mean >= 0.02 else look.ink3
             text = list_number(mean, "scores").removeprefix("0")  # three decimals: four would say more than bars do
-            paper.text(sheet.right, y, text, size=_size(lane.pitch), color=color, align="right")
+            canvas.text(context.right, y, text, size=_font_size(lane.pitch), color=color, align="right")
 
 
-def _legend(sheet: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
+def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
     """Which colour is which head, and what a width says."""
-    paper, look, x = sheet.paper, sheet.look, sheet.left
+    canvas, look, x = context.canvas, context.look, context.left
     if several:
-        for head, fill in zip(sheet.widget.heads, fills, strict=True):
+        for head, fill in zip(context.traits.heads, fills, strict=True):
             text = f"head {head}"
-            wide = 18 + paper.measure(text, 11) + 16
-            if x + wide > sheet.right:
-                x, y = sheet.left, y + 18
-            paper.boxes([(x, y - 2, 12, 12)], [fill], 2.5)
-            paper.text(x + 18, y + 4, text, size=11, color=look.ink2)
-            x += wide
+            width = 18 + canvas.measure(text, 11) + 16
+            if x + width > context.right:
+                x, y = context.left, y + 18
+            canvas.boxes([(x, y - 2, 12, 12)], [fill], 2.5)
+            canvas.text(x + 18, y + 4, text, size=11, color=look.ink2)
+            x += width
     what = "band width = weight" if pinned else "the strongest links of each token, width = weight"
-    wide = paper.measure(what, 11)
-    if x + wide > sheet.right:
-        x, y = sheet.left, y + 18
-    paper.text(x, y + 4, what, size=11, color=look.ink3)
+    if x + canvas.measure(what, 11) > context.right:
+        x, y = context.left, y + 18
+    canvas.text(x, y + 4, what, size=11, color=look.ink3)
     return y + 10

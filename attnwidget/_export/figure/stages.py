@@ -1,77 +1,77 @@
-"""The stages on paper: scores → scaled → masked → weights → output, each small and with its own range."""
+"""The stages, drawn: scores → scaled → masked → weights → output, each small and with its own range."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._messages import decoding, stage_pictures
 from ..._messages.decoding import DecodedMatrix
-from ..._tokens.display import list_number, short_number
-from .heatmap import Place, cells
-
-if TYPE_CHECKING:
-    from .figure import FigureContext
+from .. import colors
+from ..numbers import list_number
+from .heatmap import Place, cells, scale_ticks, tick_labels
+from .sheet import FigureContext
 
 BETWEEN = 48  # pixels between two pictures
 LARGEST = 150
 NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output": "· V"}
 
 
-def draw(sheet: FigureContext, top: float) -> float:
-    """All stages of the selected head in a row; returns where they end."""
-    widget, paper, look = sheet.widget, sheet.paper, sheet.look
-    made = widget.stages or stage_pictures.stages(widget._selected, widget.batch, widget.head)
-    seen = [(one["stage"], _seen(one, one["stage"], one["key_bin"])) for one in made["pictures"]]
-    if made["output"] is not None:
-        seen.append(("output", _seen(made["output"], "scores", made["output"]["value_bin"])))
-    side = min(LARGEST, (sheet.right - sheet.left - BETWEEN * (len(seen) - 1)) / len(seen))
+def draw(context: FigureContext, top: float) -> float:
+    """Draw all stages of the selected head in a row; return where they end."""
+    traits, canvas, look = context.traits, context.canvas, context.look
+    message = traits.stages or stage_pictures.stages(context.selected, traits.batch, traits.head)
+    matrices = [(one["stage"], _decoded(one, one["stage"], one["key_bin"])) for one in message["pictures"]]
+    if message["output"] is not None:
+        matrices.append(("output", _decoded(message["output"], "scores", message["output"]["value_bin"])))
+    side = min(LARGEST, (context.right - context.left - BETWEEN * (len(matrices) - 1)) / len(matrices))
     y, ends = top + 24, []
-    for at, (name, one) in enumerate(seen):
-        x = sheet.left + at * (side + BETWEEN)
+    for at, (name, one) in enumerate(matrices):
+        x = context.left + at * (side + BETWEEN)
         rows, columns = one.values.shape
         cell = min(side / columns, 1.6 * side / rows)
         place = Place(x, y, cell, rows, columns)
-        paper.text(x, top + 8, name.capitalize(), size=11, color=look.ink, bold=True)
+        canvas.text(x, top + 8, name.capitalize(), size=11, color=look.ink, bold=True)
         if at > 0:
-            words = _operation(sheet, name)
-            paper.text(x - BETWEEN / 2, y + min(side, place.height) / 2, words, size=9, color=look.ink3, align="center")
-        cells(sheet, one, place, "linear", "head")
-        if name != "output" and widget.query is not None and widget.key is not None:
-            row, column = widget.query // one.query_bin, widget.key // one.key_bin
+            words = _operation(context, name)
+            canvas.text(
+                x - BETWEEN / 2, y + min(side, place.height) / 2, words, size=9, color=look.ink3, align="center"
+            )
+        cells(context, one, place, "linear", "head")
+        if name != "output" and traits.query is not None and traits.key is not None:
+            row, column = traits.query // one.query_bin, traits.key // one.key_bin
             side_of = max(cell, 5)
             corner = (x + (column + 0.5) * cell - side_of / 2, y + (row + 0.5) * cell - side_of / 2)
-            paper.frame((*corner, side_of, side_of), 1.5, look.ink, 1)
-        ends.append(_legend(sheet, one, x, y + place.height + 10, side, name))
+            canvas.frame((*corner, side_of, side_of), 1.5, look.ink, 1)
+        ends.append(_legend(context, one, x, y + place.height + 10, side, name))
     return max(ends)
 
 
-def _seen(made: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
-    values, kinds = decoding.decode_cells(made["values"], made["blocked"])
+def _decoded(picture: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
+    values, kinds = decoding.decode_cells(picture["values"], picture["blocked"])
     rows, columns = values.shape
-    low, high, bins = made["low"], made["high"], (made["query_bin"], key_bin)
+    low, high, bins = picture["low"], picture["high"], (picture["query_bin"], key_bin)
     return DecodedMatrix(
-        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, made.get("every", 1)
+        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, picture.get("every", 1)
     )
 
 
-def _operation(sheet: FigureContext, name: str) -> str:
+def _operation(context: FigureContext, name: str) -> str:
     if name == "scaled":
-        size = sheet.widget._selected.shape.D
-        return f"÷ √{size}" if sheet.widget._selected.scale == (size or 0) ** -0.5 else "· scale"
+        size = context.selected.shape.D
+        return f"÷ √{size}" if context.selected.scale == (size or 0) ** -0.5 else "· scale"
     return NAMES.get(name, "→")
 
 
-def _legend(sheet: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: str) -> float:
+def _legend(context: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: str) -> float:
     """A thin ramp with both ends, and the pinned pair's value."""
-    paper, look, widget = sheet.paper, sheet.look, sheet.widget
-    paper.image(sheet.table(one.kind)[None], (x, y, side, 4))
-    scale = decoding.scale_of(one)
-    paper.text(x, y + 12, short_number(scale.low), size=9, color=look.ink3)
-    paper.text(x + side, y + 12, short_number(scale.high), size=9, color=look.ink3, align="right")
-    if name == "output" or widget.query is None or widget.key is None:
+    canvas, look, traits = context.canvas, context.look, context.traits
+    canvas.image(context.table(one.kind)[None], (x, y, side, 4))
+    ticks = scale_ticks(colors.matrix_scale(one), one.stage)
+    tick_labels(context, [ticks[0], *ticks[1:][-1:]], (x, y + 12, side), 9)
+    if name == "output" or traits.query is None or traits.key is None:
         return y + 18
-    where = {"batch": widget.batch, "head": widget.head, "queries": widget.query, "keys": widget.key}
-    masked = name in ("masked", "weights") and not bool(widget._selected.block("allowed", **where))
-    value = "masked" if masked else list_number(float(widget._selected.block(name, **where)), name)
-    paper.text(x, y + 28, value, size=11, color=look.ink if not masked else look.ink3, bold=not masked)
+    where = {"batch": traits.batch, "head": traits.head, "queries": traits.query, "keys": traits.key}
+    masked = name in ("masked", "weights") and not bool(context.selected.block("allowed", **where))
+    value = "masked" if masked else list_number(float(context.selected.block(name, **where)), name)
+    canvas.text(x, y + 28, value, size=11, color=look.ink if not masked else look.ink3, bold=not masked)
     return y + 34

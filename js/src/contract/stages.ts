@@ -1,6 +1,6 @@
 /** What the stages of attention are called, and whether their numbers have signs. */
 
-import type { Stage } from "./traits";
+import type { Stage } from "./values";
 
 const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: boolean }> = {
   scores: { one: "score", many: "scores", legend: "Score", signed: true },

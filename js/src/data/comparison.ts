@@ -1,10 +1,10 @@
 /** Two attentions side by side: what Python sends of them, decoded; places and positions; the list of changes. */
 
 import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage, Side } from "../contract/traits";
-import { type Figure, fit, type LabelRoom, type Mode } from "../geometry/layout";
-import { type Bin, lineOf, numberIn } from "../state/queries";
-import type { Label, Labels } from "../text/tokens";
+import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage } from "../contract/messages";
+import type { Side } from "../contract/values";
+import type { Label, Labels } from "../text/labels";
+import { type Bin, lineOf, numberIn } from "./matrix";
 
 /** The three pictures, in the order in which they stand. */
 export const PARTS = ["a", "b", "change"] as const;
@@ -39,7 +39,7 @@ export type Comparison = {
       readonly keys: Places;
     }
 );
-export type Shown = Extract<Comparison, { error: null }>;
+export type ReadyComparison = Extract<Comparison, { error: null }>;
 
 export async function decodeComparison(message: ComparisonMessage): Promise<Comparison> {
   const { layer, batch, head, stage, pool, against, error } = message;
@@ -82,7 +82,7 @@ async function placesOf(message: PlacesMessage | null, length: number, differ: n
   };
 }
 
-/** The labels of places, which are those of A's positions. */
+/** Return the labels of places, which are those of A's positions. */
 export function labelsOf(labels: Labels, places: Places): Labels {
   if (places.plain) return labels;
   return {
@@ -95,18 +95,18 @@ export function labelsOf(labels: Labels, places: Places): Labels {
 }
 
 /** One cell, or of several the one that changes most, with both its numbers; a blocked one is null. */
-export interface Changed {
+export interface CellChange {
   readonly bin: Bin;
   readonly query: number;
   readonly key: number;
   readonly a: number | null;
   readonly b: number | null;
   readonly value: number | null;
-  readonly of: Shown;
+  readonly of: ReadyComparison;
 }
 
-/** The change of one cell, where the pictures have its numbers. */
-export function changedAt(of: Shown, bin: Bin): Changed | null {
+/** Return the change of one cell, where the pictures have its numbers. */
+export function changedAt(of: ReadyComparison, bin: Bin): CellChange | null {
   const { a, b, change } = of.pictures;
   const [query, key] = [bin.queries.start, bin.keys.start];
   if (!change.exact || query >= change.queries || key >= change.keys) return null;
@@ -114,8 +114,6 @@ export function changedAt(of: Shown, bin: Bin): Changed | null {
   const number = ({ grid }: Picture) => (grid === null || grid.kinds[at] === BLOCKED ? null : grid.values[at]!);
   return { bin, query, key, a: number(a), b: number(b), value: number(change), of };
 }
-
-// --- the list -------------------------------------------------------------------------------------------------------------
 
 export interface ChangeRow {
   readonly place: number;
@@ -167,8 +165,11 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   };
 }
 
-/** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
-export function changesIn(comparison: Shown, side: Side, place: number): Changes | null {
+/**
+ * Return all rows of the list from the pictures, where they have all the numbers: for what is pointed at, or just
+ * pinned.
+ */
+export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
   const { pictures, of, against, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
   const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
@@ -197,7 +198,7 @@ export function changesIn(comparison: Shown, side: Side, place: number): Changes
   };
 }
 
-/** Round values from 0 to the first that is not below `high`, at most six. */
+/** Return round values from 0 to the first that is not below `high`, at most six. */
 export function axisTicks(high: number): number[] {
   if (!(high > 0) || !Number.isFinite(high)) return [0, 1];
   const unit = 10 ** Math.floor(Math.log10(high));
@@ -206,10 +207,8 @@ export function axisTicks(high: number): number[] {
   return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }
 
-// --- colours ----------------------------------------------------------------------------------------------------------------
-
-/** Both sides in one: of each cell the number of larger size, for ranges that they share. */
-export function merged(a: Grid, b: Grid): Grid {
+/** Return both sides as one: of each cell the number of larger size, for ranges that they share. */
+export function mergedGrid(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
   const kinds = a.kinds.slice();
   for (let at = 0; at < values.length; at++) {
@@ -221,56 +220,9 @@ export function merged(a: Grid, b: Grid): Grid {
   return { ...a, values, kinds };
 }
 
-/** The lesser and the greater of two numbers, either of which may not be there. */
-export function spanOf(a: Picture, b: Picture): { low: number | null; high: number | null } {
+/** Return the lesser and the greater of two ranges, either end of which may be missing. */
+export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);
   return { low: least.length ? Math.min(...least) : null, high: most.length ? Math.max(...most) : null };
-}
-
-// --- layout -----------------------------------------------------------------------------------------------------------------
-
-export const GAP = 21; // between two pictures
-const HEAD = 72; // above them: name, letter, pinned key
-const SWITCH = 8; // more where one stands for all: the choice of it
-const MOST_LABEL = 110;
-const TICKS = 52;
-const LEAST_BESIDE = 720; // below, one picture stands in the place of three
-
-/** Whether all three pictures stand side by side. */
-export const isBeside = (mode: Mode) => mode === "beside" || mode === "wide";
-
-/** One of the three pictures; all are as large. Key labels are only for what is pinned, so they need no room of their own. */
-export function layoutCompare(input: {
-  width: number;
-  rows: number;
-  columns: number;
-  labels: LabelRoom;
-  dpr: number;
-  unit?: number;
-  mode?: Mode;
-}): Figure {
-  const { width, rows, columns, labels, dpr } = input;
-  const unit = input.unit ?? 1;
-  const mode = input.mode ?? (width < LEAST_BESIDE * unit ? "under" : "beside");
-  const frame = Math.min(width, 1280 * unit);
-  const most = (labels.queryTicks ? TICKS : mode === "narrow" ? 88 : MOST_LABEL) * unit;
-  const labelRoom = Math.min(most, Math.ceil(labels.query)) + 2;
-  const left = labelRoom + 14 * unit;
-  const room = isBeside(mode) ? (frame - left - 2 * GAP * unit) / 3 : frame - left;
-  const cells = fit(room, rows, columns, dpr, unit, labels.keyTicks && Boolean(labels.queryTicks));
-  return {
-    mode,
-    ...cells,
-    left,
-    top: (HEAD + (isBeside(mode) ? 0 : SWITCH)) * unit,
-    width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
-    height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
-    overhang: 0,
-    labelRoom,
-    keyRoom: 0,
-    positions: 0,
-    below: 0,
-    panel: 0,
-  };
 }

@@ -44,6 +44,9 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
   const top = [...order.subarray(0, count)];
   let held = 0;
   for (const position of top) if (kinds[position] !== MINUS_INF) held += values[position]!;
+  let left = sum - held;
+  // ∞ − ∞ would be NaN whatever is left
+  if (sum === Number.POSITIVE_INFINITY) left = order.subarray(count).reduce((total, at) => total + values[at]!, 0);
   let ninety = 0;
   for (let reached = 0; ninety < allowed && reached < 0.9 * sum - 1e-7; ninety++) reached += values[order[ninety]!]!;
   return {
@@ -53,14 +56,14 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
     blocked,
     nan,
     sum,
-    rest: { count: allowed - top.length, sum: Math.max(0, sum - held) },
+    rest: { count: allowed - top.length, sum: Math.max(0, left) },
     entropy: sum > 0 && sum < Number.POSITIVE_INFINITY ? Math.max(0, entropy / sum + Math.log2(sum)) : entropy,
     maxEntropy: allowed > 0 ? Math.log2(allowed) : 0,
     ninety,
   };
 }
 
-/** The same with fewer of the strongest: the others join the rest. */
+/** Return the ranking with fewer of the strongest: the others join the rest. */
 export function shortened(ranking: Ranking, count: number): Ranking {
   const { top, values, rest } = ranking;
   if (top.length <= count) return ranking;

@@ -1,9 +1,8 @@
 /** From number to colour for the picture in hand: which table, which domain, and what is cut off. */
 
 import { type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ColorRange, ColorScaleName, Palette } from "../contract/traits";
-import { buildTable, cssOf, isDark, parseColor, plate, scaleOf } from "./color";
-import type { Theme } from "./theme";
+import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/values";
+import { buildTable, cssOf, isDark, LOOK, parseColor, plate, scaleOf } from "./color";
 
 /** The colours that a canvas needs, as read from the page. */
 export interface Paints {
@@ -21,7 +20,7 @@ export interface Paints {
   readonly badTintPacked: number;
 }
 
-export interface Brush {
+export interface ColorMapper {
   readonly signed: boolean;
   readonly log: boolean;
   /** The ends of the legend; null where each row has its own. */
@@ -36,13 +35,14 @@ export interface Brush {
   share(value: number): number;
 }
 
-export function makeBrush(
+/** Return the colour mapper of a picture: which table, which domain, and what is cut off. */
+export function makeColorMapper(
   picture: Picture,
   grid: Grid,
   signed: boolean,
   scale: ColorScaleName,
   range: ColorRange,
-): Brush {
+): ColorMapper {
   const kind = signed ? "diverging" : "sequential";
   const greatest = signed
     ? Math.max(Math.abs(picture.low ?? 0), Math.abs(picture.high ?? 0))
@@ -88,15 +88,15 @@ function rowScales(grid: Grid, kind: "sequential" | "diverging", scale: ColorSca
   });
 }
 
-/** Both tables on the page as it is now. */
+/** Read the colours of the page as it is now, and make both tables on it. */
 export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Palette) {
-  const dark = isDark(theme);
+  const look = LOOK[isDark(theme) ? "dark" : "light"];
   const page = parseColor(style.backgroundColor);
-  const onPage = page !== null && page.a > 0.5 ? page : parseColor(dark ? "#111213" : "#ffffff")!;
-  const ink = parseColor(style.color) ?? parseColor(dark ? "#eceef2" : "#16181d")!;
+  const onPage = page !== null && page.a > 0.5 ? page : parseColor(look.page)!;
+  const ink = parseColor(style.color) ?? parseColor(look.ink)!;
   const token = (name: string, otherwise: string) => parseColor(style.getPropertyValue(name)) ?? parseColor(otherwise)!;
-  const bad = token("--aw-bad", "#c02434");
-  const ink3 = token("--aw-ink3", "#707580");
+  const bad = token("--aw-bad", look.bad);
+  const ink3 = token("--aw-ink3", look.ink3);
   const mixed = (from: number, to: number) => Math.round(from + (to - from) * 0.16);
   const tint = { r: mixed(onPage.r, bad.r), g: mixed(onPage.g, bad.g), b: mixed(onPage.b, bad.b), a: 1 };
   const of = (kind: "sequential" | "diverging"): Paints => {

@@ -5,18 +5,20 @@ import { Message } from "../components/message";
 import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
-import type { Pair } from "../data/stage-data";
+import type { TraitName } from "../contract/traits";
+import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
-import type { Labels } from "../text/tokens";
+import type { Labels } from "../text/labels";
 
+/** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
 }
 
-/** A lost kernel, a busy one, and what Python would not take. */
+/** Say that the kernel is lost or busy, and what Python would not take. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }
@@ -41,8 +43,30 @@ function Notice({ ui }: { ui: Ui }) {
       <Message sign="empty" title="Not in this file" text={refused} />
     ) : refused !== null ? (
       <Message sign="error" title="Python did not take this" text={refused} />
-    ) : null;
+    ) : (
+      failed(ui)
+    );
   return message === null ? null : <div class="aw-notice">{message}</div>;
+}
+
+/** What each derived trait is to a reader. */
+const DERIVED: Partial<Record<TraitName, string>> = {
+  thumbnails: "small pictures of the heads",
+  links: "links",
+  stages: "stages",
+  pair: "steps of the pinned pair",
+  findings: "checks",
+  deviation: "comparison with torch",
+  changes: "changes of what is pinned",
+};
+
+/** What of this selection could not be computed; everything else is there. */
+function failed({ store }: Ui) {
+  const errors = Object.entries(store.errors.value ?? {});
+  if (errors.length === 0) return null;
+  const names = errors.map(([name]) => DERIVED[name as TraitName] ?? name);
+  const reasons = new Set(errors.map(([, reason]) => reason));
+  return <Message sign="empty" title={`Not computed: ${names.join(", ")}`} text={[...reasons].join("; ")} />;
 }
 
 function Status({ ui }: { ui: Ui }) {
@@ -222,7 +246,7 @@ function Pinned({ ui }: { ui: Ui }) {
 }
 
 /** Of the stages view: the number that its steps lead to. */
-function PairWeight({ pair }: { pair: Pair }) {
+function PairWeight({ pair }: { pair: ExplainedPair }) {
   return (
     <>
       <i class="aw-gap" />

@@ -1,36 +1,14 @@
 /** Exact numbers on demand: from the picture where it is exact, else from the kernel; the newest question wins. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
-import {
-  BLOCKED,
-  decode,
-  decodeGrid,
-  type Grid,
-  MINUS_INF,
-  NAN,
-  NUMBER,
-  type Picture,
-  PLUS_INF,
-} from "../contract/decode";
-import type { HeadName, Side, Stage } from "../contract/traits";
+import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
+import type { Reply } from "../contract/requests";
+import type { HeadName, Side, Stage } from "../contract/values";
+import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
-import type { Span } from "../geometry/viewport";
-import { type Kernel, KernelError, type Reply } from "../kernel/kernel";
-import { isOf, type Store } from "./store";
-
-/** One query over all keys, or one key over all queries. */
-export interface Target {
-  readonly side: Side;
-  readonly index: number;
-}
-
-/** All numbers of a row or column. */
-export interface Line {
-  readonly of: Target;
-  readonly stage: Stage;
-  readonly values: Float32Array;
-  readonly kinds: Uint8Array;
-}
+import { type Kernel, KernelError } from "../kernel/kernel";
+import type { Store } from "./store";
+import { isOf } from "./store-pictures";
 
 /** What is asked of a row or column: its strongest, and sums over all. */
 export interface Ranked {
@@ -48,21 +26,10 @@ export interface Unranked {
 /** What is known of a row or column. */
 export type Known = Line | Ranked | Unranked;
 
-/** How several rows or columns are taken together. */
-export type Over = "mean" | "sum";
-
 /** The strongest that are asked for, and the most that is shown. */
 export const RANKS = 12;
 /** Of more numbers than this only a ranking is sent. */
 export const WHOLE = 4096;
-
-/** A rectangle of the matrix: one cell, or all that one cell of a pooled picture stands for. */
-export interface Bin {
-  readonly queries: Span;
-  readonly keys: Span;
-  /** Where the picture knows only one query of several: how many that one stands for. */
-  readonly standsFor?: number;
-}
 
 /** The number at a cell, or the greatest in a bin and where it is. */
 export interface Reading {
@@ -73,10 +40,6 @@ export interface Reading {
   readonly key: number;
 }
 
-export interface Patch extends Bin {
-  readonly grid: Grid;
-}
-
 /** What a picture is of, as a request's first fields. */
 const address = ({ of }: Picture) => ({
   layer: of.layer,
@@ -84,18 +47,6 @@ const address = ({ of }: Picture) => ({
   head: of.head,
   stage: of.stage,
 });
-
-/** The bin that a cell of the picture stands for. */
-export function binOf(picture: Picture, row: number, column: number): Bin {
-  const span = (index: number, bin: number, count: number) => ({
-    start: index * bin,
-    stop: Math.min((index + 1) * bin, count),
-  });
-  return {
-    queries: span(row, picture.queryBin, picture.queries),
-    keys: span(column, picture.keyBin, picture.keys),
-  };
-}
 
 /** A picture and what is to be known of it. While the picture only grows by rows, the question stays the same. */
 function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
@@ -113,7 +64,7 @@ function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
  * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
  * answer stays until the next one comes: a single number only on the picture that it is of.
  */
-export function asked<Q extends { picture: Picture }, A>(
+export function latestAnswer<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
   known: (question: Q) => A | null,
   ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
@@ -148,8 +99,8 @@ export function asked<Q extends { picture: Picture }, A>(
 
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
-/** A computed that keeps its old value while the new one says the same. */
-export function steady<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
+/** Return a computed signal that keeps its old value while the new one says the same. */
+export function stableComputed<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
   let last: T | null = null;
   return computed(() => {
     const next = compute();
@@ -159,14 +110,14 @@ export function steady<T extends object>(compute: () => T | null): ReadonlySigna
   });
 }
 
-/** The row or column in question, ranked: here where its numbers are, else by the kernel. */
+/** Rank the row or column in question: here where its numbers are, else by the kernel. */
 export function rankedSource(
   store: Store,
   kernel: Kernel,
   target: ReadonlySignal<Target | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Target }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Target }, Ranked | Unranked>(
     questionOf(store, target),
     ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
     async ({ picture, about }, signal) => {
@@ -246,10 +197,6 @@ async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
   };
 }
 
-/** A number as JSON carries it: NaN and infinities by name, or null. */
-export const numberIn = (value: number | string | null) =>
-  value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
-
 /** A row or column of one head. */
 export interface HeadTarget extends Target {
   readonly head: HeadName;
@@ -257,7 +204,10 @@ export interface HeadTarget extends Target {
 
 const REMEMBERED = 512; // rows and columns that are kept
 
-/** Several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they come. */
+/**
+ * Bring several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they
+ * come.
+ */
 export function linesSource(
   store: Store,
   kernel: Kernel,
@@ -311,19 +261,20 @@ export function linesSource(
 }
 
 /** Several rows or columns of the selected head taken together, ranked. */
-export interface Together {
+export interface Combination {
   readonly side: Side;
   readonly indices: readonly number[];
   readonly over: Over;
 }
 
-export function togetherSource(
+/** Rank several rows or columns taken together: here where their numbers are, else by the kernel. */
+export function combinationSource(
   store: Store,
   kernel: Kernel,
-  wanted: ReadonlySignal<Together | null>,
+  wanted: ReadonlySignal<Combination | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Together }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Combination }, Ranked | Unranked>(
     questionOf(store, wanted),
     ({ picture, about }) => {
       if (!picture.exact) return null;
@@ -348,41 +299,19 @@ export function togetherSource(
   );
 }
 
-/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
-export function combine(lines: readonly Line[], over: Over): Line | null {
-  const last = lines.at(-1);
-  if (last === undefined) return null;
-  const values = new Float32Array(last.values.length);
-  const kinds = new Uint8Array(last.values.length);
-  for (let i = 0; i < values.length; i++) {
-    let sum = 0;
-    let open = 0;
-    let nan = false;
-    for (const line of lines) {
-      if (line.kinds[i] === BLOCKED) continue;
-      open++;
-      sum += line.values[i] as number;
-      nan ||= line.kinds[i] === NAN;
-    }
-    values[i] = over === "mean" ? sum / lines.length : sum;
-    kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
-  }
-  return { of: last.of, stage: last.stage, values, kinds };
-}
-
 /** A link of the matrix, with its weight. */
-export interface Pair {
+export interface WeightedPair {
   readonly query: number;
   readonly key: number;
   readonly weight: number;
 }
 
 /** Strongest first; or Python's sentence, or null while nobody knows. */
-export type Strongest = readonly Pair[] | { readonly problem: string } | null;
+export type Strongest = readonly WeightedPair[] | { readonly problem: string } | null;
 
 const PAIRS = 8;
 
-/** The strongest links of a long head once its picture is exact, those to the first token left aside. */
+/** Bring the strongest links of a long head once its picture is exact, those to the first token left aside. */
 export function strongestSource(
   store: Store,
   kernel: Kernel,
@@ -393,7 +322,7 @@ export function strongestSource(
     const picture = store.picture.value;
     return picture !== null && hasPairs(picture) && picture.sampled === null && isWanted() ? true : null;
   });
-  return asked<{ picture: Picture; about: true }, NonNullable<Strongest>>(
+  return latestAnswer<{ picture: Picture; about: true }, NonNullable<Strongest>>(
     questionOf(store, wanted),
     () => null,
     async ({ picture }, signal) => {
@@ -410,40 +339,17 @@ export function strongestSource(
   );
 }
 
-/** Whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest are known. */
+/**
+ * Return whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest
+ * are known.
+ */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
   return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
 }
 
-/** A row or column of a picture that is exact. */
-export function lineOf(picture: Picture, target: Target): Line | null {
-  const grid = picture.grid;
-  if (grid === null) return null;
-  const { rows, columns } = grid;
-  const of = target;
-  const stage = picture.of.stage;
-  if (target.side === "query") {
-    if (target.index >= rows) return null;
-    const from = target.index * columns;
-    return {
-      of,
-      stage,
-      values: grid.values.subarray(from, from + columns),
-      kinds: grid.kinds.subarray(from, from + columns),
-    };
-  }
-  if (target.index >= columns) return null;
-  const values = new Float32Array(rows);
-  const kinds = new Uint8Array(rows);
-  for (let row = 0; row < rows; row++) {
-    values[row] = grid.values[row * columns + target.index]!;
-    kinds[row] = grid.kinds[row * columns + target.index]!;
-  }
-  return { of, stage, values, kinds };
-}
-
+/** Bring the exact number of a cell, or the greatest of a bin. */
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
-  return asked<{ picture: Picture; about: Bin }, Reading>(
+  return latestAnswer<{ picture: Picture; about: Bin }, Reading>(
     questionOf(store, bin),
     ({ picture, about: bin }) => {
       if (!picture.exact || picture.grid === null || bin.keys.start >= picture.keys) return null;
@@ -462,7 +368,7 @@ export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<
   );
 }
 
-/** The greatest number in a bin, from the kernel. */
+/** Ask the kernel for the greatest number in a bin. */
 export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: AbortSignal): Promise<Reading> {
   const body = {
     ...address(picture),
@@ -487,13 +393,13 @@ function kindOf(value: number): number {
   return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
 }
 
-/** Exact numbers for a window of cells that a person could read, where the picture only has colours. */
+/** Bring exact numbers for a window of cells that a person could read, where the picture only has colours. */
 export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   const question = computed(() => {
     const picture = store.picture.value;
     return picture === null || picture.exact || window.value === null ? null : { picture, window: window.value };
   });
-  return asked<{ picture: Picture; window: Bin }, Patch>(
+  return latestAnswer<{ picture: Picture; window: Bin }, Patch>(
     question,
     () => null,
     async ({ picture, window }, signal) => {
@@ -510,7 +416,7 @@ export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal
   );
 }
 
-/** Whether what a picture shows is what is selected. */
+/** Return whether what a picture shows is what is selected. */
 export function isCurrent(store: Store): boolean {
   const picture = store.picture.value;
   return (

@@ -2,19 +2,9 @@
 
 import { signal } from "@preact/signals-core";
 import { count } from "../text/format";
-import {
-  display,
-  inText,
-  joinOf,
-  type Labels,
-  partly,
-  pieceOf,
-  styleOf,
-  type TokenStyle,
-  type TokenText,
-  unnamed,
-  unread,
-} from "../text/tokens";
+import { type Labels, unnamed, unread } from "../text/labels";
+import { inText, partly } from "../text/split-characters";
+import { display, joinOf, pieceOf, styleOf, type TokenStyle, type TokenText } from "../text/tokens";
 
 export const PAGE = 4096;
 const KEPT = 256; // pages: all of a million tokens

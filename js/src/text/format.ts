@@ -1,7 +1,7 @@
 /** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
 
 import { isSigned } from "../contract/stages";
-import type { ColorScaleName, Stage } from "../contract/traits";
+import type { ColorScaleName, Stage } from "../contract/values";
 
 const MINUS = "−";
 /** Below this a number is written with an exponent. */
@@ -98,7 +98,7 @@ export function legendTicks(
 
 /** Round values strictly between: by the step that ends exactly at `high`, else by the smallest that leaves room. */
 function roundValues(low: number, high: number, place: (value: number) => number, minGap: number): number[] {
-  const unit = 10 ** Math.floor(Math.log10(high - low));
+  const unit = powerOfTen(exponentOf(high - low));
   const candidates = [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5].map((step) => step * unit);
   let smallest: number[] | null = null;
   for (const step of candidates) {
@@ -122,17 +122,29 @@ function multiples(step: number, low: number, high: number): number[] {
 
 function powersOfTen(low: number, high: number): number[] {
   const values: number[] = [];
-  for (let power = Math.ceil(Math.log10(low) - 1e-9); ; power++) {
-    const value = Number(`1e${power}`);
+  // `low` itself is one of them where only its last digits make it more than a power.
+  for (let power = exponentOf(low * (1 - 1e-9)) + 1; ; power++) {
+    const value = powerOfTen(power);
     if (value >= high) return values;
     values.push(value);
   }
 }
 
+/** Where the first digit of a number stands, by its digits: a logarithm's last bit is the machine's own. */
+function exponentOf(value: number): number {
+  return Number(value.toExponential().split("e")[1]);
+}
+
+function powerOfTen(power: number): number {
+  return Number(`1e${power}`);
+}
+
 /** All the digits of a round number. */
 function roundText(value: number): string {
   if (value !== 0 && Math.abs(value) < TINY) return exponential(value, 0);
-  return withoutZero(String(Number(value.toPrecision(3)))).replace("-", MINUS);
+  return withoutZero(String(Number(value.toPrecision(3))))
+    .replace("e+", "e")
+    .replace("-", MINUS);
 }
 
 /** Two digits of a weight, one decimal of a score. */
@@ -141,7 +153,7 @@ function endText(value: number, stage: Stage): string {
   const size = Math.abs(value);
   if (size < TINY || size >= HUGE) return exponential(value, 1);
   if (stage === "weights") return roundText(Number(value.toPrecision(2)));
-  if (size < 1) return fixed(value, Math.min(4, 1 - Math.floor(Math.log10(size))));
+  if (size < 1) return fixed(value, Math.min(4, 1 - exponentOf(size)));
   return size < 100 ? fixed(value, 1) : count(value);
 }
 
@@ -151,7 +163,7 @@ function infinite(value: number): string {
 
 /** Never `−0.00`. */
 function fixed(value: number, decimals: number): string {
-  const text = value.toFixed(decimals);
+  const text = value.toFixed(decimals).replace("e+", "e");
   if (!text.startsWith("-")) return text;
   return Number(text) === 0 ? text.slice(1) : text.replace("-", MINUS);
 }

@@ -1,5 +1,6 @@
-/** Tokens as labels: a tokenizer's own marks go, and what cannot be seen is made visible. */
-import { count } from "./format";
+/** One token as a label: a tokenizer's own marks go, and what cannot be seen is made visible. */
+
+import { ASCII_BYTES, BYTE_LEVEL, byteOf, fromBytes, neverInText } from "./byte-level";
 
 /**
  * How a tokenizer writes its vocabulary: as text with marks of its own, each byte as a character (GPT-2 and its
@@ -13,14 +14,6 @@ export interface TokenText {
   special: boolean;
 }
 
-export interface Label extends TokenText {
-  position: number;
-  /** Another token has the same label. */
-  repeated: boolean;
-  /** The position, for a repeated token that is not special; else "". */
-  subscript: string;
-}
-
 /** A token within running text. */
 export interface Piece {
   readonly text: string;
@@ -31,27 +24,16 @@ export interface Piece {
   readonly special: boolean;
 }
 
-export interface Labels {
-  readonly length: number;
-  at(position: number): Label;
-  /** As running text shows it. */
-  piece(position: number): Piece;
-  /** As the tokenizer writes it; null while that is not known. */
-  raw(position: number): string | null;
-  /** Where a text is, first those tokens that are nothing else; null where not all tokens are here. */
-  find(text: string): number[] | null;
-}
-
 /** Stands for a token without any text. */
 const NOTHING = "∅";
 const ELLIPSIS = "…";
 
-const ALWAYS_SPECIAL = /^(?:\[\/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>)$/su;
+export const ALWAYS_SPECIAL = /^(?:\[\/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>)$/su;
 /** Names in angle brackets: listed, because `<b>` or `<table>` may be somebody's text. */
 const SPECIAL_NAME =
   /^<\/?(?:s|pad|unk|mask|bos|eos|bot|eot|eod|eop|cls|sep|think|tool_call|tool_response|mask_\d+|extra_id_\d+|unused_?\d*|reserved\w*|special\w*|(?:start|end|begin)_(?:of|header)\w*|\w+_start|\w+_end|fim_\w+|(?:image|audio|video)(?:_\w+)?|s_\w+)>$/i;
 const BYTE = /^<0x([0-9A-F]{2})>$/;
-const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
+export const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
 /** Ends a word in the vocabularies of CLIP and of the first GPT. */
 const END = "</w>";
 /** A word after a space, or a run of white space, as a byte-level vocabulary writes them. */
@@ -68,7 +50,7 @@ const JOINING =
   /^(?:\p{Extended_Pictographic}|\p{RI}|(?![\p{sc=Latn}\p{sc=Grek}\p{sc=Cyrl}\p{sc=Hani}\p{sc=Hira}\p{sc=Kana}])\p{L})/u;
 const JOINER = /\u200c|\u200d|[\u{e0020}-\u{e007f}]/gu;
 
-/** A token as its label shows it. */
+/** Return a token as its label shows it. */
 export function display(token: string, style: TokenStyle = "text"): TokenText {
   if (token === "") return { text: NOTHING, special: false };
   if (PLAIN.test(token)) return { text: token, special: false };
@@ -76,86 +58,7 @@ export function display(token: string, style: TokenStyle = "text"): TokenText {
   return { text: visible(plainText(token, style)), special: false };
 }
 
-/** The labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use. */
-export function labels(tokens: readonly string[] | null, length: number, spelling?: TokenStyle): Labels {
-  let read: ReturnType<typeof readAll> | null = null;
-  const readNow = () => {
-    read ??= readAll(tokens ?? [], spelling);
-    return read;
-  };
-  const raw = (position: number) => tokens?.[position] ?? null;
-  return {
-    length,
-    at(position) {
-      const token = tokens?.[position];
-      if (token === undefined) return unnamed(position);
-      const { texts, uses, style } = readNow();
-      const { text, special } = texts.get(token) as TokenText;
-      const repeated = (uses.get(text) as number) > 1;
-      return {
-        text: partly(raw, position, text, style),
-        special,
-        position,
-        repeated,
-        subscript: repeated && !special ? count(position) : "",
-      };
-    },
-    piece(position) {
-      const token = raw(position);
-      if (token === null) return unread(position);
-      const { style, join } = readNow();
-      return inText(pieceOf(token, style, join), raw, position, style);
-    },
-    raw,
-    find: (text) => find(text, tokens ?? [], readNow().texts),
-  };
-}
-
-/** The label of a token that is not known: its position. */
-export function unnamed(position: number): Label {
-  return { text: count(position), special: false, position, repeated: false, subscript: "" };
-}
-
-/** Positions without tokens, of which some are image patches: named by row and column. */
-export function withPatches(
-  of: Labels,
-  { rows, columns }: { rows: number; columns: number },
-  start: number | null,
-): Labels {
-  const name = (position: number) => {
-    const patch = start === null ? -1 : position - start;
-    if (patch < 0 || patch >= rows * columns) return null;
-    return `row ${Math.floor(patch / columns)}, ${patch % columns}`;
-  };
-  return {
-    ...of,
-    at(position) {
-      const text = name(position);
-      return text === null ? of.at(position) : { ...of.at(position), text };
-    },
-  };
-}
-
-/** A token of running text that is not known: its position. */
-export function unread(position: number): Piece {
-  return { text: count(position), space: true, breaks: false, special: false };
-}
-
-/** Each different token is compared once, as it is shown and as the tokenizer writes it; case does not matter. */
-function find(wanted: string, tokens: readonly string[], texts: ReadonlyMap<string, TokenText>): number[] {
-  const text = wanted.toLowerCase();
-  const whole = new Set<string>();
-  const part = new Set<string>();
-  for (const [token, shown] of texts) {
-    const names = [token.toLowerCase(), shown.text.toLowerCase()];
-    if (names.includes(text)) whole.add(token);
-    else if (names.some((name) => name.includes(text))) part.add(token);
-  }
-  const places = (of: ReadonlySet<string>) => tokens.flatMap((token, at) => (of.has(token) ? [at] : []));
-  return [...places(whole), ...places(part)];
-}
-
-/** The text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
+/** Return the text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
 export function shorten(text: string, max: number, measure: (text: string) => number): string {
   if (text === "" || (text.length < 1024 && measure(text) <= max)) return text;
   // Of a very long text only the ends can ever be seen.
@@ -174,22 +77,6 @@ export function shorten(text: string, max: number, measure: (text: string) => nu
     else tooMany = number;
   }
   return keep(fits);
-}
-
-/** Each different token is looked at once, however often it occurs. */
-function readAll(tokens: readonly string[], spelling?: TokenStyle) {
-  const times = new Map<string, number>();
-  for (const token of tokens) times.set(token, (times.get(token) ?? 0) + 1);
-  const style = spelling ?? styleOf(times.keys());
-  const join = joinOf(times.keys(), style);
-  const texts = new Map<string, TokenText>();
-  const uses = new Map<string, number>();
-  for (const [token, count] of times) {
-    const shown = display(token, style);
-    texts.set(token, shown);
-    uses.set(shown.text, (uses.get(shown.text) ?? 0) + count);
-  }
-  return { texts, uses, style, join };
 }
 
 /**
@@ -211,6 +98,7 @@ export function styleOf(tokens: Iterable<string>): TokenStyle {
 /** How tokens become running text: their spaces are known, or those after the last piece of a word, or none is. */
 export type Join = "known" | "ends" | "words";
 
+/** Return how tokens of this style become running text. */
 export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
   if (style === "bytes" || style === "spaced") return "known";
   for (const token of tokens) {
@@ -221,7 +109,7 @@ export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
   return "words";
 }
 
-/** A token as running text shows it: without the space before it and the marks of a piece. */
+/** Return a token as running text shows it: without the space before it and the marks of a piece. */
 export function pieceOf(token: string, style: TokenStyle, join: Join): Piece {
   const { text, special } = display(token, style);
   if (special) return { text, special, space: true, breaks: false };
@@ -262,23 +150,25 @@ function spacesOf(token: string, style: TokenStyle): string {
   return bare.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
 }
 
-/** Spaces at the ends and in runs, line breaks, tabs and all that is invisible, made visible. */
-function visible(text: string): string {
+/** Make visible what is not seen: spaces at the ends and in runs, line breaks, tabs, invisible characters. */
+export function visible(text: string): string {
   const spaced = text
     .replace(/^ +| +$| {2,}/g, (spaces) => "·".repeat(spaces.length))
     .replace(/\r\n|\n/g, "↵")
     .replaceAll("\t", "⇥");
   if (!NEEDS_CARE.test(spaced)) return spaced;
   const clusters = graphemes(spaced);
-  return clusters.map((cluster, index) => visibleCluster(cluster, index === clusters.length - 1)).join("");
+  return clusters
+    .map((cluster, index) => visibleCluster(cluster, clusters[index - 1], index === clusters.length - 1))
+    .join("");
 }
 
-function visibleCluster(cluster: string, isLast: boolean): string {
+function visibleCluster(cluster: string, before: string | undefined, isLast: boolean): string {
   if (INVISIBLE.test(cluster)) {
     return Array.from(cluster, (character) => (INVISIBLE.test(character) ? codePoint(character) : character)).join("");
   }
-  // A mark with nothing to stand on
-  if (/^\p{M}/u.test(cluster)) return `◌${cluster}`;
+  // A mark with nothing to stand on. After a cluster that is seen (a vowel of Burmese) it stands on that one.
+  if (/^\p{M}/u.test(cluster)) return before === undefined || INVISIBLE.test(before) ? `◌${cluster}` : cluster;
   if (!JOINING.test(cluster)) return cluster.replace(JOINER, codePoint);
   return isLast ? cluster.replace(/(?:\u200c|\u200d)$/u, codePoint) : cluster;
 }
@@ -295,115 +185,4 @@ function graphemes(text: string): string[] {
   if (/^[\x20-\x7e]*$/.test(text) || typeof Intl.Segmenter !== "function") return Array.from(text);
   segmenter ??= new Intl.Segmenter(undefined, { granularity: "grapheme" });
   return Array.from(segmenter.segment(text), ({ segment }) => segment);
-}
-
-// --- byte-level vocabularies ------------------------------------------------------------------------------------------
-
-/** Printable bytes stand for themselves; the others are the characters from U+0100 on, in order. */
-const BYTE_LEVEL = /^[!-~¡-¬®-ÿĀ-Ń]+$/u;
-
-/** Those of which only white space is written in another way. */
-const ASCII_BYTES = /^[!-~ĠĊĉ]*$/u;
-
-/** Bytes that no text holds: control characters, and those that UTF-8 has no use for. */
-const neverInText = (byte: number) =>
-  byte === 0x7f ||
-  byte === 0xc0 ||
-  byte === 0xc1 ||
-  byte > 0xf4 ||
-  (byte < 0x20 && byte !== 9 && byte !== 10 && byte !== 13);
-
-const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-
-/** The text of a byte-level token; bytes that are no whole character are shown as such. */
-function fromBytes(token: string): string {
-  const raw = Uint8Array.from(token, byteOf);
-  try {
-    return utf8.decode(raw);
-  } catch {
-    return Array.from(raw, (byte) => (byte < 0x80 ? String.fromCharCode(byte) : hex(byte))).join("");
-  }
-}
-
-function byteOf(character: string): number {
-  const code = character.charCodeAt(0);
-  if (code < 0x100) return code;
-  const place = code - 0x100;
-  return place <= 0x20 ? place : place <= 0x42 ? place - 0x21 + 0x7f : 0xad;
-}
-
-/** Tokens to either side among which the rest of a character is looked for: it has at most four bytes. */
-const AROUND = 3;
-
-/** A token within running text: of a character in parts the first shows it, each other one a dot. */
-export function inText(
-  piece: Piece,
-  raw: (position: number) => string | null,
-  position: number,
-  style: TokenStyle,
-): Piece {
-  if (!piece.text.includes("<0x")) return piece;
-  const text = partly(raw, position, piece.text, style);
-  return { ...piece, text: text.replace(/ 1\/\d/g, "").replace(/\S+ [2-4]\/\d/gu, "·") };
-}
-
-/** Of a token that holds part of a character, that character, and which part: `é 1/2`; `text` of any other. */
-export function partly(
-  raw: (position: number) => string | null,
-  position: number,
-  text: string,
-  style: TokenStyle,
-): string {
-  if (!text.includes("<0x")) return text;
-  const bytesAt = (at: number) => rawBytes(raw(at), style);
-  const own = bytesAt(position);
-  if (own === null) return text;
-  let [first, last] = [position, position];
-  while (position - first < AROUND && bytesAt(first - 1) !== null) first--;
-  while (last - position < AROUND && bytesAt(last + 1) !== null) last++;
-  const bytes: number[] = [];
-  const owners: number[] = [];
-  for (let at = first; at <= last; at++) {
-    for (const byte of bytesAt(at) as readonly number[]) {
-      bytes.push(byte);
-      owners.push(at);
-    }
-  }
-  let found = "";
-  for (let at = 0; at < bytes.length; ) {
-    const length = characterAt(bytes, at);
-    const sharing = [...new Set(owners.slice(at, at + Math.max(1, length)))];
-    const part = sharing.indexOf(position);
-    if (part >= 0) {
-      if (length === 0) found += hex(bytes[at] as number);
-      else {
-        const character = utf8.decode(Uint8Array.from(bytes.slice(at, at + length)));
-        found += sharing.length === 1 ? character : `${character} ${part + 1}/${sharing.length}`;
-      }
-    }
-    at += Math.max(1, length);
-  }
-  return visible(found.startsWith(" ") && found.trim() !== "" ? found.slice(1) : found);
-}
-
-const hex = (byte: number) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
-
-/** The bytes that a token stands for, if it is of those that are written by bytes. */
-function rawBytes(token: string | null, style: TokenStyle): readonly number[] | null {
-  if (token === null) return null;
-  if (BYTES.test(token)) return token.match(/[0-9A-F]{2}/g)?.map((digits) => Number.parseInt(digits, 16)) ?? null;
-  return style === "bytes" && BYTE_LEVEL.test(token) && !ALWAYS_SPECIAL.test(token) ? Array.from(token, byteOf) : null;
-}
-
-/** How many bytes the character has that begins here; 0 where none does. */
-function characterAt(bytes: readonly number[], at: number): number {
-  const first = bytes[at] as number;
-  const length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
-  if (length === 0 || at + length > bytes.length) return 0;
-  try {
-    utf8.decode(Uint8Array.from(bytes.slice(at, at + length)));
-    return length;
-  } catch {
-    return 0;
-  }
 }

@@ -1,6 +1,7 @@
+// @vitest-environment jsdom
 /** Pointing, clicking, dragging, scrolling and keys, as a person does it. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { pressOn, settle, show } from "../helpers/page.ts";
 import {
@@ -16,13 +17,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 async function small(changes: Partial<Traits> = {}) {
   const state = stateOf(CAUSAL, changes);
@@ -33,6 +30,7 @@ async function small(changes: Partial<Traits> = {}) {
 }
 
 const CELLS = weights(64, 64, 5);
+
 /** 64 × 64, each cell of the picture for 2 × 2. */
 async function pooledView(changes: Partial<Traits> = {}, options = {}) {
   const state = stateOf(CELLS, { picture: quantised(CELLS, {}, 2), facts: factsOf(CELLS), ...changes });
@@ -42,6 +40,7 @@ async function pooledView(changes: Partial<Traits> = {}, options = {}) {
   });
 }
 const POOLED: [number, number] = [32, 32];
+
 /** Where the greatest of a bin of the pooled picture is. */
 function peakIn(row: number, column: number) {
   let best = { query: 2 * row, key: 2 * column };

@@ -1,7 +1,9 @@
+// @vitest-environment jsdom
 /** Findings in all views, and what unfolds below the stages: nothing is asked for before it is looked at. */
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { Deviation, Finding, StagesMessage, Traits } from "../../src/contract/traits";
+import type { Deviation, Finding, StagesMessage } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import type { HostOptions } from "../../src/kernel/host";
 import { settle, show } from "../helpers/page.ts";
 import { asked, CAUSAL, floats, pictureOf, stateOf } from "../helpers/states.ts";

@@ -13,10 +13,11 @@ import {
   NUMBER,
   PLUS_INF,
 } from "../../src/contract/decode";
-import type { Envelope, PictureMessage } from "../../src/contract/traits";
+import type { Envelope, PictureMessage } from "../../src/contract/messages";
 
 const raw = (data: ArrayBufferView) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
 const view = (data: Uint8Array) => new DataView(data.buffer, data.byteOffset, data.byteLength);
+
 /** As a message brings it: somewhere inside a larger buffer. */
 function inside(data: Uint8Array, offset: number): DataView {
   const larger = new Uint8Array(data.length + offset + 5).fill(0xaa);

@@ -1,4 +1,6 @@
+// @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
+import type { Theme } from "../../src/contract/values";
 import {
   buildTable,
   type Color,
@@ -11,7 +13,6 @@ import {
   plate,
   scaleOf,
 } from "../../src/draw/color";
-import type { Theme } from "../../src/draw/theme";
 
 const color = (css: string) => parseColor(css) as Color;
 

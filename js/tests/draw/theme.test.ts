@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { afterEach, describe, expect, test } from "vitest";
 import { detectHost, detectTheme, watchTheme } from "../../src/draw/theme";
 import { colorScheme, media } from "../helpers/setup.ts";

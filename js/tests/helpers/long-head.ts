@@ -7,8 +7,8 @@ import type {
   Sampled,
   TileAddress,
   TileMessage,
-  Traits,
-} from "../../src/contract/traits";
+} from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import type { HostRequest } from "../../src/kernel/host";
 import { bits, codes, factsOf, floats, stateOf, tokensOf } from "./states.ts";
 

@@ -7,7 +7,8 @@
  */
 
 import { BLOCKED, NUMBER } from "../../src/contract/decode";
-import type { BandMessage, Facts, PictureMessage, Progress, TileAddress, Traits } from "../../src/contract/traits";
+import type { BandMessage, Facts, PictureMessage, Progress, TileAddress } from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
 import { rank } from "../../src/data/rank";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { bits, codes, factsOf, floats, random, rankedReply, stateOf, tokenAnswers, tokensOf } from "./states.ts";

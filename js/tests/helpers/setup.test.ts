@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { deflateSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { colorScheme, frame, resize } from "./setup.ts";

@@ -12,11 +12,10 @@ import type {
   LinksMessage,
   PictureMessage,
   Quantisation,
-  Side,
-  Stage,
   TokensMessage,
-  Traits,
-} from "../../src/contract/traits";
+} from "../../src/contract/messages";
+import type { Traits } from "../../src/contract/traits";
+import type { Side, Stage } from "../../src/contract/values";
 import { type Ranking, rank } from "../../src/data/rank";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 

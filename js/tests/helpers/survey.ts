@@ -1,6 +1,7 @@
 /** All heads as Python sends them, made up. */
 
-import type { Metric, SurveyMessage } from "../../src/contract/traits";
+import type { SurveyMessage } from "../../src/contract/messages";
+import type { Metric } from "../../src/contract/values";
 import { codes, floats } from "./states.ts";
 
 const NAMES: readonly Metric[] = [

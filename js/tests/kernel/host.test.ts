@@ -1,5 +1,7 @@
+// @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
-import type { Bytes, Model } from "../../src/contract/traits";
+import type { Bytes } from "../../src/contract/messages";
+import type { Model } from "../../src/contract/traits";
 import { createHost, mount, reviveState } from "../../src/kernel/host";
 
 test("setting a trait tells at once, and saving sends what has changed since", () => {

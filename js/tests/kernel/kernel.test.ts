@@ -1,3 +1,4 @@
+// @vitest-environment jsdom
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { decode } from "../../src/contract/decode";
 import type { MessageListener, Model } from "../../src/contract/traits";

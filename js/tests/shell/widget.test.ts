@@ -1,6 +1,6 @@
+// @vitest-environment jsdom
 /** The widget in the places that hosts put it into, with the kernels that they have. */
 
-import { readFileSync } from "node:fs";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import type { Model, Traits } from "../../src/contract/traits";
 import { contrast, parseColor } from "../../src/draw/color";
@@ -22,6 +22,7 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { styleSheet } from "../helpers/style-sheet.ts";
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -239,7 +240,7 @@ describe("a tab that goes to the back", () => {
 });
 
 describe("VS Code's white panel with pale text", () => {
-  const sheet = readFileSync(`${import.meta.dirname}/../../src/styles/theme.css`, "utf8");
+  const sheet = styleSheet();
   /** A rule's own declarations, as the style sheet has them. */
   const rule = (selector: string) => {
     const at = sheet.indexOf(`${selector} {`);
@@ -648,6 +649,17 @@ test("what Python does not take is said as text, until the next choice", async (
   expect(view.notices).toBe("");
 });
 
+test("what could not be computed is said once, calmly, and the picture stays", async () => {
+  const reason = "KeyError: 'share'";
+  const { state, options } = started({ errors: { findings: reason, deviation: reason } });
+  const { view } = await show(state, options);
+  expect(view.notices).toBe(`Not computed: checks, comparison with torch ${reason}`);
+  expect(view.all(".aw-notices [role=alert]")).toHaveLength(0);
+  expect(view.find(".aw-stage").hidden).toBe(false);
+  const { view: whole } = await show({ ...state, errors: {} }, options);
+  expect(whole.notices).toBe("");
+});
+
 /** A widget whose Python can also say something that was not asked. */
 async function saying(state: Traits, options: object) {
   const host = createHost(state, options);
@@ -859,8 +871,7 @@ test("no request leaves the page", async () => {
   view.button("More").click();
   await settle(500);
   expect(view.all("[src], [href], link, script, iframe")).toHaveLength(0);
-  const css = readFileSync(`${import.meta.dirname}/../../src/styles/theme.css`, "utf8");
-  expect(css).not.toMatch(/url\(|@import|@font-face/);
+  expect(styleSheet()).not.toMatch(/url\(|@import|@font-face/);
   expect(touched).toEqual([]);
   vi.unstubAllGlobals();
 });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { display, labels, shorten } from "../../src/text/tokens";
+import { labels } from "../../src/text/labels";
+import { display, shorten } from "../../src/text/tokens";
 
 const text = (token: string) => display(token).text;
 
@@ -72,6 +73,7 @@ test.each([
   "क्\u200dष",
   "🇨🇭",
   "שלום",
+  "မြန်မာ",
 ])("%s is left as it is", (token) => {
   expect(text(token)).toBe(token);
 });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { joinOf, labels, styleOf, withPatches } from "../../src/text/tokens";
+import { labels, withPatches } from "../../src/text/labels";
+import { joinOf, styleOf } from "../../src/text/tokens";
 import { breakLines, placed } from "../../src/views/text/lines";
 import { patchAt, patchesOf, sizeOf } from "../../src/views/text/patches";
 

@@ -4,7 +4,7 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { stepHead, stepLayer } from "../../components/keyboard";
 import { drawnWords } from "../../components/phrases";
-import type { Side } from "../../contract/traits";
+import type { Side } from "../../contract/values";
 import { isDark } from "../../draw/color";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
@@ -12,6 +12,7 @@ import { type Band, bandUnder, outline, type Stem } from "./geometry";
 import { Columns, HEADER, HeadLegend } from "./lanes";
 import { type Frame, type GraphModel, graphModel, STEM } from "./model";
 
+/** Return the graph: two columns of tokens, and bands between them as wide as the weights. */
 export function graph(ui: Ui): View {
   const { store } = ui;
   const model = graphModel(ui);

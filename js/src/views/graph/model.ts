@@ -2,23 +2,23 @@
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED } from "../../contract/decode";
-import type { Side } from "../../contract/traits";
-import { HEAD_COLORS, isDark } from "../../draw/color";
+import type { Side } from "../../contract/values";
+import type { Target } from "../../data/matrix";
+import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
 import { type Measure, textMeasure } from "../../state/plot";
 import {
   type HeadTarget,
   type Known,
   linesSource,
-  type Pair,
   RANKS,
   type Strongest,
-  steady,
+  stableComputed,
   strongestSource,
-  type Target,
+  type WeightedPair,
   WHOLE,
 } from "../../state/queries";
 import type { Ui } from "../../state/ui";
-import type { Labels } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
 import {
   type Band,
   bandsOf,
@@ -77,10 +77,11 @@ export interface GraphModel {
   readonly measure: ReadonlySignal<Measure>;
 }
 
+/** Return what the graph draws, as signals: lanes, links, bands. */
 export function graphModel(ui: Ui): GraphModel {
   const { store, kernel, stop } = ui;
   const measure = textMeasure(ui);
-  const focus = steady<Target>(() => {
+  const focus = stableComputed<Target>(() => {
     const at = ui.target.value;
     const pinned = store.query.value !== null || store.key.value !== null;
     const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
@@ -160,10 +161,10 @@ export function graphModel(ui: Ui): GraphModel {
     return curvesOf(strongestLast(others.value, MOST_CURVES), queries, keys, ui.unit.value);
   });
   const colors = computed(() => {
-    const dark = isDark(ui.theme.value);
-    const palette = HEAD_COLORS[dark ? "dark" : "light"];
+    const ground = isDark(ui.theme.value) ? "dark" : "light";
+    const palette = HEAD_COLORS[ground];
     const heads = store.drawnHeads.value;
-    if (heads.length === 1) return [dark ? "#2fb5ab" : "#177f93"];
+    if (heads.length === 1) return [LOOK[ground].data];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
   return { frame, lanes, focus, lines, isLong, strongest, bands, curves, total, colors, measure };
@@ -194,10 +195,13 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
-/** Whether the strongest pairs are known. */
-export const isPairs = (strongest: Strongest): strongest is readonly Pair[] => Array.isArray(strongest);
+/** Return whether the strongest pairs are known. */
+export const isPairs = (strongest: Strongest): strongest is readonly WeightedPair[] => Array.isArray(strongest);
 
-/** The positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked one. */
+/**
+ * Return the positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked
+ * one.
+ */
 export function knownOf(line: Known | null): { other: number; weight: number }[] {
   if (line === null || "problem" in line) return [];
   if ("ranking" in line) {

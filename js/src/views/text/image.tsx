@@ -1,21 +1,15 @@
 /** The pinned token's weights over the image whose patches are its keys, or its queries. */
 
 import { Component, createRef } from "preact";
-import { px, type View } from "../../components/dom";
-import type { ImageMessage } from "../../contract/traits";
-import type { Ui } from "../../state/ui";
+import { px } from "../../components/dom";
+import type { ImageMessage } from "../../contract/messages";
 import { type Patches, sizeOf } from "./patches";
-import { reader } from "./reader";
 
 /** How strong the colours lie over an image: it still reads through them. */
 const OVER = 0.55;
 const GAP_FROM = 12; // pixels of a patch
 const SLASH_FROM = 10;
 const PIXELS_FROM = 4; // device pixels to one of the image
-
-export function image(ui: Ui): View {
-  return reader(ui, true);
-}
 
 /** What is masked is a missing tile with a mark. */
 function slash(context: CanvasRenderingContext2D, x: number, y: number, half: number, ink: string, dpr: number): void {
@@ -50,6 +44,7 @@ interface Props {
   readonly dpr: number;
 }
 
+/** Draw the image with its patches tinted, and rings around those that are pinned. */
 export class PatchPicture extends Component<Props> {
   private picture = createRef<HTMLCanvasElement>();
   private over = createRef<HTMLCanvasElement>();

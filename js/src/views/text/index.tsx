@@ -1,9 +1,15 @@
-/** Running text, coloured by what the pinned token attends to or by who attends to it; a panel beside. */
+/** Running text, or an image cut into patches, coloured by the pinned token's weights; a panel beside. */
 
 import type { View } from "../../components/dom";
 import type { Ui } from "../../state/ui";
-import { reader } from "./reader";
+import { passagesView } from "./passages";
 
+/** Return the text view. */
 export function text(ui: Ui): View {
-  return reader(ui, false);
+  return passagesView(ui, false);
+}
+
+/** Return the image view. */
+export function image(ui: Ui): View {
+  return passagesView(ui, true);
 }

@@ -1,6 +1,7 @@
 /** Running text: tokens in lines, with the spaces and line breaks of the text. Pure functions. */
 
-import { endsWord, type Labels, type Piece } from "../../text/tokens";
+import type { Labels } from "../../text/labels";
+import { endsWord, type Piece } from "../../text/tokens";
 
 /** One token of a text, and what stands before it in its line. */
 export interface Placed {
@@ -30,7 +31,7 @@ const IDEOGRAPHIC = /[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\uf900
 const LETTER = /\p{L}/u;
 const FROM_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
-/** The tokens at some positions as a text. Of the special ones `keep` says whether they are in it. */
+/** Return the tokens at some positions as a text. Of the special ones `keep` says whether they are in it. */
 export function placed(labels: Labels, positions: readonly number[], keep: boolean): Placed[] {
   const found: Placed[] = [];
   let before: Piece | null = null;
@@ -132,4 +133,15 @@ function isFromRight(tokens: readonly Placed[], from: number): boolean {
     if (token.breaks) return false;
   }
   return false;
+}
+
+/** Return the line that the token at a place is in. */
+export function lineOf(lines: readonly Line[], at: number): number {
+  let [low, high] = [0, lines.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if ((lines[middle] as Line).start <= at) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }

@@ -1,0 +1,298 @@
+"""Recorder: collects attention calls while the block of a capture is open, under the names of their modules."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._utils.validation import FLOATS, nearest
+from . import hooks
+from .matching import OutputCallback, RecordMatcher
+from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
+
+HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
+ADVICE = (
+    "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
+    "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
+)
+CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
+
+
+class Recorder:
+    """The records of one capture, and the hooks that fill them while its block is open.
+
+    Attributes:
+        model: the module whose calls are recorded, or None for all calls in this thread.
+        matcher: the records so far.
+        skipped: calls that cannot be shown: by the module's name, the reason.
+    """
+
+    def __init__(
+        self, model: Any, layers: Any, device: Any, dtype: torch.dtype | None, values: bool, clone: bool
+    ) -> None:
+        self.model = _module_of(model)
+        self._layers = _read_layers(layers)
+        if dtype is not None and dtype not in FLOATS:
+            raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
+        try:
+            where = None if device is None else torch.empty(0, device=device).device
+        except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or "
+                "None"
+            ) from error
+        keeper = TensorKeeper(where, dtype, bool(values), bool(clone))
+        self.matcher = RecordMatcher(keeper, self._is_selected)
+        self.skipped: dict[str, str] = {}
+        self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
+        self._left_out: dict[str, None] = {}  # names that `layers` does not select
+        self._selected: set[Any] = set()  # of `layers`, those that some call has matched
+        self._names: dict[int, str] = {}  # of the model's modules, by identity
+        self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
+        self._open: list[contextlib.ExitStack] = []
+        self._watcher: hooks.FunctionWatcher | None = None
+        self._watched: set[int] = set()  # modules for which it watches, until they turn out to need no watching
+
+    def begin(self) -> None:
+        """Start recording; a recorder may be entered several times."""
+        with contextlib.ExitStack() as stack:
+            if self.model is not None:
+                self._names = module_names(self.model)
+                self._refuse_unknown_names(self.model)
+                if not self._open:
+                    stack.enter_context(_forward_hooks(self.model, self.matcher.begin, self._forward_ended))
+            if not self._open:
+                hooks.add_listener(self)
+                stack.callback(hooks.remove_listener, self)
+                self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
+                if self.model is None or self._watched:
+                    self._watcher = stack.enter_context(hooks.watch_functions(self))
+            self._open.append(stack.pop_all())
+
+    def _refuse_unknown_names(self, model: nn.Module) -> None:
+        """Raise for a layer's name that no module has, before the model has run, which may take long."""
+        names = self._names.values()
+        for one in self._layers or ():
+            if isinstance(one, str) and not any(_is_part(re.sub(r" #\d+$", "", one), name) for name in names):
+                advice = nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
+                raise ValueError(
+                    f"no layer is {one!r}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
+                    "model.named_modules() lists them"
+                )
+
+    def _forward_ended(self) -> None:
+        """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
+        self.matcher.end()
+        if self._watcher is not None and not self._watched:  # all of them call transformers' interface
+            self._watcher.exit_early()
+
+    def end(self) -> None:
+        """Stop recording, and verify the records when the outermost block ends."""
+        self._open.pop().close()
+        if not self._open:
+            self._roots.clear()
+            for records in self.matcher.forwards:
+                for record in records.values():
+                    record.tensors()  # frees the memory for further growth
+            self.skipped.update(dict.fromkeys(self.matcher.remove_contradicted(), CONTRADICTED))
+            recorded = {name for records in self.matcher.forwards for name in records}
+            for name, why in self._unreadable.items():
+                part = f"only a part of it could be read; of the rest, {why}"
+                self.skipped.setdefault(name, part if name in recorded else why)
+
+    def check(self) -> None:
+        """Raise where there is nothing to show, with what to try."""
+        if self._open:
+            return
+        missing = [one for one in self._layers or () if one not in self._selected]
+        if missing and self._left_out:
+            names = [*self._left_out, *(name for records in self.matcher.forwards for name in records)]
+            parts = dict.fromkeys([*names, *(part for name in names for part in name.split("."))])
+            advice = nearest(missing[0], list(parts)) if isinstance(missing[0], str) else ""
+            raise ValueError(f"no layer is {missing[0]!r}: {advice}there are {', '.join(map(repr, names))}")
+        if self.matcher.forwards:
+            return
+        if self.skipped:
+            name, why = next(iter(self.skipped.items()))
+            raise ValueError(f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}")
+        if self.model is not None and not self.matcher.begun:
+            kind = type(self.model).__name__
+            raise ValueError(
+                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
+                "inside it, the very object that capture was given"
+            )
+        raise ValueError(f"no attention call was seen{self._where()}: {ADVICE}")
+
+    def _where(self) -> str:
+        if self.model is None:
+            return ""
+        kinds = dict.fromkeys(type(m).__name__ for m in self.model.modules() if "attention" in type(m).__name__.lower())
+        inside = f", whose {' and '.join(list(kinds)[:3])} may compute it without a function of torch" if kinds else ""
+        return f" in {type(self.model).__name__}{inside}"
+
+    # What `hooks.Listener` promises.
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """Return the name under which calls of a module are recorded; None if it is not of the model."""
+        if self.model is None:
+            return self._name_of_innermost(self._modules())
+        self._watched.discard(id(module))
+        return self._names.get(id(module))
+
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+        """Record a call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
+        name = self._name_of_innermost(self._modules()) if name is None else name
+        if name is None:
+            return None
+        try:
+            with _without_gradients():
+                return self.matcher.add(name, read)
+        except Unreadable as error:
+            self.skipped[name] = str(error)
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+            self.skipped[name] = f"it cannot be read as q, k and v ({error})"
+        return None
+
+    def report_unreadable(self, why: str) -> None:
+        """Note that the calling module may compute attention that cannot be read."""
+        modules = self._modules()
+        name = self._name_of_innermost(modules)
+        words = f"{name} {type(modules[0]).__name__}" if modules else ""
+        wanted = self._layers is None or any(isinstance(one, str) and _is_part(one, str(name)) for one in self._layers)
+        if name is not None and "att" in words.lower() and wanted:
+            self._unreadable.setdefault(name, why)
+
+    def head_count(self) -> int | None:
+        """Return how many heads the calling module says it has."""
+        for module in self._modules()[:1]:
+            for name in HEAD_COUNT_NAMES:
+                if isinstance(found := getattr(module, name, None), int):
+                    return found
+        return None
+
+    def _modules(self) -> list[nn.Module]:
+        """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
+        modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
+        if self.model is None:
+            return modules
+        first = next((i for i, one in enumerate(modules) if id(one) in self._names), len(modules))
+        return modules[first:]
+
+    def _name_of_innermost(self, modules: list[nn.Module]) -> str | None:
+        if self.model is not None:
+            return self._names[id(modules[0])] if modules else None
+        if not modules:
+            return calling_function()
+        root = modules[-1]
+        if id(root) not in self._roots:
+            self._roots[id(root)] = (root, module_names(root))
+        return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
+
+    def _is_selected(self, name: str, number: int, cross: bool) -> bool:
+        if self._layers is None:
+            return True
+        found = [one for one in self._layers if (number == one if isinstance(one, int) else _is_part(one, name))]
+        self._selected.update(found)
+        if not found:
+            self._left_out[name] = None
+        return bool(found)
+
+
+def _without_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Switch gradients off, and inference mode, for what is kept may be used outside of it."""
+    if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return _no_grad_no_inference()
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _no_grad_no_inference() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+# Arguments of `capture`.
+
+
+def _module_of(model: Any) -> nn.Module | None:
+    if model is None or isinstance(model, nn.Module):
+        return model
+    inner = getattr(model, "model", None)
+    if isinstance(inner, nn.Module):
+        return inner
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
+    if callable(model):
+        return None
+    raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+
+
+def _read_layers(layers: Any) -> list[int | str] | None:
+    if layers is None:
+        return None
+    given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    for one in given:
+        if not isinstance(one, int | str) or isinstance(one, bool):
+            raise TypeError(f"layers holds {one!r}: give numbers, or names of modules or dotted parts of them")
+        if isinstance(one, int) and one < 0:
+            raise ValueError(f"layers holds {one}: count from 0, for how many there are is known only at the end")
+    if not given:
+        raise ValueError("layers is empty: name one or more, or leave it out for all")
+    return given
+
+
+def _is_part(part: str, name: str) -> bool:
+    """Return whether a dotted name holds a dotted part: "h.5" is one of "transformer.h.5.attn", "h" of "h.5"."""
+    return f".{part}." in f".{name}."
+
+
+# Names of modules, and of who calls.
+
+
+def module_names(model: nn.Module) -> dict[int, str]:
+    """Return the names of a model's modules, by identity, without the prefix that `torch.compile` adds to them."""
+    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
+    own = type(getattr(model, "_orig_mod", model)).__name__
+    return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
+
+
+def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
+    """Yield the modules in whose methods a frame is, the innermost first."""
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        if names and names[0] == "self":
+            found = frame.f_locals.get("self")
+            if isinstance(found, nn.Module):
+                yield found
+        frame = frame.f_back
+
+
+def calling_function() -> str:
+    """Return the name of the innermost function that is being run outside of torch and of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith(("torch.", f"{__package__}.")):
+            name = frame.f_code.co_name
+            return "attention" if name.startswith("<") else name
+        frame = frame.f_back
+    return "attention"
+
+
+@contextlib.contextmanager
+def _forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
+    """Call `begins` and `ends` where the model's forward passes do."""
+    before = model.register_forward_pre_hook(lambda *_: begins(), prepend=True)
+    after = model.register_forward_hook(lambda *_: ends(), always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()

@@ -1,0 +1,294 @@
+"""Stripes: some queries of a region, pooled along the keys as their blocks stream past. One kind per way to pool.
+
+`Stripes` is the one place that chooses among the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._rules.rules import Allowed, whole
+from .base import AttentionBase, Head
+from .dense_masks import filled
+from .logsumexp import LogSumExp
+from .matmul import exp_
+from .pooling import pool_first, pool_last
+from .regions import Region
+from .softmax import SMALL, DirectSum, Softmax, is_small
+from .stages import KEYS, NORMALIZED, QUERIES, blocks, by_value, exponentials, log_by_value, new, norms, streamed
+
+
+class Stripe:
+    """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone.
+
+    Args:
+        att: the attention.
+        region: what is pooled.
+        rows: the queries of this stripe.
+        columns: the bins of keys that any of them may attend to; the others are left out.
+        stage: what is pooled.
+        pool: "max" or "mean"; of a mean the sums are pooled.
+        grid: (columns of the region, queries), memory that stripes use one after the other.
+    """
+
+    logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
+    empty_value: float | None = None  # what pools to this had no allowed cell; None if numbers do not tell
+
+    def __init__(
+        self, att: AttentionBase, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor
+    ):
+        self.att, self.region, self.rows, self.stage = att, region, rows, stage
+        self.head = Head(att, region.batch, region.head)
+        self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
+        self.columns = columns
+        self.grid = grid  # (columns of the region, queries)
+        self.bins = grid[columns].fill_(self.start)  # (columns, queries)
+
+    @property
+    def start(self) -> float:
+        """Value of a bin before any of its cells."""
+        return -inf if self.pool == "max" else 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """Iterate over the blocks of the queries along the region's keys: keys, (keys, queries), and what is allowed.
+
+        The next block may reuse the memory of the one before.
+        """
+        region, base = self.region, streamed(self.att, self.stage)
+        return blocks(self.head, self.rows, base, region.key_bin, within=region.keys)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block, (keys, queries), which it may overwrite."""
+        if self.pool == "mean" and allowed is not True:
+            S = S.masked_fill_(whole(allowed, self.rows, keys, S.device).logical_not().mT, 0)
+        self.merge(keys, S)
+
+    def merge(self, keys: range, x: Tensor) -> Tensor:
+        """Pool numbers, (keys, queries), into the grid. Returns their own bins, (columns, queries)."""
+        at, width = self.grid[self.region.columns(keys)], self.region.key_bin
+        if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
+            return pool_first(x, width, self.reduce, at)
+        found = pool_first(x, width, self.reduce)
+        if self.pool == "max":
+            torch.maximum(at, found, out=at)
+        else:
+            at += found
+        return found
+
+    def valued(self, keys: range, weights: Tensor) -> Tensor:
+        """Return weights, (keys, queries), as they are or as contributions, whichever the stage is."""
+        return by_value(weights, self.norms(keys)) if self.stage == "contribution" else weights
+
+    def norms(self, keys: range) -> Tensor:
+        """Return ‖v‖ of some keys, (keys, 1)."""
+        return norms(self.head, keys)
+
+    def any_allowed(self) -> Tensor:
+        """Return which bins have an allowed cell, (rows, columns) bool, read off the numbers; before `finish`."""
+        return self.by_bin().ne(self.empty_value)  # type: ignore[arg-type]
+
+    def finish(self) -> LogSumExp | None:
+        """Bring the grid to its final numbers. Returns the log-normalizers of the queries, if there are any."""
+        return None
+
+    def by_bin(self) -> Tensor:
+        """Pool the grid over the queries: (rows, columns)."""
+        return pool_last(self.bins, self.region.query_bin, self.reduce).mT
+
+    def pooled(self) -> Tensor:
+        """Return the final numbers, (rows, columns); after `finish`."""
+        return exp_(self.by_bin()) if self.logarithmic else self.by_bin()
+
+
+class KnownStripe(Stripe):
+    """Weights whose log-normalizers are known: a maximum needs no exp but that of its own bins."""
+
+    def __init__(self, known: LogSumExp, *about: Any):
+        super().__init__(*about)
+        self.known, self.logarithmic = known, self.pool == "max"
+        self.empty_value = -inf if self.logarithmic else None
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores."""
+        if not self.logarithmic:
+            self.merge(keys, self.valued(keys, exp_(self.known.log_weights(S))))
+        else:
+            self.merge(keys, log_by_value(S, self.norms(keys)) if self.stage == "contribution" else S)
+
+    def finish(self) -> LogSumExp:
+        """Normalize the maxima."""
+        if self.logarithmic:
+            self.bins.sub_(self.known.m).sub_(self.known.log_l)
+            if self.stage == "weights":
+                self.bins.clamp_(max=0)  # above 1 by rounding alone
+        return self.known
+
+
+class SmallStripe(Stripe):
+    """Weights of scores so small that exp needs no maximum taken off: of those, exp is what comes in."""
+
+    empty_value = 0.0
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        self.total = DirectSum(self.att, len(self.rows))
+
+    @property
+    def start(self) -> float:
+        """Value of a bin before any of its cells."""
+        return 0
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """Iterate over blocks of exp(masked)."""
+        region = self.region
+        return exponentials(self.head, self.rows, region.key_bin, within=region.keys)
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of exp(masked)."""
+        if self.pool == "mean" and self.stage == "weights":
+            self.total.l += self.merge(keys, S).sum(0)
+        else:
+            self.total.l += S.sum(0)
+            self.merge(keys, self.valued(keys, S))
+
+    def finish(self) -> LogSumExp:
+        """Divide by the sums."""
+        self.bins /= self.total.l.masked_fill(self.total.l == 0, 1)
+        return self.total.logsumexp()
+
+
+class OnlineStripe(Stripe):
+    """Weights of any scores: the online softmax beside it."""
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        self.softmax = Softmax(self.att, len(self.rows))
+
+
+class OnlineMaximum(OnlineStripe):
+    """The maximum of weights, in logarithms."""
+
+    logarithmic, empty_value = True, -inf
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores."""
+        if self.stage == "contribution":
+            self.merge(keys, log_by_value(S, self.norms(keys)))
+            self.softmax.add(S, S.amax(0))
+        else:
+            self.softmax.add(S, self.merge(keys, S).amax(0))
+
+    def finish(self) -> LogSumExp:
+        """Normalize the maxima."""
+        found = self.softmax.logsumexp()
+        self.bins.sub_(found.m).sub_(found.log_l)
+        return found
+
+
+class OnlineSum(OnlineStripe):
+    """The sum of weights: what came before shrinks as the running maximum grows."""
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores."""
+        e, shrink = self.softmax.add(S, S.amax(0))
+        if shrink is not None:
+            self.bins *= shrink
+        self.merge(keys, self.valued(keys, e))
+
+    def finish(self) -> LogSumExp:
+        """Divide by the sums."""
+        self.bins /= self.softmax.l.masked_fill(self.softmax.m == -inf, 1)
+        return self.softmax.logsumexp()
+
+
+class DenseStripe(Stripe):
+    """Weights of a few queries over all keys at once, pooled over the queries first.
+
+    For a mask or bias that is there cell by cell, whatever the scores. There are no blocks: all is computed at once.
+    """
+
+    empty_value = 0.0
+
+    def __init__(self, *about: Any):
+        super().__init__(*about)
+        small = is_small(self.head, self.rows, SMALL / 2)
+        x = filled(self.head, self.rows, small=small)  # (queries, keys)
+        if small:  # so that no weight is below the normal range
+            total = DirectSum(self.att, len(self.rows))
+            total.l += x.sum(1)
+            self.l, self.found = total.l, total.logsumexp()
+        else:
+            self._allowed = self.by_key(pool_first(x, self.region.query_bin, torch.amax), torch.amax) != -inf
+            softmax = Softmax(self.att, len(self.rows))
+            softmax.add(x.mT, x.amax(1))
+            self.l, self.found = softmax.l, softmax.logsumexp()
+        x /= self.l.masked_fill(self.l == 0, 1)[:, None]
+        self.weights = pool_first(x, self.region.query_bin, self.reduce)  # (rows, keys)
+        if small:
+            self._allowed = self.by_key(self.weights, self.reduce) != 0
+
+    def by_key(self, x: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        """Pool over the keys: (rows, keys) -> (rows, columns)."""
+        return pool_last(x, self.region.key_bin, reduce)[:, self.columns]
+
+    def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
+        """Iterate over nothing."""
+        return iter(())
+
+    def any_allowed(self) -> Tensor:
+        """Return which bins have an allowed cell, (rows, columns) bool."""
+        return self._allowed
+
+    def finish(self) -> LogSumExp:
+        """Return the log-normalizers of the queries."""
+        return self.found
+
+    def pooled(self) -> Tensor:
+        """Return the final numbers, (rows, columns)."""
+        return self.by_key(self.valued(self.region.keys, self.weights.mT).mT, self.reduce)
+
+
+class Stripes:
+    """The stripes of a region, one after the other in the same memory: chooses the quickest kind that is exact.
+
+    Args:
+        att: the attention.
+        region: what is pooled.
+        stage: the stage of it.
+        pool: "max" or "mean".
+        dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
+    """
+
+    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, *, dense: bool):
+        self._att, self._region, self._stage, self._pool, self._dense = att, region, stage, pool, dense
+        self._grid = new(att, region.shape[1], min(len(region.queries), QUERIES))
+
+    def of(self, rows: range, columns: slice, known: LogSumExp | None) -> Stripe:
+        """Make the stripe of some queries.
+
+        Args:
+            rows: the queries.
+            columns: the bins of keys that any of them may attend to.
+            known: their log-normalizers, if they are known and of use.
+        """
+        grid = self._grid[:, : len(rows)]
+        about = self._att, self._region, rows, columns, self._stage, self._pool, grid
+        return self._unknown(*about) if known is None else KnownStripe(known, *about)
+
+    @cached_property
+    def _unknown(self) -> type[Stripe]:
+        """The kind of those whose log-normalizers are not known; looked for only where there are such."""
+        att, region = self._att, self._region
+        if streamed(att, self._stage) != "masked" or self._stage not in NORMALIZED:
+            return Stripe
+        if self._dense:
+            return DenseStripe
+        if is_small(Head(att, region.batch, region.head), region.queries):
+            return SmallStripe
+        return OnlineMaximum if self._pool == "max" else OnlineSum

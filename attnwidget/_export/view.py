@@ -1,0 +1,128 @@
+"""What an export may ask of a widget: the whole of it, so that none reaches into a widget's own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from .._engine.level_cache import LevelCache
+from .._engine.what_if import WhatIfLayers
+from .._messages.images import Patches
+from .._tokens.tokenizers import Spelling
+from ..attention import Attention
+from ..stack import AttentionStack
+
+
+class SavedHead(NamedTuple):
+    """One head that can be selected in a saved file."""
+
+    layer: int
+    batch: int
+    head: int
+
+
+class SavedTrait(NamedTuple):
+    """A trait that follows from others, as a file has it.
+
+    Attributes:
+        name: its own.
+        by: the names of the traits that it follows from.
+        values: what it is for each of their values: (values of `by`, value).
+    """
+
+    name: str
+    by: Sequence[str]
+    values: Iterable[tuple[Sequence[Any], Any]]
+
+
+class LayersView(Protocol):
+    """The layers of a widget, their tokens, and what is kept of them."""
+
+    stack: AttentionStack
+    """The layers as they are without other rules."""
+    layers: WhatIfLayers[Attention]
+    """The same under the rules of `what_if`: what is shown."""
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the tokens' vocabulary is written, where the tokenizer tells."""
+
+    def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
+        """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
+
+    def ids(self, layer: int, batch: int) -> Tensor | None:
+        """Return the tokens of a layer as numbers, (Q,), the same for the same; None where there are none."""
+
+    def levels(self, layer: int) -> LevelCache:
+        """Return the overviews that are kept of a layer."""
+
+
+class TraitsView(Protocol):
+    """The traits of a widget that say what is shown, and how."""
+
+    title: str
+    layer: int
+    batch: int
+    head: int
+    heads: list[int]
+    query: int | None
+    key: int | None
+    pins: list[tuple[int | None, int | None]]
+    stage: str
+    pool: str
+    view: str
+    color_scale: str
+    color_range: Any
+    palette: str
+    theme: str
+    top_k: int | None
+    threshold: float
+    direction: str
+    facts: dict[str, Any]
+    picture: dict[str, Any]
+    stages: dict[str, Any] | None
+
+
+class WidgetView(Protocol):
+    """A widget, as an export sees it: nothing of it changes while one is written."""
+
+    @property
+    def traits(self) -> TraitsView:
+        """The widget's traits; of a comparison also `sides`, `against` and `comparison`."""
+
+    @property
+    def shown(self) -> LayersView:
+        """The layers that it shows."""
+
+    @property
+    def selected(self) -> Attention:
+        """The layer that is selected, as it is shown."""
+
+    @property
+    def picture(self) -> dict[str, Any]:
+        """The picture that is shown, with the rows of a long head that are exact by now."""
+
+    @property
+    def patches(self) -> Patches | None:
+        """Where image patches stand among the positions; None where there are none."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the values of all traits, as they are sent to a front-end."""
+
+    def tokens(self, side: str) -> list[str] | None:
+        """Return a token for each "query" or "key" of what is selected; None where there are none."""
+
+    def derived(self, name: str, *of: Any) -> Any:
+        """Return what a trait that follows from others would be of another selection, such as a layer and a sample."""
+
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+        """Answer a front-end's request.
+
+        Returns:
+            The reply, and the buffers that it points to.
+        """
+
+    def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
+        """Return what another kind of widget saves of these heads, such as a comparison."""

@@ -1,0 +1,71 @@
+"""A widget as exports see it: `attnwidget._export.view.WidgetView`, made of the widget's own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._export.view import SavedHead, SavedTrait, TraitsView
+from .._messages import requests
+from .._messages.images import Patches
+from .._messages.requests import Context
+from ..attention import Attention
+from .derived import Derived
+from .exact_pass import ExactPass
+from .layers import ShownLayers
+
+
+@dataclass(frozen=True)
+class ExportView:
+    """A widget as exports see it.
+
+    Args:
+        traits: the widget itself, of which exports read the traits.
+        shown: its layers.
+        exact_pass: what is known of the picture by now.
+        context: who answers requests.
+        derivations: the traits that follow from others.
+        sent: all traits as they are sent.
+        more: what another kind of widget saves of some heads.
+        find_patches: tells where image patches stand.
+    """
+
+    traits: TraitsView
+    shown: ShownLayers
+    exact_pass: ExactPass
+    context: Context
+    derivations: Derived
+    sent: Callable[[], dict[str, Any]]
+    more: Callable[[Sequence[SavedHead]], Iterable[SavedTrait]]
+    find_patches: Callable[[], Patches | None]
+
+    @property
+    def selected(self) -> Attention:
+        return self.shown.layers[self.traits.layer]
+
+    @property
+    def picture(self) -> dict[str, Any]:
+        return self.exact_pass.as_far_as_known(self.traits.picture)
+
+    @property
+    def patches(self) -> Patches | None:
+        return self.find_patches()
+
+    def state(self) -> dict[str, Any]:
+        return self.sent()
+
+    def tokens(self, side: str) -> list[str] | None:
+        return self.shown.tokens(side, self.traits.layer, self.traits.batch)
+
+    def derived(self, name: str, *of: Any) -> Any:
+        return self.derivations.value(name, *of)
+
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+        made = requests.answer(self.context, {"requests": [request]})
+        assert made is not None
+        (reply,), buffers = made[0]["replies"], made[1]
+        return reply, buffers
+
+    def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
+        return self.more(heads)

@@ -1,0 +1,140 @@
+"""The keywords that make a widget: their types, for editors; and from the traits' tags, who may set which of them.
+
+A trait has a role, a tag that says what it is to the front-end; js/src/contract/traits.ts has the same table, and
+tests/contract/traits.json holds both to it:
+
+* "given": what a user gives, such as tokens; only Python sets it.
+* "selection": where one looks. The front-end sets it too.
+* "look": how it is drawn, for which the front-end needs no kernel. It sets it too.
+* "numbers": which numbers are shown, for which it needs the kernel. It sets it too.
+* "derived": what follows from the others; only the widget sets it.
+* "identity": what the widget is; it never changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex, TypedDict
+
+import traitlets
+
+from .._rules.options import OPTIONS, LayeredKeywords, TensorLike
+
+WRITABLE = ("selection", "look", "numbers")  # roles of traits that a front-end may set
+SETTABLE = ("given", *WRITABLE)  # and a user
+
+TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
+Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
+Pins = Iterable[Sequence[SupportsIndex | None]]
+ColorRange = Literal["head", "row", "unit"] | Sequence[float]
+Metric = Literal[
+    "entropy",
+    "first_token",
+    "previous_token",
+    "itself",
+    "same_token",
+    "last_token",
+    "induction",
+    "mean_distance",
+    "masked_share",
+]
+
+
+class KeywordsOfLooks(TypedDict, total=False):
+    """What is shown of one attention or of several, and how: the keywords that every kind of widget has."""
+
+    title: str | None
+    tokenizer: Any
+    pieces: Literal["pieces", "words"]
+    grid: Sequence[int] | None
+    grid_side: Literal["auto", "query", "key", "both"]
+    grid_start: SupportsIndex | None
+    image: Any
+    layer: SupportsIndex
+    batch: SupportsIndex
+    head: SupportsIndex
+    query: SupportsIndex | None
+    key: SupportsIndex | None
+    heads: Iterable[SupportsIndex]
+    pins: Pins
+    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution"]
+    pool: Literal["max", "mean"]
+    color_scale: Literal["linear", "log"]
+    color_range: ColorRange
+    palette: Literal["attnwidget", "viridis"]
+    theme: Literal["auto", "light", "dark", "contrast"]
+    top_k: SupportsIndex | None
+    threshold: float
+    direction: Literal["query", "key"]
+    bar: Metric
+    order: Literal["layer"] | Metric
+    combine: Literal["none", "mean", "max"]
+    what_if: dict[str, Any]
+    layout: Any
+
+
+class KeywordsBesideTokens(KeywordsOfLooks, total=False):
+    """`ShowKeywords` for a function that takes tokens by position."""
+
+    view: Literal["heatmap", "graph", "text", "image", "heads", "stages"]
+    key_tokens: Tokens | None
+
+
+class ShowKeywords(KeywordsBesideTokens, total=False):
+    """The keywords of `AttentionWidget` that are not about tensors: see there."""
+
+    tokens: Tokens | None
+
+
+class WidgetKeywords(ShowKeywords, LayeredKeywords, total=False):
+    """All keywords of `AttentionWidget`."""
+
+
+class ComparisonKeywords(KeywordsOfLooks, total=False):
+    """The keywords of `compare`: those of `AttentionWidget`, where tokens may be those of each side by its name."""
+
+    view: Literal["compare", "heatmap", "graph", "text", "image", "heads", "stages"]
+    tokens: Tokens | Mapping[str, Tokens] | None
+    key_tokens: Tokens | Mapping[str, Tokens] | None
+    against: str
+
+
+@functools.cache
+def names_of(widget: type[traitlets.HasTraits], *roles: str) -> tuple[str, ...]:
+    """Return the names of the traits that have one of these roles, in the order in which they are defined."""
+    defined = [name for one in reversed(widget.__mro__) for name in vars(one)]
+    found = widget.class_traits(role=lambda role: role in roles)
+    return tuple(name for name in dict.fromkeys(defined) if name in found)
+
+
+def keywords_of(widget: type[traitlets.HasTraits]) -> tuple[str, ...]:
+    """Return the names of all keywords that say what a widget shows, and how."""
+    return (*names_of(widget, *SETTABLE), "layout")
+
+
+def list_keywords(function: Callable[..., Any], keywords: type, widget: type[traitlets.HasTraits]) -> None:
+    """Let `help()` and an editor list the keywords of a function, with their defaults, where its signature has **show.
+
+    Args:
+        function: whose signature ends with ** of a TypedDict.
+        keywords: that TypedDict.
+        widget: whose traits tell the defaults.
+    """
+    inner: Any = getattr(function, "__func__", function)  # of a class method
+    found = inspect.signature(inner)
+    named = [one for one in found.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    inner.__signature__ = found.replace(parameters=[*named, *_parameters(keywords, widget)])
+
+
+def _parameters(keywords: type, widget: type[traitlets.HasTraits]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each keyword, those of the tensors first."""
+    of_tensors = {option.name: option.default for option in OPTIONS} | {"dims": None}
+    defaults = {name: trait.default() for name, trait in widget.class_traits().items()} | {"layout": None} | of_tensors
+    types = keywords.__annotations__
+    for name in dict.fromkeys([*of_tensors, "tokens", "key_tokens", *types]):
+        if name in types:
+            annotation = getattr(types[name], "__forward_arg__", types[name])
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(name, kind, default=defaults[name], annotation=annotation)

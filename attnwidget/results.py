@@ -1,0 +1,18 @@
+"""The types of what methods return, for annotations.
+
+>>> import torch
+>>> from attnwidget import Attention, results
+>>> def worst(found: list[results.Finding]) -> str:
+...     return found[0].severity if found else "fine"
+>>> worst(Attention(*torch.zeros(2, 3, 4)).check())
+'note'
+"""
+
+from ._analysis.diagnostics import Finding
+from ._analysis.explain import Effect, Explanation
+from ._analysis.gradients import Gradients
+from ._analysis.metrics import Metrics
+from ._analysis.statistics import Statistics
+from ._engine.overview import Overview
+
+__all__ = ["Effect", "Explanation", "Finding", "Gradients", "Metrics", "Overview", "Statistics"]

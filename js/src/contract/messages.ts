@@ -1,0 +1,341 @@
+/** What Python sends, as it travels: pictures, tokens, numbers; see docs/contract.md. */
+
+import type { HeadName, Metric, Pool, Side, Stage } from "./values";
+
+/** Rows that stand for several queries: row r below the first `exact` is that of the one query `first + every · r`. */
+export interface Sampled {
+  first: number;
+  every: number;
+  exact: number;
+}
+
+/** How far the exact pass over a long head has come; while there is none, null. */
+export interface Progress {
+  layer: number;
+  batch: number;
+  head: HeadName;
+  stage: Stage;
+  pool: Pool;
+  /** Of the cells to compute, 0 to 1. */
+  share: number;
+  seconds_left: number | null;
+  state: "running" | "stopped";
+}
+
+/** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */
+export type Bytes = DataView | ArrayBuffer | Uint8Array | string;
+
+/** How the codes of a quantised picture are to be read; see "Quantised picture" in docs/contract.md. */
+export interface Quantisation {
+  kind: "log" | "linear" | "unit";
+  high: number;
+  octaves?: number;
+}
+
+/** An array on its way. In a trait `data` is the bytes, in a reply the index of one of the message's buffers. */
+export interface Envelope {
+  data: Bytes | number;
+  dtype: "float32" | "uint8" | "uint32" | "bits";
+  shape: number[];
+  deflated: boolean;
+  scale?: Quantisation | null;
+}
+
+/** What is known about the selected layer. */
+export interface Facts {
+  /** Changes whenever the tensors behind the widget are replaced. */
+  version: number;
+  /** The names of all layers. */
+  layers: string[];
+  batches: number;
+  /** Query heads. */
+  heads: number;
+  /** Key/value heads: as many as `heads`, or fewer where several query heads share one. */
+  groups: number;
+  queries: number;
+  keys: number;
+  /** null where only scores or weights were given. */
+  head_size: number | null;
+  value_size: number | null;
+  dtype: string;
+  device: string;
+  is_causal: boolean;
+  /** The stages that can be shown. */
+  stages: Stage[];
+  /** Only in a saved file: what of this layer is in it, and which layers are. */
+  saved?: { layers: number[]; heads: number[]; samples: number[] };
+  /** Whether merging tokens into words would change anything. */
+  has_pieces?: boolean;
+}
+
+export interface PictureMessage {
+  layer: number;
+  batch: number;
+  head: HeadName;
+  stage: Stage;
+  pool: Pool;
+  /** Size of the matrix. */
+  queries: number;
+  keys: number;
+  /** Keys before those at the end that no query may attend to: a padded sample's own length. */
+  own_keys?: number | null;
+  /** Cells of the matrix to one cell of the picture. */
+  query_bin: number;
+  key_bin: number;
+  /** Least and greatest finite value of the matrix at this pooling; null where there is none. */
+  low: number | null;
+  high: number | null;
+  /** null where every number is exact. */
+  sampled?: Sampled | null;
+  values: Envelope | null;
+  blocked: Envelope | null;
+  error: string | null;
+}
+
+/** Rows of a picture that are now exact. */
+export interface BandMessage {
+  layer: number;
+  batch: number;
+  head: HeadName;
+  stage: Stage;
+  pool: Pool;
+  version: number;
+  start: number;
+  stop: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+}
+
+/** Row level, column level, row, column: see "Tiles" in docs/contract.md. */
+export type TileAddress = readonly [rowLevel: number, columnLevel: number, row: number, column: number];
+
+export interface TileMessage {
+  tile: TileAddress;
+  /** 1 where the tile is exact; else row r is that of the one query `first + every · r`. */
+  every: number;
+  first: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+}
+
+/** Tiles that the kernel sends of its own accord. */
+export interface TilesMessage {
+  tiles: TileMessage[];
+  of: { layer: number; batch: number; head: HeadName; stage: Stage; pool: Pool; version: number; view: string };
+}
+
+export interface ThumbnailsMessage {
+  layer: number;
+  batch: number;
+  values: Envelope;
+}
+
+/** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */
+export interface SurveyMessage {
+  batch: number;
+  /** `rows` is how many queries of each head were looked at. */
+  layers: { heads: number; groups: number; queries: number; keys: number; rows: number }[];
+  /** (heads, rows, columns); null of a layer that has no such sample. */
+  pictures: (Envelope | null)[];
+  /** (heads,), NaN where there is none; null where no head has any. */
+  metrics: Record<Metric, Envelope | null>;
+  error: string | null;
+}
+
+export interface LinksMessage {
+  layer: number;
+  batch: number;
+  heads: HeadName[];
+  side: Side;
+  /** (heads, positions, count): the partners of each position, strongest first. */
+  partners: Envelope;
+  /** Their exact weights; 0 where there is no such partner. */
+  weights: Envelope;
+}
+
+/** Rules to see the tensors under, as `Attention.what_if` takes them; {} is as they are. */
+export interface WhatIf {
+  scale?: number;
+  temperature?: number;
+  softcap?: number | null;
+  mask?: boolean;
+  causal?: boolean | "lower right";
+  window?: number | null;
+  drop_keys?: number[];
+  dtype?: "float16" | "bfloat16" | "int8";
+}
+
+interface SmallMessage {
+  query_bin: number;
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+  blocked: Envelope | null;
+}
+
+/** All stages of a head, each at most 128 × 128, with the output, (queries, value size). */
+export interface StagesMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  pictures: (SmallMessage & { stage: Stage; key_bin: number; every: number })[];
+  output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
+}
+
+/** One thing that is likely wrong with the selected head, or worth knowing. */
+export interface Finding {
+  kind: string;
+  severity: "error" | "warning" | "note";
+  /** The places in words; "" for all of the head. */
+  where: string;
+  message: string;
+  advice: string;
+  /** The first of the places. */
+  query: number | null;
+  key: number | null;
+}
+
+/** How far other results are: torch's own, and under other rules that of the rules as they were given. */
+export interface Deviation {
+  layer: number;
+  batch: number;
+  head: number;
+  /** `why` there is no difference, where there is none. */
+  torch: { difference: number | null; queries: number; equal: boolean; why: string };
+  /** The largest |Δ| of a weight and of a number of the output; null where it is not finite, or there is no v. */
+  original: { weights: number | null; output: number | null; queries: number } | null;
+}
+
+/** JSON has no NaN and no infinity: those are text. */
+export type Figure = number | string | null;
+
+/** What one rule or bias does to a pair; `adds` is null for a rule, which only allows or blocks. */
+export interface Effect {
+  name: string;
+  blocks: boolean;
+  adds: Figure;
+}
+
+export interface PairNumbers {
+  score: Figure;
+  scale: Figure;
+  scaled: Figure;
+  softcap: Figure;
+  capped: Figure;
+  masked: Figure;
+  maximum: Figure;
+  log_normalizer: Figure;
+  weight: Figure;
+  contribution: Figure;
+  share: Figure;
+  allowed: boolean;
+  effects: Effect[];
+}
+
+/** One pair's way through the stages. */
+export interface PairMessage extends PairNumbers {
+  layer: number;
+  batch: number;
+  head: number;
+  query: number;
+  key: number;
+  /** (D,) q_d · k_d. */
+  products: Envelope | null;
+  /** (Dv,) weight · v, and the sum of those over all keys. */
+  value: Envelope | null;
+  output: Envelope | null;
+  /** The query's weights, of all keys or the strongest. */
+  row: { keys: Envelope; values: Envelope; blocked: Envelope | null };
+  /** Without the other rules, where there are any; `row` are the weights of the same keys. */
+  original: (PairNumbers & { value: Envelope | null; row: Envelope }) | null;
+}
+
+/** One of the three pictures of a comparison. */
+interface SideMessage {
+  low: number | null;
+  high: number | null;
+  values: Envelope;
+  blocked: Envelope | null;
+}
+
+/** Which positions of A and B belong together, and how many of each belong to none. */
+export interface PlacesMessage {
+  a: Envelope;
+  b: Envelope;
+  only: [a: number, b: number];
+}
+
+/** A, B and B − A, of places that both have. */
+export interface ComparisonMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  stage: Stage;
+  pool: Pool;
+  /** The name of B. */
+  against: string;
+  queries: number;
+  keys: number;
+  query_bin: number;
+  key_bin: number;
+  sampled: Sampled | null;
+  a: SideMessage;
+  b: SideMessage;
+  change: SideMessage;
+  /** null where every place is the same position of both. */
+  query_places: PlacesMessage | null;
+  key_places: PlacesMessage | null;
+  /** Places that have another token in B than in A: queries, keys. */
+  differ: [queries: number, keys: number];
+  /** Python's sentence, and then nothing of the above but what it is of. */
+  error: string | null;
+}
+
+/** What changes for a query over its keys, or for a key over its queries: exact weights, the larger of both first. */
+export interface ChangesMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  against: string;
+  query: number | null;
+  key: number | null;
+  side: Side;
+  places: Envelope;
+  a: { values: Envelope; blocked: Envelope | null };
+  b: { values: Envelope; blocked: Envelope | null };
+  change: { values: Envelope; blocked: Envelope | null };
+  rest: { count: number; a: Figure; b: Figure };
+  masked: number;
+  /** Keys of each side that the other has not, and the weight that they hold. */
+  only: { a: { count: number; sum: Figure }; b: { count: number; sum: Figure } } | null;
+}
+
+export interface TokensMessage {
+  /** All tokens as UTF-8, one after the other. */
+  text: Bytes;
+  /** Where each token ends, in bytes. */
+  ends: Envelope;
+  /** How many there are; those that are not in `text` are asked for. */
+  length?: number;
+  /** How the vocabulary is written, where the tokenizer told. */
+  spelling?: "bytes" | "spaced" | "text";
+}
+
+/** Image patches among the positions, row by row: where they begin; null on a side that has none. */
+export interface GridMessage {
+  rows: number;
+  columns: number;
+  query: number | null;
+  key: number | null;
+}
+
+/** What was cut into patches. */
+export interface ImageMessage {
+  mime: string;
+  data: Bytes;
+  /** In pixels, as it was given. */
+  width: number;
+  height: number;
+}

@@ -1,0 +1,92 @@
+/** What a front-end may ask Python, and what each kind of request is answered with. */
+
+import type { Bytes, Envelope, Figure, TileMessage } from "./messages";
+
+interface Values {
+  values: Envelope;
+  blocked: Envelope | null;
+}
+
+/** A matrix at most 128 × 128, of each bin the number of largest size; `low` and `high` are those of all numbers. */
+export interface SmallMatrix extends Values {
+  low: number | null;
+  high: number | null;
+  rows: number;
+  columns: number;
+  row_bin: number;
+  column_bin: number;
+}
+
+/** Attention at one head size, with the scale 1 / √d_k and without; the weights of the first 16 queries and keys. */
+export type SweepStep = {
+  [K in "head_size" | "theory" | "most"]: number;
+} & {
+  [K in "scores_variance" | "scaled_variance" | `${"" | "unscaled_"}${"entropy" | "peak" | "sensitivity"}`]: Figure;
+} & { weights: Envelope; unscaled_weights: Envelope };
+
+export interface CostStep {
+  length: number;
+  dense_seconds: number;
+  dense_bytes: number;
+  fused_seconds: number;
+  seen_seconds: number;
+  seen_bytes: number;
+}
+
+/** What each kind of request is answered with. */
+export interface Answers {
+  row: Values;
+  column: Values;
+  cells: Values;
+  /** `value` is null where every cell is blocked, and text where JSON has no number for it. */
+  peak: { value: number | string | null; query: number | null; key: number | null };
+  tiles: { tiles: TileMessage[] };
+  ranked: {
+    positions: Envelope;
+    values: Envelope;
+    allowed: number;
+    blocked: number;
+    nan: number;
+    sum: number;
+    rest: { count: number; sum: number };
+    entropy: number;
+    max_entropy: number;
+    ninety: number;
+  };
+  strongest: { pairs: [query: number, key: number, weight: number][] };
+  tokens: { text: number; ends: Envelope };
+  find: { positions: number[]; total: number };
+  /** The largest change among some places of a comparison; a number that is blocked is null. */
+  change: {
+    value: number | string | null;
+    a: number | string | null;
+    b: number | string | null;
+    query: number;
+    key: number;
+  };
+  pass: object;
+  thumbnails: { values: Envelope };
+  check: object;
+  spread: {
+    [K in `${"q" | "k" | "v" | "scores" | "scaled"}_variance`]: Figure;
+  } & {
+    theory: number | null;
+    scale: number;
+    /** Rows to one number of `rows`. */
+    every: number;
+    rows: { entropy: Envelope; peak: Envelope; sensitivity: Envelope; allowed: Envelope };
+    means: { entropy: Figure; peak: Figure; sensitivity: Figure };
+    empty: number;
+    saturated: number;
+    uniform: number;
+  };
+  sweep: { own: boolean; steps: SweepStep[] };
+  gradients: { pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
+  jacobian: { query: number; picture: SmallMatrix };
+  cost: { head_size: number; device: string; steps: CostStep[] };
+  retry: object;
+  ping: object;
+}
+export type RequestKind = keyof Answers;
+/** What Python answered, with the buffers that its envelopes point into: `decode(reply.values, reply.buffers)`. */
+export type Reply<K extends RequestKind = RequestKind> = Answers[K] & { buffers: readonly Bytes[] };

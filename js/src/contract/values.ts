@@ -1,0 +1,29 @@
+/** The values that traits and messages take: stages, views, heads, colours. */
+
+/** The stages of attention, in order of computation. */
+export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution";
+export type Pool = "max" | "mean";
+export type ColorScaleName = "linear" | "log";
+export type ColorRange = "head" | "row" | "unit" | [number, number];
+/** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
+export type Side = "query" | "key";
+export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "stages";
+/** What of a head is measured. */
+export type Metric =
+  | "entropy"
+  | "first_token"
+  | "previous_token"
+  | "itself"
+  | "same_token"
+  | "last_token"
+  | "induction"
+  | "mean_distance"
+  | "masked_share";
+/** A head by its number; several as one by their name, such as "mean 0 4". */
+export type HeadName = number | string;
+/** A pinned place; null where only one side is. */
+export type Pin = [query: number | null, key: number | null];
+export type Palette = "attnwidget" | "viridis";
+export type ThemePreference = "auto" | "light" | "dark" | "contrast";
+/** The theme in force, once the host and the system have been asked. */
+export type Theme = "light" | "dark" | "contrast" | "contrast-light";

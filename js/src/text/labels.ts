@@ -1,0 +1,121 @@
+/** The labels of a sequence of tokens, and the same tokens as running text. */
+
+import { count } from "./format";
+import { inText, partly } from "./split-characters";
+import { display, joinOf, type Piece, pieceOf, styleOf, type TokenStyle, type TokenText } from "./tokens";
+
+export interface Label extends TokenText {
+  position: number;
+  /** Another token has the same label. */
+  repeated: boolean;
+  /** The position, for a repeated token that is not special; else "". */
+  subscript: string;
+}
+
+export interface Labels {
+  readonly length: number;
+  at(position: number): Label;
+  /** As running text shows it. */
+  piece(position: number): Piece;
+  /** As the tokenizer writes it; null while that is not known. */
+  raw(position: number): string | null;
+  /** Where a text is, first those tokens that are nothing else; null where not all tokens are here. */
+  find(text: string): number[] | null;
+}
+
+/**
+ * Return the labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use.
+ */
+export function labels(tokens: readonly string[] | null, length: number, spelling?: TokenStyle): Labels {
+  let read: ReturnType<typeof readAll> | null = null;
+  const readNow = () => {
+    read ??= readAll(tokens ?? [], spelling);
+    return read;
+  };
+  const raw = (position: number) => tokens?.[position] ?? null;
+  return {
+    length,
+    at(position) {
+      const token = tokens?.[position];
+      if (token === undefined) return unnamed(position);
+      const { texts, uses, style } = readNow();
+      const { text, special } = texts.get(token) as TokenText;
+      const repeated = (uses.get(text) as number) > 1;
+      return {
+        text: partly(raw, position, text, style),
+        special,
+        position,
+        repeated,
+        subscript: repeated && !special ? count(position) : "",
+      };
+    },
+    piece(position) {
+      const token = raw(position);
+      if (token === null) return unread(position);
+      const { style, join } = readNow();
+      return inText(pieceOf(token, style, join), raw, position, style);
+    },
+    raw,
+    find: (text) => find(text, tokens ?? [], readNow().texts),
+  };
+}
+
+/** Return the label of a token that is not known: its position. */
+export function unnamed(position: number): Label {
+  return { text: count(position), special: false, position, repeated: false, subscript: "" };
+}
+
+/** Name positions without tokens that are image patches, by row and column. */
+export function withPatches(
+  of: Labels,
+  { rows, columns }: { rows: number; columns: number },
+  start: number | null,
+): Labels {
+  const name = (position: number) => {
+    const patch = start === null ? -1 : position - start;
+    if (patch < 0 || patch >= rows * columns) return null;
+    return `row ${Math.floor(patch / columns)}, ${patch % columns}`;
+  };
+  return {
+    ...of,
+    at(position) {
+      const text = name(position);
+      return text === null ? of.at(position) : { ...of.at(position), text };
+    },
+  };
+}
+
+/** Return a token of running text that is not known: its position. */
+export function unread(position: number): Piece {
+  return { text: count(position), space: true, breaks: false, special: false };
+}
+
+/** Each different token is compared once, as it is shown and as the tokenizer writes it; case does not matter. */
+function find(wanted: string, tokens: readonly string[], texts: ReadonlyMap<string, TokenText>): number[] {
+  const text = wanted.toLowerCase();
+  const whole = new Set<string>();
+  const part = new Set<string>();
+  for (const [token, shown] of texts) {
+    const names = [token.toLowerCase(), shown.text.toLowerCase()];
+    if (names.includes(text)) whole.add(token);
+    else if (names.some((name) => name.includes(text))) part.add(token);
+  }
+  const places = (of: ReadonlySet<string>) => tokens.flatMap((token, at) => (of.has(token) ? [at] : []));
+  return [...places(whole), ...places(part)];
+}
+
+/** Each different token is looked at once, however often it occurs. */
+function readAll(tokens: readonly string[], spelling?: TokenStyle) {
+  const times = new Map<string, number>();
+  for (const token of tokens) times.set(token, (times.get(token) ?? 0) + 1);
+  const style = spelling ?? styleOf(times.keys());
+  const join = joinOf(times.keys(), style);
+  const texts = new Map<string, TokenText>();
+  const uses = new Map<string, number>();
+  for (const [token, count] of times) {
+    const shown = display(token, style);
+    texts.set(token, shown);
+    uses.set(shown.text, (uses.get(shown.text) ?? 0) + count);
+  }
+  return { texts, uses, style, join };
+}

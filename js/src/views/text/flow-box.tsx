@@ -1,0 +1,151 @@
+/** Lines of running text, tokens tinted by their weights: only the lines in view are in the page. */
+
+import { Component, createRef } from "preact";
+import { px } from "../../components/dom";
+import type { Line, Placed } from "./lines";
+import type { TokenLooks } from "./looks";
+import { type Flow, SLACK } from "./model";
+
+const PITCH = 30;
+/** Lines in view at most; more are scrolled to. */
+const MOST_LINES = 16;
+const BEYOND = 4; // lines above and below what is in view
+const SUBSCRIPT = 7.2; // pixels of one of its digits
+
+export interface BoxProps {
+  readonly flow: Flow;
+  readonly tokens: readonly Placed[];
+  readonly lines: readonly Line[];
+  readonly looks: TokenLooks;
+  readonly unit: number;
+  readonly room: number;
+  readonly top: number;
+  /** The line to be in view. */
+  readonly line: number | null;
+}
+
+/** Show the lines of a text: only those in view are in the page. */
+export class FlowBox extends Component<BoxProps> {
+  private box = createRef<HTMLDivElement>();
+  private shown: number | null = null;
+
+  override componentDidMount() {
+    this.follow();
+  }
+
+  override componentDidUpdate() {
+    this.follow();
+  }
+
+  /** Bring the line of the pin into view, once. */
+  private follow() {
+    const { flow, line, unit, lines } = this.props;
+    const box = this.box.current;
+    if (box === null || line === this.shown) return;
+    this.shown = line;
+    if (line === null || lines.length <= MOST_LINES) return;
+    const pitch = PITCH * unit;
+    const high = MOST_LINES * pitch;
+    const to = Math.max((line + 1) * pitch - high, Math.min(flow.scroll.peek(), line * pitch));
+    box.scrollTop = to;
+    flow.scroll.value = to; // the event comes a frame later
+  }
+
+  /** Whether the positions of tokens that are alike fit beside them: a line is broken without them, and stays so. */
+  private hasRoom(line: Line): boolean {
+    const { flow, tokens, looks, unit, room } = this.props;
+    if (looks.alike === null) return false;
+    let width = line.width;
+    for (let at = line.start; at < line.stop; at++) {
+      const { position } = tokens[at] as Placed;
+      const label = flow.passage.labels.at(position);
+      if (label.text !== looks.alike) continue;
+      width += SUBSCRIPT * label.subscript.length * unit;
+      if (looks.pinned.has(position)) width += (4 + label.text.length) * unit;
+    }
+    return width <= room + SLACK * unit;
+  }
+
+  override render({ flow, tokens, lines, looks, unit, top }: BoxProps) {
+    const pitch = PITCH * unit;
+    const high = Math.min(lines.length, MOST_LINES) * pitch;
+    const first = Math.max(0, Math.floor(top / pitch) - BEYOND);
+    const last = Math.min(lines.length, Math.ceil((top + high) / pitch) + BEYOND);
+    const scrolls = lines.length > MOST_LINES;
+    return (
+      <div
+        class="aw-flow"
+        ref={this.box}
+        data-scrolls={scrolls || undefined}
+        style={{ height: px(high + (scrolls ? 0 : 4 * unit)) }}
+        onScroll={(event: Event) => {
+          flow.scroll.value = (event.currentTarget as HTMLElement).scrollTop;
+        }}
+      >
+        <div style={{ height: px(lines.length * pitch) }}>
+          {lines.slice(first, last).map((line, at) => (
+            <div
+              class="aw-line"
+              key={line.start}
+              dir={line.rtl ? "rtl" : "ltr"}
+              style={{ top: px((first + at) * pitch) }}
+            >
+              {tokens.slice(line.start, line.stop).map((token, place, all) => (
+                <Token
+                  key={token.position}
+                  token={token}
+                  first={place === 0}
+                  glued={all[place + 1]?.gap === ""}
+                  looks={looks}
+                  flow={flow}
+                  numbered={this.hasRoom(line)}
+                />
+              ))}
+            </div>
+          ))}
+        </div>
+      </div>
+    );
+  }
+}
+
+interface TokenProps {
+  readonly token: Placed;
+  readonly first: boolean;
+  /** Whether the next one follows without a space. */
+  readonly glued: boolean;
+  readonly numbered: boolean;
+  readonly looks: TokenLooks;
+  readonly flow: Flow;
+}
+
+function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
+  const { position, text, gap, special } = token;
+  const look = looks.of(position);
+  const pinned = looks.pinned.has(position);
+  const further = !pinned && looks.further.has(position);
+  const coloured = look !== null && typeof look === "object" ? look : null;
+  const marked = coloured !== null || pinned || further;
+  const label = marked ? flow.passage.labels.at(position) : null;
+  const subscript = label !== null && numbered && label.text === looks.alike ? label.subscript : "";
+  const names = [
+    "aw-word",
+    pinned ? "aw-pill" : further ? "aw-word-outline" : coloured ? "aw-tinted" : "",
+    look === "masked" && !pinned ? "aw-word-masked" : look === "nan" ? "aw-word-nan" : "",
+    special ? "aw-word-special" : "",
+  ];
+  return (
+    <>
+      {first ? "" : gap}
+      <span
+        data-at={position}
+        class={names.filter(Boolean).join(" ")}
+        data-joined={gap === "" && !first ? (glued ? "both" : "before") : glued ? "after" : undefined}
+        style={coloured !== null && !pinned ? { "--aw-tint": coloured.tint, "--aw-full": coloured.full } : undefined}
+      >
+        {text}
+        {subscript !== "" && <sub>{subscript}</sub>}
+      </span>
+    </>
+  );
+}

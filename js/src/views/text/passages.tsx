@@ -1,0 +1,277 @@
+/** Passages of text and images side by side with the panel: what text view and image view have in common. */
+
+import { effect, type Signal, signal } from "@preact/signals-core";
+import { mount, part, px, type View } from "../../components/dom";
+import { Ramp, ticksOf } from "../../components/legend";
+import { headWords } from "../../components/phrases";
+import { panel } from "../../components/ranking-panel";
+import { BLOCKED, NAN, NUMBER } from "../../contract/decode";
+import { legendOf, wordOf } from "../../contract/stages";
+import { PAGE } from "../../state/token-pages";
+import type { Ui } from "../../state/ui";
+import { count, listNumber } from "../../text/format";
+import { type BoxProps, FlowBox } from "./flow-box";
+import { PatchPicture, type Ring } from "./image";
+import { pressKey } from "./keys";
+import { lineOf } from "./lines";
+import { hoveredIn, tokenLooksOf, weightsOn } from "./looks";
+import { type Flow, otherSide, type Passage, type TextModel, textModel } from "./model";
+import { watchPointer } from "./pointing";
+
+const PANEL_GAP = 36;
+
+/** Return running text, with `withImage` the image too, and the ranked list beside it. */
+export function passagesView(ui: Ui, withImage: boolean): View {
+  const { store, stop } = ui;
+  const model = textModel(ui, withImage);
+  const coloured = signal(true);
+  const node = part("aw-main aw-read");
+  const column = part("aw-column");
+  const beside = part("aw-beside");
+  const passages = part("aw-passages", "picture");
+  passages.tabIndex = 0;
+  passages.style.width = "100%";
+  passages.setAttribute("role", "application");
+  passages.setAttribute("aria-roledescription", withImage ? "image" : "text");
+  const live = part("aw-visually-hidden");
+  live.setAttribute("aria-live", "polite");
+  const side = panel(ui);
+  const views = [
+    mount(passages, () => <Passages ui={ui} model={model} coloured={coloured} withImage={withImage} />),
+    mount(part("aw-legend", "legend"), () => <Legend ui={ui} model={model} withImage={withImage} />),
+    side,
+  ];
+  column.append(passages, (views[1] as View).node, live);
+  beside.append(side.node);
+  node.append(column, beside);
+
+  watchPointer(ui, model, passages);
+  passages.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !pressKey(ui, model, withImage, event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+    },
+    { signal: stop },
+  );
+  const ends = [
+    effect(() => {
+      const unit = ui.unit.value;
+      const wide = ui.mode.value === "wide" ? 340 : 260;
+      const isBeside = ui.mode.value === "wide" || ui.mode.value === "beside";
+      const own = model.room.value + 24 * unit;
+      column.style.width = isBeside ? px(own) : "100%";
+      beside.style.width = isBeside ? px(wide * unit) : "100%";
+      beside.style.marginLeft = isBeside ? px(PANEL_GAP * unit) : "0";
+      ui.extent.value = isBeside ? own + (PANEL_GAP + wide) * unit : null;
+      const rows = ui.mode.value === "narrow" ? 7 : 13;
+      side.node.style.minHeight = px((30 + 22 * rows + 54) * unit);
+    }),
+    effect(() => {
+      const { queries, keys } = store.facts.value;
+      const what = withImage ? "Image" : "Text";
+      const many =
+        model.flows.value.length > 1 ? `${count(queries)} queries and ${count(keys)} keys` : `${count(queries)} tokens`;
+      const heads = headWords(store.pictured.value);
+      passages.setAttribute("aria-label", `${what}, layer ${store.layer.value}, ${heads}, ${many}`);
+    }),
+    effect(() => {
+      live.textContent = spoken(ui);
+    }),
+  ];
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      for (const view of views) view.dispose();
+    },
+  };
+}
+
+/** What is pinned, and its strongest, for those who hear it. */
+function spoken({ store, target, ranked }: Ui): string {
+  const at = target.value;
+  if (at === null || (store.query.value ?? store.key.value) === null) return "";
+  const own = (at.side === "query" ? store.queryLabels : store.keyLabels).value;
+  const others = (at.side === "query" ? store.keyLabels : store.queryLabels).value;
+  const known = ranked.value;
+  const name = `${at.side} ${at.index} ${own.at(at.index).text}`;
+  if (known === null || "problem" in known || known.of.index !== at.index || known.of.side !== at.side) return name;
+  const [first, value] = [known.ranking.top[0], known.ranking.values[0]];
+  if (first === undefined || value === undefined) return name;
+  const most = `${otherSide(at.side)} ${first} ${others.at(first).text}, ${wordOf(known.stage)} ${listNumber(value, known.stage)}`;
+  return `${name}, most: ${most}`;
+}
+
+interface ReaderProps {
+  readonly ui: Ui;
+  readonly model: TextModel;
+  readonly coloured: Signal<boolean>;
+  readonly withImage: boolean;
+}
+
+function Passages({ ui, model, coloured, withImage }: ReaderProps) {
+  if (ui.width.value === 0) return null;
+  const flows = model.flows.value;
+  return (
+    <>
+      {flows.map((flow) => {
+        const { passage } = flow;
+        const both = passage.sides.length > 1;
+        const hasText = flow.tokens.value.length > 0;
+        return (
+          <div key={passage.sides.join()} class="aw-passage" data-side={passage.sides[0]}>
+            {!both && <div class="aw-heading">{passage.sides[0] === "query" ? "Queries" : "Keys"}</div>}
+            {flow.pages > 1 && <Pager flow={flow} />}
+            {hasText && <FlowBox {...boxProps(ui, model, flow)} />}
+            {withImage && passage.patches !== null && <Picture {...{ ui, model, coloured, passage }} />}
+          </div>
+        );
+      })}
+    </>
+  );
+}
+
+/** Which tokens of a long text are shown, and the way to others. */
+function Pager({ flow }: { flow: Flow }) {
+  const { page, pages, passage } = flow;
+  const at = page.value;
+  const go = (to: number) => {
+    page.value = Math.max(0, Math.min(pages - 1, to));
+    flow.scroll.value = 0;
+  };
+  const last = Math.min(passage.length, (at + 1) * PAGE) - 1;
+  return (
+    <div class="aw-pager">
+      <button type="button" aria-label="Tokens before" disabled={at === 0} onClick={() => go(at - 1)}>
+        ‹
+      </button>
+      <span>
+        tokens <b>{count(at * PAGE)}</b>–<b>{count(last)}</b> of {count(passage.length)}
+      </span>
+      <button type="button" aria-label="Tokens after" disabled={at === pages - 1} onClick={() => go(at + 1)}>
+        ›
+      </button>
+    </div>
+  );
+}
+
+function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
+  const looks = tokenLooksOf(ui, model, flow.passage);
+  const [pinned] = looks.pinned;
+  const at = pinned === undefined ? undefined : flow.places.value.get(pinned);
+  return {
+    flow,
+    tokens: flow.tokens.value,
+    lines: flow.lines.value,
+    looks,
+    unit: ui.unit.value,
+    room: model.room.value,
+    top: flow.scroll.value,
+    line: at === undefined ? null : lineOf(flow.lines.value, at),
+  };
+}
+
+function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"> & { passage: Passage }) {
+  const patches = passage.patches;
+  if (patches === null) return null;
+  const looks = tokenLooksOf(ui, model, passage);
+  const many = patches.rows * patches.columns;
+  const known = weightsOn(model, passage);
+  const mapper = model.mapper.value;
+  const both = ui.paints.value;
+  const paints = mapper === null || both === null ? null : mapper.signed ? both.diverging : both.sequential;
+  const bitmap = model.image.value;
+  const plate = bitmap === null ? (both?.sequential.css[0] ?? "") : "";
+  const colours =
+    known === null || mapper === null || paints === null
+      ? Array<string>(many).fill(plate)
+      : Array.from({ length: many }, (_, at) => {
+          const kind = known.kinds[patches.start + at - known.start];
+          if (kind === NUMBER)
+            return paints.css[mapper.index(known.values[patches.start + at - known.start] as number, 0)] ?? "";
+          return kind === NAN ? paints.bad : "";
+        });
+  const within = (position: number) => position >= patches.start && position < patches.start + many;
+  const ring = (positions: Iterable<number>, kind: Ring["kind"]) =>
+    [...positions].filter(within).map((position) => ({ patch: position - patches.start, kind }));
+  const hovered = hoveredIn(ui, passage);
+  return (
+    <>
+      <PatchPicture
+        {...{ patches, bitmap, colours }}
+        message={ui.store.image.value ?? null}
+        coloured={coloured.value && known !== null}
+        ink={both?.sequential.ink ?? ""}
+        rings={[
+          ...ring(hovered === null ? [] : [hovered], "hovered"),
+          ...ring(looks.further, "further"),
+          ...ring(looks.pinned, "pinned"),
+        ]}
+        room={model.room.value}
+        unit={ui.unit.value}
+        dpr={ui.dpr.value}
+      />
+      {bitmap !== null && known !== null && (
+        <button
+          type="button"
+          class="aw-toggle"
+          aria-pressed={!coloured.value}
+          onClick={() => {
+            coloured.value = !coloured.value;
+          }}
+        >
+          {coloured.value ? "show the image alone" : "show weights over the image"}
+        </button>
+      )}
+    </>
+  );
+}
+
+function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
+  const { store } = ui;
+  const mapper = model.mapper.value;
+  const both = ui.paints.value;
+  const picture = store.picture.value;
+  if (both === null || picture === null) return null;
+  const flows = model.flows.value;
+  const left = !withImage && flows.some((flow) => flow.left.value > 0);
+  const patched = !withImage && flows.some(({ passage }) => passage.patches !== null);
+  const known = model.weights.value;
+  const masked = known?.kinds.includes(BLOCKED) === true;
+  const stage = known?.stage ?? picture.of.stage;
+  const reading = ui.hovered.value ?? ui.pinned.value;
+  const mark =
+    mapper !== null && reading !== null && reading.kind === NUMBER ? mapper.position(reading.value, 0) : null;
+  const range = store.color_range.value;
+  return (
+    <>
+      {mapper !== null && (
+        <div class="aw-ramp">
+          <span>
+            {legendOf(stage)}
+            {mapper.log ? ", log" : ""}
+          </span>
+          <Ramp paints={mapper.signed ? both.diverging : both.sequential} ticks={ticksOf(mapper, stage)} mark={mark} />
+        </div>
+      )}
+      <div class="aw-kinds">
+        {left && <span>special tokens are left out of the text, not of the sum</span>}
+        {patched && <span>patches are in the image, not in the text</span>}
+        {masked && <span>{withImage ? "no colour: masked" : "grey: masked"}</span>}
+        {mapper !== null && (range === "unit" || Array.isArray(range)) && (
+          <span>{range === "unit" ? "fixed range" : "own range"}</span>
+        )}
+        {store.pieces.value === "words" && <span>words: weights to one summed, from one averaged</span>}
+        {model.weights.value === null && <span>{prompt(ui, flows)}</span>}
+      </div>
+    </>
+  );
+}
+
+function prompt(ui: Ui, flows: readonly Flow[]): string {
+  if (ui.target.value !== null) return "";
+  const what = flows.length > 1 ? "a query or a key" : "a token";
+  return `point at ${what} to see its weights, click to keep it`;
+}

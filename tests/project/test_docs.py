@@ -1,0 +1,96 @@
+"""The documents name what is there: every file, package, trait and kind of request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnwidget._messages.requests import ANSWERS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGE, SOURCES = ROOT / "attnwidget", ROOT / "js" / "src"
+ABOUT_CODE = ["docs/architecture.md", "docs/contract.md", "docs/extending.md", "CONTRIBUTING.md", "README.md"]
+MADE = {"widget.js", "page.js", "widget.css"}  # by `make bundle`
+NAME = re.compile(r"`([\w.*/-]+\.(?:py|tsx?|css|json|toml|md|cff|ipynb|npz|mjs|js)|[\w.-]+(?:/[\w.-]+)*/)`")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def found(name: str) -> Iterator[Path]:
+    """Yield the files that a name in a document may mean."""
+    for folder in (
+        ROOT,
+        PACKAGE,
+        SOURCES,
+        SOURCES / "styles",
+        ROOT / "tests" / "contract",
+        ROOT / "tests" / "browser",
+        ROOT / "js",
+    ):
+        if (folder / name).exists():
+            yield folder / name
+
+
+@pytest.mark.parametrize("document", ABOUT_CODE)
+def test_every_file_that_is_named_is_there(document: str) -> None:
+    names = set(NAME.findall(read(document))) - MADE
+    missing = sorted(name for name in names if not any(found(name)))
+    assert missing == []
+
+
+def test_files_are_named_at_all() -> None:
+    named = [len(set(NAME.findall(read(f"docs/{name}.md")))) for name in ("architecture", "extending")]
+    assert min(named) > 20
+
+
+@pytest.mark.parametrize("document", [*ABOUT_CODE, "CHANGELOG.md", "docs/accuracy.md", "docs/models.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    for target, anchor in LINK.findall(read(document)):
+        path = (ROOT / document).parent / target if target else ROOT / document
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings], anchor
+
+
+def test_architecture_is_one_page_that_names_every_package() -> None:
+    page = read("docs/architecture.md")
+    lines = page.splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+    words = set(re.findall(r"\w+", page))
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert sorted(modules - {"__init__"} - words) == []
+    assert sorted({path.name for path in SOURCES.iterdir() if path.is_dir()} - {"styles"} - words) == []
+
+
+def test_what_is_to_be_looked_for_in_a_file_is_in_it() -> None:
+    rows = re.findall(r"^\| .* \| `(\S+)` \| (.*) \|$", read("docs/architecture.md"), re.M)
+    assert len(rows) == 7
+    for name, symbols in rows:
+        text = read(name)
+        for symbol in re.findall(r"`(\w+)`", symbols):
+            assert re.search(rf"^(?:class |def )?{symbol}\b", text, re.M), (name, symbol)
+
+
+def test_the_contract_has_every_trait_and_every_request() -> None:
+    contract = read("docs/contract.md")
+    roles = json.loads(read("tests/contract/traits.json"))
+    traits, messages = contract.split("## Traits")[1].split("## Messages")
+    told = {}
+    for names, role in re.findall(r"^\| (`.*?) \|.*\| (\w+) \|$", traits, re.M):
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), role)
+    told |= re.findall(r"^- `(\w+)` \((\w+)\): ", traits, re.M)
+    assert told == roles
+    details = set(re.findall(r"^- `(\w+)`", traits, re.M))
+    assert {name for name, role in roles.items() if role == "derived"} <= details
+    kinds = re.findall(r"^\| `(\w+)` \| .*\|.*\|$", messages, re.M)
+    assert sorted(kinds) == sorted(ANSWERS)

@@ -1,0 +1,85 @@
+"""Whoever annotates what a method returned finds its type at a public place."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import attnwidget
+from attnwidget import results, samples, scaling
+
+PUBLIC = (attnwidget, results, scaling, samples)
+OTHERS = ("torch", "numpy", *sys.stdlib_module_names)
+BETWEEN_PACKAGES = {"head", "known_rows"}  # of an Attention: what the engine asks of it
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    """All functions, methods and properties that have no underscore, by name."""
+    for module in PUBLIC:
+        for name in module.__all__:
+            found = getattr(module, name)
+            if inspect.isfunction(found):
+                yield name, found
+            elif inspect.isclass(found):
+                for member in dir(found):
+                    static = inspect.getattr_static(found, member)
+                    function = static.fget if isinstance(static, property) else getattr(static, "__func__", static)
+                    ours = inspect.isfunction(function) and function.__module__.startswith("attnwidget")
+                    if ours and not member.startswith("_") and member not in BETWEEN_PACKAGES:
+                        yield f"{name}.{member}", function
+
+
+FUNCTIONS = dict(public_functions())
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    """Every class that a type names, with those of the fields of our own."""
+    inner = typing.get_args(hint)
+    if inner:
+        for part in inner:
+            yield from types_in(part)
+    elif isinstance(hint, type):
+        yield hint
+        if hint.__module__.startswith("attnwidget") and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields")):
+            for part in typing.get_type_hints(hint).values():
+                yield from types_in(part)
+
+
+def return_type(function: Any) -> Any:
+    hint = function.__annotations__["return"]
+    if not isinstance(hint, str):
+        return hint
+    names = {**vars(typing), **vars(types), **vars(sys.modules[function.__module__])}
+    return eval(hint, names)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_returned_can_be_annotated(name: str) -> None:
+    assert "return" in FUNCTIONS[name].__annotations__
+    public = {found for module in PUBLIC for found in vars(module).values() if inspect.isclass(found)}
+    for found in types_in(return_type(FUNCTIONS[name])):
+        assert found in public or found.__module__.split(".")[0] in OTHERS, f"{name} returns {found}"
+
+
+def test_results_are_those_that_are_returned() -> None:
+    returned = {found for function in FUNCTIONS.values() for found in types_in(return_type(function))}
+    assert {getattr(results, name) for name in results.__all__} <= returned
+
+
+def test_the_public_names_are_those_and_no_others() -> None:
+    classes = (
+        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward Sample ScaledDotProductAttention"
+    )
+    functions = "capture compare load_sample scaled_dot_product_attention"
+    assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
+    assert inspect.isfunction(attnwidget.capture)
+    assert inspect.isfunction(attnwidget.compare)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", attnwidget.__version__)

@@ -1,0 +1,95 @@
+"""Calls of the public API as users write them, which mypy checks and nobody runs.
+
+`make types` refuses a right call that mypy refuses, and a wrong one that it lets through: for such a line its
+`type: ignore` is unused. So an editor completes what is right here, and underlines what is wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import assert_type
+
+from attnwidget import Attention, AttentionStack, ScaledDotProductAttention, masks, scaled_dot_product_attention
+from attnwidget.stack import stack_layers
+
+q, k, v = torch.randn(3, 1, 4, 6, 8)
+array = np.zeros((6, 8), np.float32)
+
+
+def even(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return kv_idx % 2 == 0
+
+
+def slope(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return score - (q_idx - kv_idx).abs() * 2.0**-h
+
+
+# Right.
+
+
+def every_keyword() -> None:
+    Attention(q, k)
+    Attention(array, array, array, is_causal=True)
+    Attention(
+        q, k, v, mask=torch.ones(6, 6), mask_means="keep", mask_dims="qk", bias=q, window=4, scale=0.5, softcap=30
+    )
+    Attention(q, k, v, mask=None, mask_means=None, mask_dims=None, bias=None, window=None, scale=None, softcap=None)
+    Attention(q, k, v, dims="bhqd", mask=masks.causal, bias=slope)
+    Attention(q, k, v, mask=masks.and_masks(masks.sliding_window(3), even))
+    Attention(q, k, v, mask=even, bias=array)
+    Attention.from_scores(q, v, mask=array, scale=0.5, is_causal=True, dims="bhqk")
+    Attention.from_weights(q, dims="bhqk")
+    scaled_dot_product_attention(array, array, array, mask=masks.causal, window=3, bias=slope)
+    ScaledDotProductAttention(dropout=0.1).forward(q, k, v, masks.causal, window=3, mask_means="hide")
+    stack_layers([q, q], [k, k], window=[None, 4], is_causal=True, mask=[None, masks.causal], scale=0.5)
+
+
+def results() -> None:
+    att = Attention(q, k, v)
+    assert_type(att, Attention)
+    assert_type(Attention.from_scores(q), Attention)
+    assert_type(att.combine([0, 1], "max"), Attention)
+    assert_type(att.merge([0, 0, 1, 2, 3, 4]), Attention)
+    assert_type(att.what_if({"scale": 0.5}), Attention)
+    assert_type(att.block("scores", head=1, queries=[0, 2]), Tensor)
+    assert_type(att.top_keys(0), tuple[Tensor, Tensor])
+    assert_type(att.options.window, int | None)
+    assert_type(AttentionStack([att])[0], Attention)
+    assert_type(AttentionStack([att]).rollout(), Attention)
+
+
+# Wrong.
+
+
+def an_unknown_keyword() -> None:
+    Attention(q, k, is_casual=True)  # type: ignore[call-arg]
+    Attention.from_scores(q, causal=True)  # type: ignore[call-arg]
+    scaled_dot_product_attention(q, k, v, soft_cap=1.0)  # type: ignore[call-arg]
+    ScaledDotProductAttention().forward(q, k, v, is_casual=True)  # type: ignore[call-arg]
+    Attention(q, k, extra_masks=())  # type: ignore[call-arg]
+    Attention.from_weights(q, is_causal=True)  # type: ignore[call-arg]
+    stack_layers(q, k, windows=[4])  # type: ignore[call-arg]
+
+
+def a_wrong_value() -> None:
+    Attention(q, k, mask="causal")  # type: ignore[arg-type]
+    Attention(q, k, mask=[[True, False]])  # type: ignore[arg-type]
+    Attention(q, k, mask_means="show")  # type: ignore[arg-type]
+    Attention(q, k, mask_dims="kq")  # type: ignore[arg-type]
+    Attention(q, k, is_causal="yes")  # type: ignore[arg-type]
+    Attention(q, k, window=2.5)  # type: ignore[arg-type]
+    Attention(q, k, scale="big")  # type: ignore[arg-type]
+    Attention(q, k, softcap=[30])  # type: ignore[arg-type]
+    Attention(q, k, bias=even)  # type: ignore[arg-type]
+    Attention(q, k, mask=slope)  # type: ignore[arg-type]
+    Attention("q", k)  # type: ignore[arg-type]
+    Attention([[1.0]], k)  # type: ignore[arg-type]
+    Attention(q, k, v, masks.causal)  # type: ignore[arg-type, call-arg]
+    Attention(q, k, dims=4)  # type: ignore[arg-type]
+    scaled_dot_product_attention(q, k)  # type: ignore[call-arg]
+
+
+def a_change() -> None:
+    Attention(q, k).options.window = 4  # type: ignore[misc]
