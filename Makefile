@@ -1,5 +1,6 @@
 # make demo    JupyterLab on examples/quickstart.ipynb   (ARGS=--no-browser serves only; ARGS=--port=9000 …)
 # make test    everything that CI runs; its parts: lint types js unit browser
+# make quick   what is soon known: lint, types, the tests that are neither slow nor on a page
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
 # make bundle  the front-end, into attnwidget/static
@@ -11,22 +12,39 @@ VENV ?= .venv
 PEERS := .peers
 ARGS ?=
 LANE ?= all
+# Processes that pytest runs tests in: one for each core. More than four want more memory than a laptop has.
+WORKERS ?= logical
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
+PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder --durations=10
 export PYTHON VENV
 
-.PHONY: demo test machine lint types js unit browser portable bench bundle format clean
-.NOTPARALLEL:
+.PHONY: demo test quick machine lint types js pure unit browser portable bench bundle format clean
 .DELETE_ON_ERROR:
+ifndef SIDE_BY_SIDE
+.NOTPARALLEL:
+endif
+
+# Two targets at a time, the output of each when it has ended.
+sync := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+side_by_side = +@$(MAKE) --no-print-directory -j2 $(sync) SIDE_BY_SIDE=yes $(1)
 
 demo: $(VENV)/.demo bundle
 	$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) examples/quickstart.ipynb
 
-# What the machine lacks is said at once; then the quick checks first.
-test: machine lint types js unit browser
+# What the machine lacks is said at once; then the quick checks first. The notebooks run once, in JupyterLab.
+test: machine $(VENV)/.dev bundle
+	$(NPM) run build:host
+	$(call side_by_side,lint types js)
+	$(PYTEST) -m "not notebook"
 	@echo "make test: all passed"
+
+quick: $(VENV)/.dev bundle
+	$(call side_by_side,lint types pure)
+	$(PYTEST) -m "not (browser or notebook or packaging or slow)"
+	@echo "make quick: all passed"
 
 machine:
 	@tools/system.sh venv chromium
@@ -44,12 +62,16 @@ types: $(VENV)/.dev
 js: $(VENV)/.dev
 	$(NPM) test
 
+# Those of the front-end that need no page.
+pure: $(VENV)/.dev
+	$(NPM) test -- --project pure
+
 unit: $(VENV)/.dev bundle
-	$(VENV)/bin/pytest -m "not browser"
+	$(PYTEST) -m "not browser"
 
 browser: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
-	$(VENV)/bin/pytest -m browser tests/browser
+	$(PYTEST) -m browser tests/browser
 
 # What a processor with fewer instructions, or another number of threads, would make of the tests and the notebooks.
 portable: $(VENV)/.dev bundle

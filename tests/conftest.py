@@ -13,7 +13,7 @@ settings.load_profile("attnwidget")
 
 # One thread: tensors are small, threads would only wait for one another. `make portable` asks for two as well,
 # by the variable that torch reads in the notebooks' kernels too.
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 
 
 def pytest_report_header() -> str:

@@ -51,14 +51,14 @@ def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Te
 
     def by_bin(cells: Tensor, fill: float) -> Tensor:
         wq, wk = bins
-        cells = F.pad(cells.double(), (0, -K % wk, 0, -Q % wq), value=fill)
+        cells = F.pad(cells, (0, -K % wk, 0, -Q % wq), value=fill)
         return cells.view(-(-Q // wq), wq, -(-K // wk), wk).transpose(1, 2).flatten(2)  # (rows, columns, cells)
 
-    any_allowed = by_bin(allowed, 0).sum(2) > 0
+    any_allowed = by_bin(allowed, False).any(2)
     if pool == "max":
-        return by_bin(x, -torch.inf).amax(2), any_allowed
+        return by_bin(x.double(), -torch.inf).amax(2), any_allowed
     counted = allowed if stage == "masked" else torch.ones_like(allowed)
-    mean = by_bin(x.masked_fill(~counted, 0), 0).sum(2) / by_bin(counted, 0).sum(2)
+    mean = by_bin(x.double().masked_fill(~counted, 0), 0).sum(2) / by_bin(counted, False).sum(2)
     return mean.masked_fill(~any_allowed, -torch.inf) if stage == "masked" else mean, any_allowed
 
 
