@@ -33,7 +33,7 @@ from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
-from ._utils.indexing import as_places
+from ._utils.indexing import as_indices
 from ._utils.validation import detached
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ class Attention(AttentionBase):
         """
         self.check_stage(stage, "allowed")
         found = self.head(batch, head)
-        rows = as_places(queries, self.shape.Q, "query", "queries", self.device)
-        columns = as_places(keys, self.shape.K, "key", "keys", self.device)
+        rows = as_indices(queries, self.shape.Q, "query", "queries", self.device)
+        columns = as_indices(keys, self.shape.K, "key", "keys", self.device)
         cells = found.block(rows, columns)
         with exact(self.device):
             if stage == "allowed":
@@ -209,7 +209,7 @@ class Attention(AttentionBase):
             if streamed(self, stage) != stage:
                 if columns == range(self.shape.K):
                     return softmax.whole_rows(self, cells, stage)
-                normalizer = softmax.normalizers(*found, rows)
+                normalizer = softmax.normalizers(found, rows)
             return softmax.exact_block(self, cells, stage, normalizer)
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
@@ -232,7 +232,7 @@ class Attention(AttentionBase):
         self.check_stage("masked")
         found = self.head(batch, head)
         with exact(self.device):
-            return softmax.head_logsumexp(*found).log_normalizer()
+            return softmax.head_logsumexp(found).log_normalizer()
 
     def output(self, batch: int = 0, head: int = 0) -> Tensor:
         """Compute weights · v of one head, streamed over the keys (Dao et al. 2022, algorithm 1).
@@ -255,7 +255,7 @@ class Attention(AttentionBase):
             raise ValueError("there is no v, so no output: give Attention(q, k, v)")
         found = self.head(batch, head)
         with exact(self.device):
-            out, normalizer = softmax.output(*found)
+            out, normalizer = softmax.output(found)
         if normalizer is not None:
             self.remember(found.batch, found.head, normalizer)
         return out

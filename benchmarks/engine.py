@@ -29,8 +29,9 @@ from torch import Tensor
 from wire import Peak, machine
 
 from attnwidget import Attention, masks
-from attnwidget._engine import overview as pyramid
 from attnwidget._engine.logsumexp import LogSumExp
+from attnwidget._engine.overview import sampled, tile
+from attnwidget._engine.regions import TileAddress
 
 D, WINDOW, LONG = 64, 512, 131_072
 LENGTHS = (2048, 4096, 16_384, 32_768)
@@ -145,18 +146,16 @@ def tiles(runs: int) -> dict[str, float]:
     known.remember(0, 0, any_pair(known))
     middle = LONG // 256 // 2
 
-    def tile(att: Attention) -> Any:
-        return pyramid.tile(att, 0, 0, level=0, row=middle, column=middle)
+    def middle_tile(att: Attention) -> Any:
+        return tile(att, 0, 0, TileAddress(0, middle, middle))
 
     return taken(
         {
-            "first picture": lambda: pyramid.sampled(Attention(q, k), 0, 0, rows=512, columns=512),
-            "first picture, causal": lambda: pyramid.sampled(
-                Attention(q, k, is_causal=True), 0, 0, rows=512, columns=512
-            ),
-            "tile, cold": lambda: tile(Attention(q, k)),
-            "tile, cold, causal": lambda: tile(Attention(causal.q, causal.k, is_causal=True)),
-            "tile, known": lambda: tile(known),
+            "first picture": lambda: sampled(Attention(q, k), 0, 0, rows=512, columns=512),
+            "first picture, causal": lambda: sampled(Attention(q, k, is_causal=True), 0, 0, rows=512, columns=512),
+            "tile, cold": lambda: middle_tile(Attention(q, k)),
+            "tile, cold, causal": lambda: middle_tile(Attention(causal.q, causal.k, is_causal=True)),
+            "tile, known": lambda: middle_tile(known),
         },
         runs,
     )

@@ -99,7 +99,7 @@ const toStatic = {
       const { outputFiles: pages } = await esbuild.build(page);
       const output = (name) => outputFiles.find((file) => file.path.endsWith(name)).text;
       const script = packed(output("widget.js"), digest());
-      const style = output("theme.css");
+      const style = output("widget.css");
       console.log(
         `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}\n` +
           `page.js     ${size(pages[0].text)}`,
@@ -120,7 +120,7 @@ const toStatic = {
 
 const widget = {
   ...common,
-  entryPoints: ["src/widget.ts", "src/styles/theme.css"],
+  entryPoints: ["src/widget.ts", "src/styles/widget.css"],
   format: "esm",
   metafile: true,
   outdir: "out", // never written to

@@ -395,9 +395,10 @@ def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
 
 
 def test_the_only_key_has_all_the_weight_and_equal_keys_share_equally_to_the_last_bit() -> None:
+    """Of eighths, whose products no machine rounds: whether it does so alike in every row is up to its library."""
     for seed in range(50):
         torch.manual_seed(seed)
-        q, k = torch.randn(6, 8), torch.randn(6, 8)
+        q, k = torch.randint(-16, 17, (2, 6, 8)) / 8
         k[1] = k[0]
         att = Attention(q, k, is_causal=True)
         for _ in range(2):  # before and after the head's log-normalizers are known

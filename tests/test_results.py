@@ -18,7 +18,7 @@ from attnwidget import results, samples, scaling
 
 PUBLIC = (attnwidget, results, scaling, samples)
 OTHERS = ("torch", "numpy", *sys.stdlib_module_names)
-BETWEEN_PACKAGES = {"head", "known_pair", "known_rows"}  # of an Attention: what the engine asks of it
+BETWEEN_PACKAGES = {"head", "known_rows"}  # of an Attention: what the engine asks of it
 
 
 def public_functions() -> Iterator[tuple[str, Any]]:

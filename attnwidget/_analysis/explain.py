@@ -87,7 +87,7 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
         effects = effects_on(att, at, steps["capped"])
         value = output = contribution = share = None
         if att.v is not None:
-            v = values(*head, range(att.shape.K))  # (K, Dv)
+            v = values(head, range(att.shape.K))  # (K, Dv)
             parts = torch.where(weights[:, None] == 0, 0, weights[:, None] * v)  # (K, Dv)
             value, output = parts[key], parts.sum(0)
             lengths = torch.linalg.vector_norm(parts if w_o is None else parts @ _projection(att, w_o), dim=1)  # (K,)

@@ -48,7 +48,7 @@ def gradients(head: Head, grad_output: Any) -> Gradients:
     Q, K, Dv = att.shape.Q, att.shape.K, att.shape.Dv or 0
     with exact(att.device):
         dO = _given(att, grad_output, Q, Dv)
-        v = values(*head, range(K))  # (K, Dv)
+        v = values(head, range(K))  # (K, Dv)
         small, scored = Q * K <= DENSE, att.source.gives == "scores"
         dA = new(att, Q, K) if small else None
         dS = new(att, Q, K) if small and scored else None

@@ -50,33 +50,33 @@ def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
     att = head.att
     if att.rules.by_score:
         return None
-    strip, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
+    limits, open_keys = BandLimits(), torch.ones(att.shape.K, dtype=torch.bool, device=att.device)
     row = head.block(range(1))
     for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
         simple = part.band_limits(head.batch)
         if simple is not None:
-            strip = strip.meet(simple)
+            limits = limits.meet(simple)
         elif part.by_key:
             open_keys &= whole(part.allowed(row), row.queries, row.keys, att.device)[0]
         else:
             return None
-    return strip, open_keys
+    return limits, open_keys
 
 
-def _summed(att: AttentionBase, strip: BandLimits, open_keys: Tensor) -> MaskCounts:
+def _summed(att: AttentionBase, limits: BandLimits, open_keys: Tensor) -> MaskCounts:
     """Count by sums of open keys up to each place: the limits cut a run out of them for each query and each key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
-    open_keys = open_keys if strip.stop is None else open_keys & (keys < strip.stop)
+    open_keys = open_keys if limits.stop is None else open_keys & (keys < limits.stop)
     up_to = torch.cat([torch.zeros(1, dtype=torch.int64, device=att.device), open_keys.cumsum(0)])  # (K + 1,)
 
     def between(start: Tensor, stop: Tensor) -> Tensor:
         return (up_to[stop.clamp(0, K)] - up_to[start.clamp(0, K)]).clamp_(min=0)
 
-    first = torch.zeros_like(rows) if strip.low is None else rows + strip.low
-    end = torch.full_like(rows, K) if strip.high is None else rows + strip.high + 1
-    first_query = torch.zeros_like(keys) if strip.high is None else keys - strip.high
-    end_query = torch.full_like(keys, Q) if strip.low is None else keys - strip.low + 1
+    first = torch.zeros_like(rows) if limits.low is None else rows + limits.low
+    end = torch.full_like(rows, K) if limits.high is None else rows + limits.high + 1
+    first_query = torch.zeros_like(keys) if limits.high is None else keys - limits.high
+    end_query = torch.full_like(keys, Q) if limits.low is None else keys - limits.low + 1
     by_key = (end_query.clamp(0, Q) - first_query.clamp(0, Q)).clamp_(min=0) * open_keys
     after = between(torch.maximum(first, rows + 1), end)
     leaks = after.nonzero()[:, 0]

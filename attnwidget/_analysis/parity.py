@@ -59,7 +59,7 @@ def parity(head: Head) -> Parity | None:
                     q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
                     scale=att.scale,
                 )[0, 0]  # fmt: skip
-            ours = weights_of(att, cells) @ values(*head, cells.keys)
+            ours = weights_of(att, cells) @ values(head, cells.keys)
             gap = (ours - theirs.to(ours.dtype)).abs()
             gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
             worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
@@ -108,7 +108,7 @@ def change(head: Head, changed: AttentionBase) -> Change:
             count += len(rows)
             if before.v is not None and after.v is not None:
                 outputs = [
-                    row @ values(att, head.batch, head.head, cells.keys) for att, row in ((before, one), (after, other))
+                    row @ values(head._replace(att=att), cells.keys) for att, row in ((before, one), (after, other))
                 ]
                 output = _largest(output, outputs[0] - outputs[1])
     return Change(weights, None if before.v is None else output, count)

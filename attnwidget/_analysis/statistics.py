@@ -88,12 +88,12 @@ def _rows(head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
     att = head.att
     stage = streamed(att, "weights")
-    known = head_logsumexp(*head) if stage == "masked" else None
+    known = head_logsumexp(head) if stage == "masked" else None
     entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
     keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
-        for keys, S, allowed in blocks(*head, rows, stage):
+        for keys, S, allowed in blocks(head, rows, stage):
             log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
             p = S if known is None else exp_(log_p.clone())
             entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
@@ -161,7 +161,7 @@ def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
     row = new(att, att.shape.K).fill_(-inf)
     may_attend = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
     softmax, stage = Softmax(att, 1), streamed(att, "weights")
-    for keys, S, allowed in blocks(*head, queries, stage):
+    for keys, S, allowed in blocks(head, queries, stage):
         at = slice(keys.start, keys.stop)
         row[at] = S[:, 0]
         may_attend[at] = allowed[0] if isinstance(allowed, Tensor) else allowed

@@ -47,12 +47,12 @@ def _of_queries(head: Head, count: int) -> Links:
     att = head.att
     count = min(count, att.shape.K)
     stage = streamed(att, "weights")
-    kind = online(*head, range(att.shape.Q))
+    kind = online(head, range(att.shape.Q))
     partners, weights = [], []
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         best = _none(att, count, len(rows))  # (count, queries)
         softmax = kind(att, len(rows))
-        for keys, S, _ in blocks(*head, rows, stage):
+        for keys, S, _ in blocks(head, rows, stage):
             best = _merge(best, _top(S, keys.start, count), count)
             if stage == "masked":
                 softmax.add(S, S.amax(0))
@@ -68,8 +68,8 @@ def _of_keys(head: Head, count: int) -> Links:
     stage = streamed(att, "weights")
     best = _none(att, count, att.shape.K)  # (count, keys), of weights
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        pair = normalizers(*head, rows) if stage == "masked" else None
-        for keys, S, _ in blocks(*head, rows, stage):
+        pair = normalizers(head, rows) if stage == "masked" else None
+        for keys, S, _ in blocks(head, rows, stage):
             weights = S if pair is None else exp_(pair.log_weights(S))
             at = slice(keys.start, keys.stop)
             held = Links(best.partners[:, at], best.weights[:, at])

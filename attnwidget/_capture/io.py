@@ -32,12 +32,12 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-AS_TOLD = ("is_causal", "scale", "softcap")
+SCALAR_RULES = ("is_causal", "scale", "softcap")
 
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """A record that was saved."""
+    """A record that was read from a file."""
 
     name: str
     cross: bool
@@ -45,7 +45,7 @@ class LoadedRecord:
 
 
 class SavedRecord(Protocol):
-    """What is saved: a record, or one that was loaded."""
+    """A record that can be saved: one that was recorded, or one that was loaded."""
 
     @property
     def cross(self) -> bool: ...
@@ -54,7 +54,7 @@ class SavedRecord(Protocol):
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
-    """All tensors that an attention holds, by what they are."""
+    """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     for name in ("mask", "bias"):
         rule = getattr(att.options, name)
@@ -66,16 +66,16 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
 
 
 def save(forwards: Sequence[Mapping[str, SavedRecord]], skipped: Mapping[str, str], path: str | Path) -> None:
-    """Write all records, and of which calls there is none: see `Capture.save`."""
-    table = _Table()
-    told = [[_told(name, record, table) for name, record in pages.items()] for pages in forwards]
-    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": told, "skipped": dict(skipped)}))
+    """Write all records, and the calls that were skipped: see `Capture.save`."""
+    table = _TensorTable()
+    entries = [[_entry_of(name, record, table) for name, record in records.items()] for records in forwards]
+    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": entries, "skipped": dict(skipped)}))
 
 
-def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
-    """A safetensors file, tensor by tensor, placed as torch places its own, so that last bits come out alike."""
+def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
+    """Write a safetensors file, its tensors aligned as torch's own are, so that last bits come out alike."""
     ordered = dict(sorted(tensors.items(), key=lambda item: (_bytes(item[1]) % ALIGNED != 0, -item[1].element_size())))
-    entries: dict[str, Any] = {"__metadata__": {HEADER: told}}
+    entries: dict[str, Any] = {"__metadata__": {HEADER: metadata}}
     stop = 0
     for name, x in ordered.items():
         start, stop = stop, stop + _bytes(x)
@@ -95,7 +95,7 @@ def _write(path: str | Path, tensors: dict[str, Tensor], told: str) -> None:
 
 
 def _target(path: str | Path) -> Path:
-    """Where a file is to be, links followed."""
+    """Return where to write a file, links followed."""
     target = Path(path).expanduser().resolve()
     if target.is_dir():
         raise IsADirectoryError(f'{path} is a directory: give the name of a file, such as "run.safetensors"')
@@ -108,31 +108,32 @@ def _bytes(x: Tensor) -> int:
     return x.numel() * x.element_size()
 
 
-class _Table:
+class _TensorTable:
     """The tensors of a file, each once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._known: dict[tuple[Any, ...], str] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
 
     def add(self, x: Tensor) -> str:
+        """Return the name of a tensor in the file."""
         key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device)
-        if key not in self._known:
-            self._known[key] = name = f"{len(self._known)}"
+        if key not in self._names:
+            self._names[key] = name = f"{len(self._names)}"
             self.tensors[name] = x
-        return self._known[key]
+        return self._names[key]
 
 
-def _told(name: str, record: SavedRecord, table: _Table) -> dict[str, Any]:
+def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
     att = record.attention
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
-    told = {"name": name, "cross": record.cross, **parts}
-    told |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
-    return told | {"mask": _mask_told(options.mask, att, name, table), "bias": _bias_told(options.bias, name, table)}
+    entry = {"name": name, "cross": record.cross, **parts}
+    entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
+    return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
-def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
+def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
     if callable(mask) and not isinstance(mask, Mask | Tensor):
         cells = evaluate_mask(mask, CallRules(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
         mask = as_spans(cells)
@@ -151,7 +152,7 @@ def _mask_told(mask: Any, att: Attention, name: str, table: _Table) -> Any:
         raise ValueError(f"the mask of {name!r} cannot be saved: {error}") from error
 
 
-def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
+def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
     if bias is None or isinstance(bias, Tensor):
         return None if bias is None else table.add(bias)
     raise ValueError(
@@ -160,11 +161,11 @@ def _bias_told(bias: Any, name: str, table: _Table) -> str | None:
     )
 
 
-# Reading it again.
+# Reading.
 
 
 def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str]]:
-    """All records of a file, and what was skipped: see `Capture.load`."""
+    """Read all records of a file, and the calls that were skipped: see `Capture.load`."""
     path = Path(path).expanduser()
     if not path.is_file():
         what = "a directory" if path.is_dir() else "not there"
@@ -172,39 +173,40 @@ def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
-            told = _checked(header, path)
+            metadata = _checked(header, path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): give one that Capture.save wrote") from error
     try:
-        forwards = [{one["name"]: _read(one, tensors) for one in pages} for pages in told["forwards"]]
-        return forwards, dict(told.get("skipped", {}))
+        forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
+        return forwards, dict(metadata.get("skipped", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
 
 
 def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
+    """Return the metadata of a file that this version can read."""
     if header is None:
         raise ValueError(f"{path} holds tensors, but no attention: give a file that Capture.save wrote")
     try:
-        told = json.loads(header)
-        version = told["version"]
+        metadata = json.loads(header)
+        version = metadata["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
     if version != VERSION:
         raise ValueError(f"{path} is of version {version!r} and this reads {VERSION}: update attnwidget")
-    return dict(told)
+    return dict(metadata)
 
 
-def _read(told: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
-    given: list[Any] = [tensors[told[name]] if name in told else None for name in ("q", "k", "v")]
-    how = {name: told[name] for name in AS_TOLD}
-    bias = None if told["bias"] is None else tensors[told["bias"]]
-    att = Attention(*given, **how, mask=_mask_read(told["mask"], tensors), bias=bias)
-    return LoadedRecord(told["name"], bool(told["cross"]), att)
+def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+    given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
+    rules = {name: entry[name] for name in SCALAR_RULES}
+    bias = None if entry["bias"] is None else tensors[entry["bias"]]
+    att = Attention(*given, **rules, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    return LoadedRecord(entry["name"], bool(entry["cross"]), att)
 
 
-def _mask_read(told: Any, tensors: dict[str, Tensor]) -> Any:
-    if told is None or told["kind"] == "tensor":
-        return None if told is None else tensors[told["tensor"]]
-    return mask_from_json(told, tensors)
+def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:
+    if entry is None or entry["kind"] == "tensor":
+        return None if entry is None else tensors[entry["tensor"]]
+    return mask_from_json(entry, tensors)

@@ -268,7 +268,7 @@ class Record:
             by -= self.call_rules.pop().queries
         if by:
             last = self.call_rules[-1]
-            self.call_rules[-1] = cut(last, last.queries - by, min(last.keys, self.k.length - last.first))
+            self.call_rules[-1] = shorten_rules(last, last.queries - by, min(last.keys, self.k.length - last.first))
         self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.q.length]
 
     def _reorder(self, order: list[int]) -> None:
@@ -318,7 +318,7 @@ class Record:
 # The rules of several calls, as those of one.
 
 
-def cut(rules: CallRules, queries: int, keys: int) -> CallRules:
+def shorten_rules(rules: CallRules, queries: int, keys: int) -> CallRules:
     """Return the rules of the first queries and keys."""
 
     def first(x: Any) -> Any:
@@ -335,7 +335,7 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
         raise ValueError(
             "a score_mod of several calls has no one form: capture the whole text in one forward pass, without a cache"
         )
-    allowed = [allowed_cells(rules, device) for rules in calls]
+    allowed = [allowed_by_mask(rules, device) for rules in calls]
     added = [added_numbers(rules) for rules in calls]
     bias = stack_cells(calls, added, keys, 0.0, device) if any(x is not None for x in added) else None
     spans = [shifted(rules, x) for rules, x in zip(calls, allowed, strict=True) if isinstance(x, Spans)]
@@ -356,7 +356,7 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
     return CallRules(sum(sizes), keys, 0, False, mask, bias)
 
 
-def allowed_cells(rules: CallRules, device: torch.device) -> Spans | Tensor:
+def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:
     """Return which cells of a call are allowed, by the rules that are not added to the scores.
 
     Returns:

@@ -226,10 +226,6 @@ class AttentionBase:
         """Return the key head that a query head uses."""
         return head // (self.shape.H // self.shape.G)
 
-    def known_pair(self, batch: int, head: int) -> LogSumExp | None:
-        """Return the log-normalizers of all queries of a head, if they were computed since the tensors last changed."""
-        return self.known_rows(batch, head, range(self.shape.Q))
-
     def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
         """Return the log-normalizers of some queries of a head, if all were computed since the tensors last changed."""
         return self._memory.get((batch, head), self._guard.versions(), queries)

@@ -63,7 +63,7 @@ class CombinedHeads:
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         """Compute the log-normalizers of the heads that are combined."""
         for head in self.heads if self.att.source.gives == "scores" else ():
-            yield from normalizing(self.att, batch, head, queries)
+            yield from normalizing(Head(self.att, batch, head), queries)
 
 
 class CombinedRows:
@@ -73,7 +73,7 @@ class CombinedRows:
         self._source, self._batch, self._queries, self._scale = source, batch, queries, scale
         att, known = source.att, source.att.source.gives == "weights"
         self._pairs: list[LogSumExp | None] = [
-            None if known else normalizers(att, batch, head, queries) for head in source.heads
+            None if known else normalizers(Head(att, batch, head), queries) for head in source.heads
         ]
 
     def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:

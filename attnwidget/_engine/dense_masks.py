@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import Bias, Keep, cut
-from .._utils.indexing import Block, take
-from .base import AttentionBase
+from .._utils.indexing import take
+from .base import AttentionBase, Head
 from .matmul import LOG2_E, Product, Scratch
 from .softmax import is_finite
 from .stages import KEYS, NORMALIZED, QUERIES, new
@@ -23,12 +23,13 @@ MAX_CELLS_AT_ONCE = 1 << 22  # of some rows: of 16,384 keys, fewer rows take twi
 MAX_KEYS = 1 << 15  # of longer rows too few would fit
 
 
-def serves(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> bool:
+def serves(head: Head, queries: range, stage: str) -> bool:
     """Whether a mask or bias is given cell by cell, and nothing is in force that only works on (keys, queries)."""
+    att = head.att
     if stage not in NORMALIZED or not att.scores_are_products or att.shape.K > MAX_KEYS:
         return False
     tensors = [x for rule in att.rules.rules if isinstance(rule, Keep | Bias) for x in rule.tensors().values()]
-    return any(min(x.shape[2:]) > 1 for x in tensors) and is_finite(att, batch, head, queries)
+    return any(min(x.shape[2:]) > 1 for x in tensors) and is_finite(head, queries)
 
 
 def rows_at_once(att: AttentionBase, query_bin: int) -> int:
@@ -36,12 +37,10 @@ def rows_at_once(att: AttentionBase, query_bin: int) -> int:
     return min(max(MAX_CELLS_AT_ONCE // max(1, att.shape.K), query_bin), QUERIES)
 
 
-def filled(att: AttentionBase, batch: int, head: int, queries: range, *, small: bool) -> Tensor:
+def filled(head: Head, queries: range, *, small: bool) -> Tensor:
     """Compute masked of some queries over all keys.
 
     Args:
-        att: the attention.
-        batch: which sample.
         head: which head.
         queries: which queries.
         small: whether to return exp of it, for scores so small that no maximum need be taken off.
@@ -49,14 +48,13 @@ def filled(att: AttentionBase, batch: int, head: int, queries: range, *, small: 
     Returns:
         (queries, keys), −∞ where blocked, or 0 of exp.
     """
-    (q, k), blocked = (att.q, att.k), 0.0 if small else -inf
+    att, q, k, blocked = head.att, head.q, head.k, 0.0 if small else -inf
     assert q is not None
     assert k is not None
     wide = att.result_dtype
-    rows = take(q[batch, head], queries, 0).to(wide) * (att.scale * LOG2_E if small else att.scale)  # (queries, D)
-    of_head = k[batch, att.group(head)]  # (K, D)
-    found = new(att, len(queries), len(of_head))
-    row = Block(batch, head, queries, range(len(of_head)))
+    rows = take(q, queries, 0).to(wide) * (att.scale * LOG2_E if small else att.scale)  # (queries, D)
+    found = new(att, len(queries), len(k))
+    row = head.block(queries)
     span, biases = att.rules.span(row), [bias for bias in att.rules.biases if isinstance(bias, Bias)]  # at most one
     found[:, : span.start] = found[:, span.stop :] = blocked
     limit = max(KEYS, PRODUCT_CELLS // len(queries))
@@ -67,7 +65,7 @@ def filled(att: AttentionBase, batch: int, head: int, queries: range, *, small: 
         if allowed is False:
             part.fill_(blocked)
             continue
-        S = Product(take(of_head, keys, 0).to(wide)).of(rows, product)  # (queries, keys)
+        S = Product(take(k, keys, 0).to(wide)).of(rows, product)  # (queries, keys)
         if small:
             S.exp2_()
         if small and isinstance(allowed, Tensor):

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._utils.indexing import as_index, cuts
+from .._utils.indexing import cuts
 from .._utils.validation import as_choice, as_size
 from . import cost
 from .base import AttentionBase
 from .matmul import exact
 from .overview import POOLS, Overview, pooled, tile
 from .pooling import pool_first
-from .regions import Region, as_levels
+from .regions import Region, TileAddress, as_levels
 from .stages import new
 
 LARGEST_LEVEL = 2048  # rows and columns of a level that is kept, at most
@@ -87,16 +87,11 @@ class CachedLevel:
         """Whether a level, (of rows, of columns), can be folded from it."""
         return level[0] >= self.row_level and level[1] >= self.column_level
 
-    def tile(self, level: tuple[int, int], row: int, column: int, size: int) -> Overview:
-        """Fold a tile of a level that it has: see `overview.tile`."""
+    def tile(self, level: tuple[int, int], at: TileAddress) -> Overview:
+        """Fold a tile of a level that it has; `level` is that of the address, for rows and for columns."""
         down, across = 1 << level[0] - self.row_level, 1 << level[1] - self.column_level
-        rows, columns = (
-            _part(at, -(-n // times), size, times, what)
-            for at, n, times, what in zip(
-                (row, column), self.overview.values.shape, (down, across), ("row", "column"), strict=True
-            )
-        )
-        return self.fold(rows, columns, down, across)
+        rows, columns = at.ranges(self.overview.shape[0], self.overview.shape[1], (down, across))
+        return self.fold(slice(rows.start, rows.stop), slice(columns.start, columns.stop), down, across)
 
 
 class LevelStore:
@@ -152,7 +147,7 @@ class LevelCache:
     >>> levels = LevelCache(attnwidget.Attention(*torch.randn(2, 5000, 8)))
     >>> for share in levels.build(0, 0):  # in slices
     ...     pass
-    >>> levels.tile(0, 0, level=4, row=0, column=0).values.shape  # folded from the level that is kept
+    >>> levels.tile(0, 0, TileAddress(level=4, row=0, column=0)).values.shape  # folded from the level that is kept
     torch.Size([256, 256])
     """
 
@@ -189,28 +184,17 @@ class LevelCache:
         self.att.check_stage(stage)
         return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds)
 
-    def tile(
-        self,
-        batch: int,
-        head: int,
-        *,
-        level: int | tuple[int, int],
-        row: int,
-        column: int,
-        size: int = 256,
-        stage: str = "weights",
-        pool: str = "max",
-    ) -> Overview:
+    def tile(self, batch: int, head: int, at: TileAddress, *, stage: str = "weights", pool: str = "max") -> Overview:
         """Return a tile as `overview.tile` does, folded from the level that is kept where that is possible."""
-        size, levels = as_size(size, "size"), as_levels(self.att, level)
+        levels = as_levels(self.att, at.level)
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
         batch, head = self.att.find(batch, head)
         kept = self.find(LevelKey(batch, head, stage, pool))
         if kept is None or not kept.has(levels):
-            return tile(self.att, batch, head, level=levels, row=row, column=column, size=size, stage=stage, pool=pool)
+            return tile(self.att, batch, head, at, stage=stage, pool=pool)
         with exact(self.att.device):
-            return kept.tile(levels, row, column, size)
+            return kept.tile(levels, at)
 
     def find(self, key: LevelKey) -> CachedLevel | None:
         """Return the level that is kept of a head, if the tensors have not changed."""
@@ -348,17 +332,3 @@ class LevelBuild:
         """Wait for a device that only queues its work, so that a slice is as long as it seems."""
         if self.level is not None and self.att.device.type != "cpu":
             self.level.overview.values[:1, :1].cpu()
-
-
-def _part(at: int, bins: int, size: int, times: int, what: str) -> slice:
-    """Return the bins of the level that is kept that are in one tile of a coarser level.
-
-    Args:
-        at: which tile.
-        bins: how many bins the coarser level has along this axis.
-        size: bins to a tile.
-        times: how many bins of the kept level make one.
-        what: "row" or "column", for an error.
-    """
-    index = as_index(at, -(-bins // size), what, f"{what}s")
-    return slice(index * size * times, (index + 1) * size * times)

@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import masks
 from .._rules.options import AttentionOptions
 from .._rules.rules import ByIndex, whole
-from .._tokens.tokenizers import joined, word_ids
+from .._tokens.tokenizers import join_pieces, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
 from . import softmax
 from .base import AttentionBase, Head, Shape
@@ -129,7 +129,7 @@ class WordRows:
         found = torch.zeros(self.count, len(keys), dtype=base.result_dtype, device=base.device)
         for at in cuts(range(len(self.rows)), 1, ROWS_AT_ONCE):
             rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
-            pair = softmax.normalizers(base, batch, head, rows) if streamed(base, "weights") == "masked" else None
+            pair = softmax.normalizers(Head(base, batch, head), rows) if streamed(base, "weights") == "masked" else None
             for part in cuts(range(len(columns)), 1, KEYS_AT_ONCE):
                 cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
                 weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)
@@ -230,4 +230,4 @@ def merged(att: A, words: Any, key_words: Any = None) -> A:
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:
     """Return a token for each word of a sample; padding for those that are empty."""
     ends = words.of(batch).tolist()
-    return [joined(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]
+    return [join_pieces(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

@@ -19,12 +19,12 @@ from .._rules.rules import Rules, whole
 from .._utils.indexing import Block, cuts
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
-from .base import AttentionBase
+from .base import AttentionBase, Head
 from .dense_masks import rows_at_once, serves
 from .logsumexp import LogSumExp
 from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting
-from .regions import Region, bins, tile_region
+from .regions import Region, TileAddress, bins, tile_region
 from .softmax import is_finite, normalizing, run_to_end
 from .stages import NORMALIZED, QUERIES, allowed_cells, new, streamed
 from .stripes import Stripe, Stripes
@@ -254,40 +254,33 @@ def tile(
     att: AttentionBase,
     batch: int,
     head: int,
+    at: TileAddress,
     *,
-    level: int | tuple[int, int],
-    row: int,
-    column: int,
-    size: int = 256,
     stage: str = "weights",
     pool: str = "max",
 ) -> Overview:
-    """Pool one tile of a level: at most size × size bins of 2^level × 2^level cells each, ragged at the ends.
+    """Pool one tile of a level, ragged at the ends of the matrix.
 
-    Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level, so those of one level meet,
-    and four bins of one level make one of the next. It is exact from the log-normalizers of the rows in view alone:
-    those that are known, or else computed for it, and then known.
+    It is exact from the log-normalizers of the rows in view alone: those that are known, or else computed for it, and
+    then known.
 
     Args:
         att: the attention.
         batch: which sample.
         head: which head.
-        level: of both axes, or (of the queries, of the keys).
-        row: which row of tiles; negative counts from the end.
-        column: which column of tiles; negative counts from the end.
-        size: rows and columns of a tile, at most.
+        at: which tile.
         stage: the stage that is pooled.
         pool: "max" or "mean".
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.randn(2, 1000, 8))
-    >>> tile(att, 0, 0, level=1, row=1, column=0).values.shape
+    >>> tile(att, 0, 0, TileAddress(level=1, row=1, column=0)).values.shape
     torch.Size([244, 256])
-    >>> tile(att, 0, 0, level=(0, 2), row=0, column=0).values.shape
+    >>> tile(att, 0, 0, TileAddress(level=(0, 2), row=0, column=0)).values.shape
     torch.Size([256, 250])
     """
     _check(att, stage, pool)
-    region = tile_region(att, batch, head, level=level, row=row, column=column, size=size)
+    region = tile_region(att, batch, head, at)
     return OverviewPass(att, region, stage, pool, inf).finish()
 
 
@@ -428,18 +421,16 @@ class PoolingPlan:
 
     def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str):
         self.att, self.region, self.pool = att, region, pool
-        batch, head, queries = region[:3]
+        self.head, queries = Head(att, region.batch, region.head), region.queries
         masked = streamed(att, stage) == "masked"
         self.rules = att.rules if masked else Rules()
-        self.limits = att.rules.band_limits(batch)
+        self.limits = att.rules.band_limits(region.batch)
         self.normalized = masked and stage in NORMALIZED
         self.whole_rows = region.keys == range(att.shape.K)
-        self.dense = self.whole_rows and serves(att, batch, head, queries, stage)
+        self.dense = self.whole_rows and serves(self.head, queries, stage)
         self._over_allowed = pool == "mean" and stage == "masked"  # else a mean is over all cells of its bin
         self._counts = masked and (self.limits is None or self._over_allowed)
-        self._numbers_tell = self._counts and (
-            self.dense or (stage == "weights" and is_finite(att, batch, head, queries))
-        )
+        self._numbers_tell = self._counts and (self.dense or (stage == "weights" and is_finite(self.head, queries)))
         self.pieces = list(cuts(range(len(queries)), region.query_bin, self._queries_at_once()))
 
     def _queries_at_once(self) -> int:
@@ -479,7 +470,7 @@ class PoolingPlan:
             return None  # of no use even if they are known
         known = att.known_rows(batch, head, rows)
         if known is None and not self.whole_rows:
-            known = yield from normalizing(att, batch, head, rows)
+            known = yield from normalizing(self.head, rows)
         return known
 
     def merge(self, values: Tensor, found: Tensor) -> None:

@@ -53,24 +53,50 @@ def bins(positions: range, width: int) -> slice:
     return slice(positions.start // width, ceil(positions.stop / width))
 
 
-def tile_region(
-    att: AttentionBase, batch: int, head: int, *, level: int | tuple[int, int], row: int, column: int, size: int = 256
-) -> Region:
-    """Return the region of a tile, for an `OverviewPass` over it or over a sample of it: see `overview.tile`."""
-    size, levels = as_size(size, "size"), as_levels(att, level)
-    batch, head = att.find(batch, head)
-    widths = [2**each for each in levels]
-    queries, keys = (
-        _tile_range(at, size * width, n, what)
-        for at, width, n, what in zip((row, column), widths, (att.shape.Q, att.shape.K), ("row", "column"), strict=True)
-    )
-    return Region(batch, head, queries, keys, *widths)
+class TileAddress(NamedTuple):
+    """Which tile of which level, of at most size × size bins of 2^level × 2^level cells each.
+
+    Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level, so tiles of one level meet,
+    and four bins of one level make one of the next.
+
+    level: of both axes, or (of the queries, of the keys).
+    row: which row of tiles; negative counts from the end.
+    column: which column of tiles; negative counts from the end.
+    size: rows and columns of a tile, at most.
+    """
+
+    level: int | tuple[int, int]
+    row: int
+    column: int
+    size: int = 256
+
+    def ranges(self, rows: int, columns: int, widths: tuple[int, int]) -> tuple[range, range]:
+        """Return what lies in the tile along both axes; IndexError if it is not there.
+
+        Args:
+            rows: how many positions there are along the first axis.
+            columns: how many there are along the second.
+            widths: positions to a bin, along each.
+        """
+        size = as_size(self.size, "size")
+        return (
+            _tile_range(self.row, size * widths[0], rows, "row"),
+            _tile_range(self.column, size * widths[1], columns, "column"),
+        )
 
 
 def _tile_range(tile: Any, step: int, n: int, what: str) -> range:
     """Return the positions of a tile along an axis of n positions, `step` to a tile."""
     index = as_index(tile, ceil(n / step), what, f"{what}s")
     return range(index * step, min((index + 1) * step, n))
+
+
+def tile_region(att: AttentionBase, batch: int, head: int, at: TileAddress) -> Region:
+    """Return the region of a tile, for an `OverviewPass` over it or over a sample of it."""
+    row_level, column_level = as_levels(att, at.level)
+    batch, head = att.find(batch, head)
+    widths = 1 << row_level, 1 << column_level
+    return Region(batch, head, *at.ranges(att.shape.Q, att.shape.K, widths), *widths)
 
 
 def as_levels(att: AttentionBase, level: Any) -> tuple[int, int]:

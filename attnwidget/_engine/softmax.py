@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._utils.indexing import Block, Indices, cuts, take
-from .base import AttentionBase, longest
+from .base import AttentionBase, Head, longest
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
@@ -89,30 +89,31 @@ class DirectSum:
         return LogSumExp(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
 
 
-def online(att: AttentionBase, batch: int, head: int, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
+def online(head: Head, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
     """Return the quickest softmax that is exact for some queries."""
-    return DirectSoftmax if is_small(att, batch, head, queries) else Softmax
+    return DirectSoftmax if is_small(head, queries) else Softmax
 
 
-def is_small(att: AttentionBase, batch: int, head: int, queries: Indices, limit: float = SMALL) -> bool:
+def is_small(head: Head, queries: Indices, limit: float = SMALL) -> bool:
     """Whether scores of some queries are so small that exp needs no maximum taken off, and only masks change them."""
-    return att.scores_are_products and not att.rules.biases and bound(att, batch, head, queries) < limit  # NaN is not
+    att = head.att
+    return att.scores_are_products and not att.rules.biases and bound(head, queries) < limit  # NaN is not
 
 
-def is_finite(att: AttentionBase, batch: int, head: int, queries: Indices) -> bool:
+def is_finite(head: Head, queries: Indices) -> bool:
     """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
-    biases = att.rules.biases
-    return not att.rules.by_score and len(biases) < 2 and bound(att, batch, head, queries) < 1e30  # NaN is not
+    rules = head.att.rules
+    return not rules.by_score and len(rules.biases) < 2 and bound(head, queries) < 1e30  # NaN is not
 
 
-def bound(att: AttentionBase, batch: int, head: int, queries: Indices) -> float:
+def bound(head: Head, queries: Indices) -> float:
     """Return an upper bound of the scaled scores of some queries, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if it is not known."""
-    if att.q is None:
+    if head.q is None:
         return inf
-    return longest(take(att.q[batch, head], queries, 0)) * att.longest_key(batch, att.group(head)) * abs(att.scale)
+    return longest(take(head.q, queries, 0)) * head.att.longest_key(head.batch, head.group) * abs(head.att.scale)
 
 
-def normalizing(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
+def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
     """Compute the log-normalizers of some queries where they are not known, and remember them.
 
     Yields:
@@ -121,48 +122,49 @@ def normalizing(att: AttentionBase, batch: int, head: int, queries: Indices) -> 
     Returns:
         The log-normalizers.
     """
-    known = att.known_rows(batch, head, queries)
+    att, batch, index = head
+    known = att.known_rows(batch, index, queries)
     if known is not None:
         return known
     versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
-    of_rows = _of_small if is_small(att, batch, head, queries) else _of_any
+    of_rows = _of_small if is_small(head, queries) else _of_any
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
-        found = att.known_rows(batch, head, queries[at])
+        found = att.known_rows(batch, index, queries[at])
         if found is None:
-            found = yield from of_rows(att, batch, head, queries[at])
-            att.remember_rows(batch, head, queries[at], found, versions)
+            found = yield from of_rows(head, queries[at])
+            att.remember_rows(batch, index, queries[at], found, versions)
         m[at], log_l[at] = found
     return LogSumExp(m, log_l)
 
 
-def _of_small(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
-    total = DirectSum(att, len(queries))
-    for _, e, _ in exponentials(att, batch, head, queries):
+def _of_small(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    total = DirectSum(head.att, len(queries))
+    for _, e, _ in exponentials(head, queries):
         total.l += e.sum(0)
         yield e.numel()
         del e
     return total.logsumexp()
 
 
-def _of_any(att: AttentionBase, batch: int, head: int, queries: Indices) -> Generator[int, None, LogSumExp]:
-    softmax = Softmax(att, len(queries))
-    for _, S, _ in blocks(att, batch, head, queries, "masked"):
+def _of_any(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    softmax = Softmax(head.att, len(queries))
+    for _, S, _ in blocks(head, queries, "masked"):
         softmax.add(S, S.amax(0))
         yield S.numel()
         del S
     return softmax.logsumexp()
 
 
-def normalizers(att: AttentionBase, batch: int, head: int, queries: Indices) -> LogSumExp:
+def normalizers(head: Head, queries: Indices) -> LogSumExp:
     """Return the log-normalizers of some queries, from now on remembered."""
-    return run_to_end(normalizing(att, batch, head, queries))
+    return run_to_end(normalizing(head, queries))
 
 
-def head_logsumexp(att: AttentionBase, batch: int, head: int) -> LogSumExp:
+def head_logsumexp(head: Head) -> LogSumExp:
     """Return the log-normalizers of all queries of a head, from now on remembered."""
-    return normalizers(att, batch, head, range(att.shape.Q))
+    return normalizers(head, range(head.att.shape.Q))
 
 
 def run_to_end(steps: Generator[Any, None, T]) -> T:
@@ -174,22 +176,23 @@ def run_to_end(steps: Generator[Any, None, T]) -> T:
             return cast(T, end.value)
 
 
-def output(att: AttentionBase, batch: int, head: int) -> tuple[Tensor, LogSumExp | None]:
+def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
     """Compute weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
+    att = head.att
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
     stage = streamed(att, "weights")
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
         total = torch.zeros_like(out[at])  # (queries, Dv)
         if stage == "weights":
-            for keys, S, _ in blocks(att, batch, head, rows, stage):
-                total += weigh(S, values(att, batch, head, keys))
+            for keys, S, _ in blocks(head, rows, stage):
+                total += weigh(S, values(head, keys))
             out[at] = total
             continue
         softmax = Softmax(att, len(rows))
-        for keys, S, _ in blocks(att, batch, head, rows, stage):
+        for keys, S, _ in blocks(head, rows, stage):
             e, shrink = softmax.add(S, S.amax(0))
-            total = weigh(e, values(att, batch, head, keys)) + (total if shrink is None else total * shrink[:, None])
+            total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
         out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
         m[at], log_l[at] = softmax.logsumexp()
     return out, LogSumExp(m, log_l) if stage == "masked" else None
@@ -228,7 +231,7 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
             S, _ = masked(att, part, att.rules.allowed(part))
         if known is not None:
             S = exp_(known.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
-            S = by_value(S, norms(att, part.batch, part.head, part.keys)) if stage == "contribution" else S
+            S = by_value(S, norms(Head(att, part.batch, part.head), part.keys)) if stage == "contribution" else S
         out[:, at.start : at.stop] = S.mT
     return out
 
@@ -247,5 +250,5 @@ def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
     e, _ = softmax.add(S, S.amax(0))  # (keys, queries)
     weights = e / softmax.l.masked_fill(softmax.m == -inf, 1)
     if stage == "contribution":
-        weights = by_value(weights, norms(att, cells.batch, cells.head, cells.keys))
+        weights = by_value(weights, norms(Head(att, cells.batch, cells.head), cells.keys))
     return weights.mT.contiguous()

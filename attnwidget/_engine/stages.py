@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._rules.rules import Allowed, Rules, both, settled
 from .._utils.indexing import Block, Indices, cuts, take
-from .base import AttentionBase
+from .base import AttentionBase, Head
 from .matmul import LOG2_E, Scratch
 from .sources import SourceRows
 
@@ -34,9 +34,10 @@ def streamed(att: AttentionBase, stage: str) -> str:
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
-def rows_of(att: AttentionBase, batch: int, head: int, queries: Indices, stage: str) -> SourceRows:
+def rows_of(head: Head, queries: Indices, stage: str) -> SourceRows:
     """Return the rows of some queries, scaled as a stage needs them."""
-    return att.source.rows(batch, head, queries, 1.0 if stage in ("scores", *NORMALIZED) else att.scale)
+    att = head.att
+    return att.source.rows(head.batch, head.head, queries, 1.0 if stage in ("scores", *NORMALIZED) else att.scale)
 
 
 def plain(
@@ -54,10 +55,11 @@ def plain(
     Returns:
         (keys, queries).
     """
-    rows = rows_of(att, cells.batch, cells.head, cells.queries, stage) if rows is None else rows
+    head = Head(att, cells.batch, cells.head)
+    rows = rows_of(head, cells.queries, stage) if rows is None else rows
     S = rows.block(cells.keys, scratch)
     if stage == "contribution":
-        return by_value(S, norms(att, cells.batch, cells.head, cells.keys))
+        return by_value(S, norms(head, cells.keys))
     if att.softcap is not None and stage == "capped":
         S = S.div_(att.softcap).tanh_().mul_(att.softcap)
     return S
@@ -101,9 +103,7 @@ def allowed_cells(att: AttentionBase, cells: Block) -> Allowed:
 
 
 def blocks(
-    att: AttentionBase,
-    batch: int,
-    head: int,
+    head: Head,
     queries: Indices,
     stage: str,
     width: int = 1,
@@ -113,8 +113,6 @@ def blocks(
     """Iterate over the blocks of some queries along the keys; for the stage masked, blocked ones are left out.
 
     Args:
-        att: the attention.
-        batch: which sample.
         head: which head.
         queries: which queries.
         stage: masked, or a stage that follows from single cells.
@@ -125,10 +123,11 @@ def blocks(
         The keys of a block; its numbers, (keys, queries), which the caller may overwrite and the next block does; and
         which cells are allowed.
     """
-    rows = rows_of(att, batch, head, queries, "capped" if stage == "masked" else stage)
+    att = head.att
+    rows = rows_of(head, queries, "capped" if stage == "masked" else stage)
     scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
     rules = att.rules if stage == "masked" else Rules()
-    row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
+    row = head.block(queries, within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)
         if stage != "masked":
@@ -140,16 +139,17 @@ def blocks(
 
 
 def exponentials(
-    att: AttentionBase, batch: int, head: int, queries: Indices, width: int = 1, *, within: range | None = None
+    head: Head, queries: Indices, width: int = 1, *, within: range | None = None
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
     """Iterate over blocks of exp(masked), 0 where a cell is blocked: see `blocks`.
 
     Only for scores that nothing but masks changes, and which are so small that exp needs no maximum taken off.
     """
-    rows = att.source.rows(batch, head, queries, att.scale * LOG2_E)
+    att = head.att
+    rows = att.source.rows(head.batch, head.head, queries, att.scale * LOG2_E)
     scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
-    row = Block(batch, head, queries, range(att.shape.K) if within is None else within)
-    limits = att.rules.band_limits(batch)
+    row = head.block(queries, within)
+    limits = att.rules.band_limits(head.batch)
     if limits is not None and isinstance(queries, range) and queries.step == 1:
         for keys in cuts(att.rules.span(row), width, KEYS):
             yield keys, limits.zero_(rows.block(keys, scratch).exp2_(), queries, keys), True
@@ -168,15 +168,15 @@ def exponentials(
 # Values.
 
 
-def values(att: AttentionBase, batch: int, head: int, keys: Indices) -> Tensor:
+def values(head: Head, keys: Indices) -> Tensor:
     """Return the values of some keys, (keys, Dv)."""
-    assert att.v is not None  # asked for at the door
-    return take(att.v[batch, att.group(head)], keys, 0).to(att.result_dtype)
+    assert head.v is not None  # a stage with values was checked before
+    return take(head.v, keys, 0).to(head.att.result_dtype)
 
 
-def norms(att: AttentionBase, batch: int, head: int, keys: Indices) -> Tensor:
+def norms(head: Head, keys: Indices) -> Tensor:
     """Return ‖v‖ of some keys, (keys, 1)."""
-    return torch.linalg.vector_norm(values(att, batch, head, keys), dim=1, keepdim=True)
+    return torch.linalg.vector_norm(values(head, keys), dim=1, keepdim=True)
 
 
 def by_value(weights: Tensor, norms: Tensor) -> Tensor:

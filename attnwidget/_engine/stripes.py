@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._rules.rules import Allowed, whole
-from .base import AttentionBase
+from .base import AttentionBase, Head
 from .dense_masks import filled
 from .logsumexp import LogSumExp
 from .matmul import exp_
@@ -44,6 +44,7 @@ class Stripe:
         self, att: AttentionBase, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor
     ):
         self.att, self.region, self.rows, self.stage = att, region, rows, stage
+        self.head = Head(att, region.batch, region.head)
         self.pool, self.reduce = pool, torch.amax if pool == "max" else torch.sum
         self.columns = columns
         self.grid = grid  # (columns of the region, queries)
@@ -60,7 +61,7 @@ class Stripe:
         The next block may reuse the memory of the one before.
         """
         region, base = self.region, streamed(self.att, self.stage)
-        return blocks(self.att, region.batch, region.head, self.rows, base, region.key_bin, within=region.keys)
+        return blocks(self.head, self.rows, base, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block, (keys, queries), which it may overwrite."""
@@ -86,7 +87,7 @@ class Stripe:
 
     def norms(self, keys: range) -> Tensor:
         """Return ‖v‖ of some keys, (keys, 1)."""
-        return norms(self.att, self.region.batch, self.region.head, keys)
+        return norms(self.head, keys)
 
     def any_allowed(self) -> Tensor:
         """Return which bins have an allowed cell, (rows, columns) bool, read off the numbers; before `finish`."""
@@ -146,7 +147,7 @@ class SmallStripe(Stripe):
     def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
         """Iterate over blocks of exp(masked)."""
         region = self.region
-        return exponentials(self.att, region.batch, region.head, self.rows, region.key_bin, within=region.keys)
+        return exponentials(self.head, self.rows, region.key_bin, within=region.keys)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block of exp(masked)."""
@@ -216,8 +217,8 @@ class DenseStripe(Stripe):
 
     def __init__(self, *about: Any):
         super().__init__(*about)
-        small = is_small(self.att, self.region.batch, self.region.head, self.rows, SMALL / 2)
-        x = filled(self.att, self.region.batch, self.region.head, self.rows, small=small)  # (queries, keys)
+        small = is_small(self.head, self.rows, SMALL / 2)
+        x = filled(self.head, self.rows, small=small)  # (queries, keys)
         if small:  # so that no weight is below the normal range
             total = DirectSum(self.att, len(self.rows))
             total.l += x.sum(1)
@@ -288,6 +289,6 @@ class Stripes:
             return Stripe
         if self._dense:
             return DenseStripe
-        if is_small(att, region.batch, region.head, region.queries):
+        if is_small(Head(att, region.batch, region.head), region.queries):
             return SmallStripe
         return OnlineMaximum if self._pool == "max" else OnlineSum

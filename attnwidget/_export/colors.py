@@ -1,4 +1,4 @@
-"""From number to colour, as js/src/draw/color.ts has it: the same ramps, from the same file, and the look's own greys.
+"""From number to colour, by the same rules and ramps as `js/src/draw/color.ts`; and the look's own greys.
 
 A table has 256 colours between stops that are even in OKLab (Ottosson, "A perceptual color space for image processing",
 2020). Its zero is the *plate*, the page with a little ink, so that small weights dissolve into the page.
@@ -43,13 +43,13 @@ LOOKS = {
 
 
 def look_of(theme: str) -> Look:
-    """The colours of a theme; "auto" is light, as paper is."""
+    """Return the colours of a theme; "auto" is light, as paper is."""
     return LOOKS.get(theme, LOOKS["light"])
 
 
 @functools.cache
 def table(kind: str, palette: str, theme: str) -> Array:
-    """256 colours for "sequential" or "diverging" values, (256, 3) uint8."""
+    """Return 256 colours for "sequential" or "diverging" values, (256, 3) uint8."""
     look, ramps = look_of(theme), _ramps()
     if kind == "sequential" and palette == "viridis":
         return _rgb(_ramp(_stops(ramps["viridis"]), 256))
@@ -62,33 +62,33 @@ def table(kind: str, palette: str, theme: str) -> Array:
 
 
 def head_colors(theme: str) -> list[str]:
-    """Twelve colours for as many heads, `#rrggbb`."""
+    """Return twelve colours for as many heads, `#rrggbb`."""
     return [f"#{digits}" for digits in _ramps()["heads"]["dark" if look_of(theme).dark else "light"].split()]
 
 
 def plate(theme: str) -> str:
-    """The tile of a zero, `#rrggbb`."""
+    """Return the tile of a zero, `#rrggbb`."""
     return hex_of(np.array(_plate(theme)))
 
 
 def mixed(one: str, other: str, share: float) -> str:
-    """A colour with a share of another in it."""
+    """Return a colour with a share of another in it."""
     a, b = rgb_of(one), rgb_of(other)
     return hex_of(np.rint(a + (b - a) * share))
 
 
 def rgb_of(color: str) -> Array:
-    """(3,) of `#rrggbb`, from 0 to 255."""
+    """Return the channels of `#rrggbb`, (3,) from 0 to 255."""
     return np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)], np.float64)
 
 
 def hex_of(rgb: Array) -> str:
-    """`#rrggbb` of (3,)."""
+    """Return `#rrggbb` of channels, (3,) from 0 to 255."""
     return "#" + "".join(f"{int(channel):02x}" for channel in rgb)
 
 
 def ink_on(color: str) -> str:
-    """Black or white, whichever can be read better."""
+    """Return black or white, whichever can be read better on a colour."""
     light = float(_linear(rgb_of(color)) @ np.array([0.2126, 0.7152, 0.0722]))
     return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
@@ -102,7 +102,7 @@ class Scale(NamedTuple):
     high: float
 
     def position(self, values: Array) -> Array:
-        """Along the ramp, 0 to 1; what has no place is at zero's."""
+        """Return places along the ramp, 0 to 1; what has none takes that of zero."""
         empty = 0.5 if self.kind == "diverging" else 0.0
         if not self.high > self.low:
             return np.full(np.shape(values), empty)
@@ -115,14 +115,17 @@ class Scale(NamedTuple):
         return np.clip(np.nan_to_num(place, nan=empty, posinf=1.0, neginf=0.0), 0.0, 1.0)
 
     def entry(self, values: Array) -> Array:
-        """Entry of the table, 0 to 255."""
+        """Return entries of the table, 0 to 255."""
         at = self.position(values)
         first, steps = (1, 254) if self.kind == "diverging" else (0, 255)
         return np.floor(first + steps * at + 0.5).astype(np.uint8)
 
 
 def scale_of(kind: str, log: bool, low: float, high: float) -> Scale:
-    """From `low` to `high`; diverging from −m to m with m the larger of both; log for sequential values only."""
+    """Return a scale from `low` to `high`.
+
+    A diverging one runs from −m to m with m the larger of both; a logarithmic one is for sequential values only.
+    """
     if kind == "diverging":
         most = max(abs(low), abs(high))
         return Scale(kind, False, -most, most)

@@ -1,4 +1,4 @@
-"""`to_html`: a widget as one file, that draws without Jupyter, without a kernel and without a network."""
+"""`to_html`: a widget as one file that draws without Jupyter, without a kernel and without a network."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def to_html(
     layers: Any = None,
     heads: Any = None,
     samples: Any = "selected",
-    limit: int = snapshot.LIMIT,
+    limit: int = snapshot.DEFAULT_LIMIT,
 ) -> pathlib.Path:
     """Write a widget as one HTML file; `AttentionWidget.to_html` says more."""
     target = _checked(path)
     if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
-        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.LIMIT} for 32 MiB")
+        raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.DEFAULT_LIMIT} for 32 MiB")
     if title is not None and not isinstance(title, str):
         raise TypeError(f"title is {type(title).__name__}: give a string")
     choices = snapshot.choices_of(widget, layers, heads, samples, limit)
@@ -107,7 +107,7 @@ def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> by
 
 
 def _policy(script: str) -> str:
-    """The page runs its one script and what that unpacks; it reaches nothing and nobody."""
+    """Return the page's security policy: it runs its one script and what that unpacks, and reaches no network."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -116,7 +116,7 @@ def _policy(script: str) -> str:
 
 
 def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
-    """What is in the file, and what is not."""
+    """Return a line that says what is in the file, and what is not."""
     layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
     shape = widget.selected.shape
@@ -125,12 +125,12 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
     if shape.H > 1:
         words.append("all heads" if len(heads) == shape.H else f"head{'s' * (len(heads) > 1)} {_listed(sorted(heads))}")
-    held = f": {', '.join(words)}" if words else ""
-    return f"Saved from attnwidget{held}. All numbers were computed then; anything else needs the notebook."
+    saved = f": {', '.join(words)}" if words else ""
+    return f"Saved from attnwidget{saved}. All numbers were computed then; anything else needs the notebook."
 
 
 def _listed(numbers: list[int]) -> str:
-    """5, or 1 to 4, or 0, 2, 7."""
+    """Return numbers in words: 5, or 1 to 4, or 0, 2, 7."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"{first} to {last}"

@@ -10,11 +10,11 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import NamedTuple
 
 from .._engine.stages import SIGNED
+from .colors import LOG_DEPTH
 
 MINUS = "−"
 TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on too
-LOG_DEPTH = 1000  # a log scale begins at the maximum through this
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
 
 
@@ -193,7 +193,7 @@ def _rounded(value: float, digits: int) -> Decimal:
 
 
 def _exponential(value: float, decimals: int) -> str:
-    """`3.1e−7`"""
+    """Return a number with an exponent, such as `3.1e−7`."""
     if not math.isfinite(value):
         return _infinite(value)
     digits, exponent = f"{_rounded(value, decimals + 1):.{decimals}e}".split("e")

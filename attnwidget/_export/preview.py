@@ -62,7 +62,7 @@ def png_of(matrix: DecodedMatrix, *, color_scale: str, color_range: Any, palette
 
 
 def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
-    """Of each step × step cells the one whose colour stands out most: a single strong link is not lost."""
+    """Keep of each step × step cells the one whose colour stands out most, so that no single strong link is lost."""
     if step == 1:
         return cells
     down, across = (-(-n // step) for n in cells.shape)
@@ -75,7 +75,7 @@ def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
 
 
 def _drawn(cells: Array) -> Array:
-    """Cells as pixels, with gaps between them where they are large enough."""
+    """Return cells as pixels, with gaps between them where they are large enough."""
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns)))
     pixels = np.repeat(np.repeat(cells, side, 0), side, 1)
@@ -86,7 +86,7 @@ def _drawn(cells: Array) -> Array:
 
 
 def _palette_of(pixels: Array, table: Array) -> tuple[Array, Array]:
-    """The pixels by the colours that occur, at most 256: of neighbours that nobody could tell apart, one."""
+    """Return the pixels by the colours that occur, at most 256: of two that nobody could tell apart, one."""
     used = np.unique(pixels)
     if len(used) > 256:
         pixels = np.where(pixels < 256, pixels & ~1, pixels)

@@ -1,5 +1,6 @@
-"""What a file holds of a widget, so that it can be looked at without a kernel: the traits of every selection that can
-be made there, and answers to what the front-end asks.
+"""What a saved file holds of a widget, so that it can be looked at without a kernel.
+
+That is the traits of every selection that can be made there, and answers to what the front-end asks.
 
 Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only finds it again.
 """
@@ -24,20 +25,20 @@ from .._messages import encoding, heads_overview, picture, stage_pictures
 from ..attention import Attention
 from .view import SavedHead, SavedTrait, WidgetView
 
-LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
-AUTOMATIC = 4 << 20  # bytes up to which all heads are saved where nobody said which
-EXACT = 512  # tokens along a side, up to which every number of a head is saved
-PAIRS = 1024  # cells of a head, up to which each of them is saved with all its steps
-RANKED = 4096  # queries and keys, up to which the strongest of each are saved
-PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
-JACOBIANS = 32  # queries, of which each has its own
-SMALL_STAGES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
+DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
+MAX_AUTOMATIC_BYTES = 4 << 20  # bytes up to which all heads are saved where nobody said which
+MAX_EXACT_LENGTH = 512  # tokens along a side, up to which every number of a head is saved
+MAX_PAIR_CELLS = 1024  # cells of a head, up to which each of them is saved with all its steps
+MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each are saved
+MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
+MAX_JACOBIANS = 32  # queries, of which each has its own
+SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
 
 Known = dict[str, Any]
 
 
 class Snapshot:
-    """Everything that is known without a kernel.
+    """Everything that a saved file holds of a widget.
 
     Args:
         widget: what is saved.
@@ -74,9 +75,9 @@ class Snapshot:
 
 
 def choices_of(
-    widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = LIMIT
+    widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = DEFAULT_LIMIT
 ) -> list[SavedHead]:
-    """The heads that a file is to hold, those that are shown among them.
+    """Return the heads that a file is to hold, those that are shown among them.
 
     Args:
         layers, heads, samples: "selected", "all" or a list of numbers; where layers or heads are None, as many as take
@@ -95,7 +96,7 @@ def choices_of(
         made = _product(widget, some_layers, some_heads, taken)
         if layers is not None and heads is not None:
             break
-        if _bytes(widget, made) <= AUTOMATIC and not any(_is_long(widget, choice) for choice in made):
+        if _bytes(widget, made) <= MAX_AUTOMATIC_BYTES and not any(_is_long(widget, choice) for choice in made):
             break
     if (needed := _bytes(widget, made)) > limit:
         raise ValueError(
@@ -121,7 +122,7 @@ def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]
 
 
 def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> list[int]:
-    """Which of so many layers, heads or samples; the selected ones are always among them."""
+    """Return which of `count` layers, heads or samples are wanted; the selected ones are always among them."""
     if wanted == "all":
         return list(range(count))
     if wanted == "selected":
@@ -140,17 +141,19 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
 
 
 def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[str]:
-    """The stages whose pictures are saved: of heads that are not shown only the present one and the weights, unless all
-    are small."""
+    """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
+
+    Where `every` is true, as all pictures are small, they are all stages of every head.
+    """
     if not every and choice != (widget.traits.layer, widget.traits.batch, widget.traits.head):
         return list(dict.fromkeys([widget.traits.stage, "weights"]))
     return list(dict.fromkeys([widget.traits.stage, *widget.shown.layers[choice.layer].stages]))
 
 
 def _bytes(widget: WidgetView, choices: Sequence[SavedHead]) -> int:
-    """What they take at most, as base64 in a file, before it is deflated; with every stage, if that is little."""
+    """Return how many bytes heads take at most, as base64 that is not deflated; with every stage, if that is little."""
     most = _sum(widget, choices, every=True)
-    return most if most <= AUTOMATIC else _sum(widget, choices, every=False)
+    return most if most <= MAX_AUTOMATIC_BYTES else _sum(widget, choices, every=False)
 
 
 def _sum(widget: WidgetView, choices: Sequence[SavedHead], *, every: bool) -> int:
@@ -158,10 +161,10 @@ def _sum(widget: WidgetView, choices: Sequence[SavedHead], *, every: bool) -> in
     for choice in choices:
         shape = widget.shown.stack[choice.layer].shape
         rows, columns = min(shape.Q, picture.PICTURE_SIZE), min(shape.K, picture.PICTURE_SIZE)
-        each = 4 if max(shape.Q, shape.K) <= EXACT else 1
+        each = 4 if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH else 1
         pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
         links = 2 * 8 * LINKS * max(shape.Q, shape.K) if shape.Q * shape.K <= LINK_CELLS else 0
-        small = min(SMALL_STAGES, 6 * 4 * rows * columns)
+        small = min(SMALL_STAGES_BYTES, 6 * 4 * rows * columns)
         total += pictures * rows * columns * each + links + small
     return total * 4 // 3
 
@@ -172,7 +175,7 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
 
 
 def save(widget: WidgetView, choices: Sequence[SavedHead]) -> Snapshot:
-    """All that can be looked at of these heads without a kernel."""
+    """Compute all that can be looked at of these heads without a kernel."""
     saved = Snapshot(widget, choices)
     _facts(saved)
     _tokens(saved)
@@ -220,7 +223,7 @@ def _tokens(saved: Snapshot) -> None:
 
 def _pictures(saved: Snapshot) -> None:
     widget, found = saved.widget, []
-    every = _sum(widget, saved.choices, every=True) <= AUTOMATIC
+    every = _sum(widget, saved.choices, every=True) <= MAX_AUTOMATIC_BYTES
     for choice in saved.choices:
         att = widget.shown.layers[choice.layer]
         pooled = max(att.shape.Q, att.shape.K) > picture.PICTURE_SIZE
@@ -232,10 +235,10 @@ def _pictures(saved: Snapshot) -> None:
 
 
 def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Known:
-    """Every number where there are few; else as the widget draws it, of a long head what is known of it by now."""
+    """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
     att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
-    if max(att.shape.Q, att.shape.K) <= EXACT:
-        return exact(att, key)
+    if max(att.shape.Q, att.shape.K) <= MAX_EXACT_LENGTH:
+        return exact_picture(att, key)
     if tuple(widget.traits.picture.get(name) for name in picture.OF) == (*choice, stage, pool):
         return widget.picture
     if not picture.is_long(att, key):
@@ -247,21 +250,21 @@ def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Kn
     return picture.sampled_picture(levels, key)
 
 
-def exact(att: Attention, key: LevelKey) -> Known:
-    """The picture of a short head, all its numbers as float32."""
-    seen = overview.overview(att, key.batch, key.head, size=EXACT, pool=key.pool, stage=key.stage)
+def exact_picture(att: Attention, key: LevelKey) -> Known:
+    """Compute the picture of a short head, all its numbers as float32."""
+    seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
     return made | {"values": values, "blocked": blocked}
 
 
 def _peaks(saved: Snapshot) -> None:
-    """Of a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
     widget = saved.widget
     att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
     (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
     down, across = shown["query_bin"], shown["key_bin"]
-    if shown["sampled"] is not None or down * across == 1 or Q * K > PEAK_CELLS:
+    if shown["sampled"] is not None or down * across == 1 or Q * K > MAX_PEAK_CELLS:
         return
     found = [_greatest(att, key, range(at, min(at + down, Q)), across) for at in range(0, Q, down)]
     values, places = (torch.stack(part) for part in zip(*found, strict=True))
@@ -271,7 +274,7 @@ def _peaks(saved: Snapshot) -> None:
 
 
 def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
-    """Of some queries, and of each bin of keys, the greatest number and its place among them, row by row."""
+    """Compute the greatest number of some queries and each bin of keys, and its place among them, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
     if key.stage in MASKED:
@@ -304,7 +307,7 @@ def _stages(saved: Snapshot) -> None:
     saved.add(SavedTrait("stages", SavedHead._fields, messages))
     shape = widget.selected.shape
     pairs: list[tuple[int, int]] = []
-    if shape.Q * shape.K <= PAIRS:
+    if shape.Q * shape.K <= MAX_PAIR_CELLS:
         pairs = list(product(range(shape.Q), range(shape.K)))
     elif widget.traits.query is not None and widget.traits.key is not None:
         pairs = [(widget.traits.query, widget.traits.key)]
@@ -313,7 +316,7 @@ def _stages(saved: Snapshot) -> None:
 
 
 def _survey(saved: Snapshot) -> None:
-    """All heads at a glance, also those that a reader cannot open."""
+    """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
     widget = saved.widget
 
     def whole(batch: int) -> Known:
@@ -330,18 +333,18 @@ def _survey(saved: Snapshot) -> None:
 
 
 def _answers(saved: Snapshot) -> None:
-    """What the front-end would ask about the head that is shown, where that is quick."""
+    """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
     widget, shape = saved.widget, saved.widget.selected.shape
     of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
     asked: list[Known] = []
-    if max(shape.Q, shape.K) <= EXACT:
+    if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH:
         asked += [{"kind": "spread", **of}, {"kind": "gradients", **of}]
         asked += [{"kind": "sweep", "own": own, **of} for own in (True, False)]
-        asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= JACOBIANS]
+        asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= MAX_JACOBIANS]
     else:
         weights = {**of, "stage": "weights"}
         asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}]
-        if shape.Q + shape.K <= RANKED:
+        if shape.Q + shape.K <= MAX_RANKED_LENGTH:
             for side, count in (("queries", shape.Q), ("keys", shape.K)):
                 asked += [{"kind": "ranked", side: [at], "count": 12, **weights} for at in range(count)]
         for query, key in widget.traits.pins:
@@ -357,7 +360,7 @@ def _answers(saved: Snapshot) -> None:
 
 
 def answered(widget: WidgetView, request: Known) -> Known | None:
-    """The reply to a request, its bytes in it; None where there is only a sentence that says why not."""
+    """Return the reply to a request, its bytes in it; None where there is only a sentence that says why not."""
     reply, buffers = widget.answer(request)
     if not reply.pop("ok"):
         return None
@@ -374,12 +377,12 @@ def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
 
 
 def key_of(values: Sequence[Any]) -> str:
-    """As js/src/kernel/snapshot.ts writes a selection."""
+    """Return a selection as a key, as js/src/kernel/snapshot.ts writes it."""
     return json.dumps(list(values), separators=(",", ":"))
 
 
 def packed(value: Any) -> bytes:
-    """JSON whose bytes stand behind it, where `{"$bytes": [offset, length]}` points; deflated."""
+    """Return a value as deflated JSON, its bytes behind it where `{"$bytes": [offset, length]}` points."""
     parts: list[bytes] = []
     at = 0
 

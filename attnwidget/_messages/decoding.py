@@ -1,4 +1,4 @@
-"""What a widget shows, as arrays again: for pictures of it that need no front-end."""
+"""Decode what a widget shows into arrays: for pictures of it that need no front-end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ Array = np.ndarray[Any, Any]
 class DecodedMatrix:
     """A matrix as it is drawn.
 
-    values: (rows, columns) float32; kinds: (rows, columns) uint8, NUMBER and the others.
-    query_bin, key_bin: cells of the matrix to one of these; queries, keys: how many cells the matrix has.
-    every: 1, or of how many queries one exact row stands for all.
+    Attributes:
+        values: (rows, columns) float32.
+        kinds: (rows, columns) uint8, what each cell is: NUMBER, BLOCKED, NAN, PLUS_INF or MINUS_INF.
+        queries, keys: how many the head has.
+        query_bin, key_bin: of how many of them one row, one column is made.
+        low, high: the least and greatest finite number, or None.
+        every: of how many queries one exact row stands for all; 1 for all rows.
     """
 
     values: Array
@@ -40,7 +44,7 @@ class DecodedMatrix:
 
     @property
     def kind(self) -> str:
-        """Which ramp: weights go in one direction, scores in two."""
+        """Which ramp it has: weights run in one direction, scores in two."""
         return "diverging" if self.stage in SIGNED else "sequential"
 
     @property
@@ -49,7 +53,7 @@ class DecodedMatrix:
 
 
 def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
-    """The trait `picture`, or a part of a comparison that has the same names, decoded.
+    """Decode the trait `picture`, or a part of a comparison that has the same names.
 
     Raises:
         ValueError: there are no numbers in it; Python's own sentence says why.
@@ -64,7 +68,7 @@ def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
 
 
 def decode(envelope: encoding.Envelope) -> Array:
-    """An envelope's array: what `wire.encode` and `wire.encode_bits` have made of it."""
+    """Return the array of an envelope that `encoding.encode` or `encoding.encode_bits` made."""
     raw = zlib.decompress(envelope["data"]) if envelope["deflated"] else envelope["data"]
     shape = envelope["shape"]
     if envelope["dtype"] == "bits":
@@ -73,7 +77,7 @@ def decode(envelope: encoding.Envelope) -> Array:
 
 
 def decode_cells(envelope: encoding.Envelope, blocked: encoding.Envelope | None) -> tuple[Array, Array]:
-    """The numbers of a matrix, exact or quantised, and what each cell is."""
+    """Return the numbers of a matrix, exact or quantised, and what each cell is."""
     array = decode(envelope)
     if envelope["dtype"] == "uint8":
         return _dequantised(array, envelope["scale"])

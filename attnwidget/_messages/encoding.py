@@ -1,4 +1,4 @@
-"""What crosses to the front-end: arrays as envelopes, pictures quantised for the eye, tokens as one buffer.
+"""Encode what is sent to the front-end: arrays as envelopes, pictures in a byte a cell, tokens as one buffer.
 
 Exact numbers travel as float32. A picture of more cells than a person reads travels as one byte a cell: codes for
 zero, blocked, NaN and ±∞, and 250 steps between. `docs/contract.md` has the codes;
@@ -37,23 +37,23 @@ EVEN = 4  # of these the widest that are all alike
 
 
 def encode(array: np.ndarray[Any, Any]) -> Envelope:
-    """One array as an envelope: its bytes (deflated where that saves a fiftieth), dtype and shape."""
+    """Return an array as an envelope: its bytes (deflated where that saves a fiftieth), dtype and shape."""
     raw = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return _envelope(raw, array.dtype.name, array.shape)
 
 
 def encode_bits(cells: np.ndarray[Any, Any]) -> Envelope:
-    """Booleans, eight to a byte, the first in the highest bit."""
+    """Return booleans as an envelope, eight to a byte, the first in the highest bit."""
     return _envelope(np.packbits(cells).tobytes(), "bits", cells.shape)
 
 
 def encode_numbers(values: Tensor, blocked: Tensor | None) -> tuple[Envelope, Envelope | None]:
-    """Exact numbers as float32, and which of them are blocked (None where none is)."""
+    """Return exact numbers as float32, and which of them are blocked (None where none is)."""
     return encode(to_numpy(values)), None if blocked is None else encode_bits(blocked.cpu().numpy())
 
 
 def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
-    """A matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond.
+    """Encode a matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond.
 
     Returns:
         `values` and `blocked`, envelopes, and `low` and `high`, the least and greatest finite value, or None.
@@ -67,7 +67,7 @@ def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> d
 
 
 def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
-    """A matrix to look at, one byte a cell.
+    """Encode a matrix to look at, one byte a cell.
 
     Returns:
         `values`, an envelope, and `low` and `high`, the least and greatest finite value, or None.
@@ -78,8 +78,16 @@ def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dic
 def encode_together(
     parts: Sequence[tuple[Tensor, Tensor | None]], *, signed: bool, budget: float = BUDGET
 ) -> list[dict[str, Any]]:
-    """Several matrices to look at and what is blocked in them, one byte a cell, in at most so many bytes together:
-    where noise does not deflate, fewer steps rather than more bytes, in all alike."""
+    """Encode several matrices to look at, one byte a cell.
+
+    Args:
+        parts: (values, blocked) of each; blocked may be None.
+        signed: whether numbers run in two directions from 0.
+        budget: bytes that they take together, at most: where noise does not deflate, all have fewer steps.
+
+    Returns:
+        What `encode_cells` returns, of each.
+    """
     made: list[dict[str, Any]] = []
     codes = []
     for values, blocked in parts:
@@ -101,14 +109,18 @@ def encode_together(
 
 
 def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float | None, float | None]:
-    """The least and greatest finite value."""
+    """Return the least and greatest finite value, or None and None."""
     shown = np.isfinite(cells) if blocked is None else np.isfinite(cells) & ~blocked.cpu().numpy()
     finite = cells[shown]
     return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
 
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
-    """Small pictures of (values, allowed), one for each head and each on its own range: 0 to 1 in 250 steps."""
+    """Encode small pictures of (values, allowed), each on its own range: 0 to 1 in 250 steps.
+
+    Args:
+        heads: of each head (values, allowed), two matrices of one shape.
+    """
     values, allowed = zip(*heads, strict=True)
     cells = to_numpy(torch.stack(values))
     high = np.max(cells, axis=(1, 2), keepdims=True, where=np.isfinite(cells), initial=0.0)
@@ -116,15 +128,17 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
 
 
 def encode_shares(values: Tensor) -> Envelope:
-    """Numbers from 0 up, as shares of the largest in 250 steps."""
+    """Encode numbers from 0 up as shares of the largest, in 250 steps."""
     cells = to_numpy(values)
     high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
     return {**encode(_mark(_share_codes(cells, high), cells, None)), "scale": {**UNIT, "high": high}}
 
 
 def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
-    """Tokens as one buffer of UTF-8 and the byte at which each one ends, with how many there are: where they are too
-    many or too much to send at once, only the first of them are in it."""
+    """Encode tokens as one buffer of UTF-8 and the byte at which each one ends, with how many there are.
+
+    Where they are too many or too long to send at once, only the first of them are in it.
+    """
     if tokens is None:
         return None
     if len(tokens) <= WHOLE_TOKENS:
@@ -135,13 +149,15 @@ def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
 
 
 def encode_all_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
-    """The same with all of them, however many: for a file."""
+    """Encode all tokens, however many: for a file."""
     return None if tokens is None else {**_joined(_as_bytes(tokens)), "length": len(tokens)}
 
 
 def encode_page(tokens: Sequence[str]) -> dict[str, Any]:
-    """Some tokens as one buffer of UTF-8 and the byte at which each one ends; where it is too much, the longest are
-    cut."""
+    """Encode some tokens as one buffer of UTF-8 and the byte at which each one ends.
+
+    Where it is too much, the longest are cut.
+    """
     pieces, longest = _as_bytes(tokens), TEXT
     while sum(map(len, pieces)) > TEXT:
         longest //= 2
@@ -154,7 +170,7 @@ def _as_bytes(tokens: Sequence[str]) -> list[bytes]:
 
 
 def _cut(piece: bytes, longest: int) -> bytes:
-    """The beginning of a token, whole characters, and an ellipsis."""
+    """Return the beginning of a token, whole characters, and an ellipsis."""
     return piece[: max(0, longest - 3)].decode("utf-8", "ignore").encode() + "…".encode()
 
 
@@ -164,14 +180,14 @@ def _joined(pieces: Sequence[bytes]) -> dict[str, Any]:
 
 
 def encode_links(heads: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """The strongest links of several heads, (heads, n, count): their partners and exact weights."""
+    """Encode the strongest links of several heads, (heads, n, count): their partners and exact weights."""
     partners = np.stack([partners.cpu().numpy().astype(np.uint32) for partners, _ in heads])
     weights = np.stack([to_numpy(weights) for _, weights in heads])
     return {"partners": encode(partners), "weights": encode(weights)}
 
 
 def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
-    """The envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
+    """Return the envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
     if envelope is None:
         return None
     buffers.append(envelope["data"])
@@ -179,7 +195,7 @@ def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
 
 
 def to_numpy(values: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor of any device and float type as float32 in main memory; what lies beyond its range becomes ±∞."""
+    """Return a tensor of any device and float type as float32 in main memory; what lies beyond its range becomes ±∞."""
     return values.detach().to("cpu", torch.float32).numpy()
 
 
@@ -218,7 +234,7 @@ def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, A
 
 
 def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
-    """Fewer codes of values; where they become very few, those near the greatest value stay closer than the others."""
+    """Return fewer codes of values; where very few are left, those near the greatest value stay closer together."""
     is_value, code = (codes > ZERO_CODE) & (codes <= TOP_CODE), np.arange(256)
     if signed:
         coarse = np.clip(MIDDLE_CODE + np.rint((code - MIDDLE_CODE) / step) * step, 1, 2 * MIDDLE_CODE - 1)

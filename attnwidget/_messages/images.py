@@ -1,4 +1,4 @@
-"""A picture whose patches are tokens: where they are among the positions, and the picture as the front-end takes it.
+"""An image whose patches are tokens: where they are among the positions, and the image as the front-end takes it.
 
 Encoded as PNG here, so that nothing needs Pillow; with Pillow, what is too large for that as JPEG.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from .._utils.png import png_of_colors
 from .._utils.validation import as_size
 
-BUDGET = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
-LONGEST = 1024  # pixels of the longer side: it is drawn at half of that
+MAX_IMAGE_BYTES = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
+MAX_IMAGE_SIDE = 1024  # pixels of the longer side: it is drawn at half of that
 SIDES = ("auto", "query", "key", "both")
 SLACK = 1e-3  # of a float image beyond 0 and 1, by rounding
 
@@ -33,7 +33,7 @@ class Patches(NamedTuple):
 
 
 def as_grid(grid: Any) -> tuple[int, int]:
-    """Rows and columns of patches; else TypeError or ValueError.
+    """Return rows and columns of patches; else raise TypeError or ValueError.
 
     >>> as_grid([14, 14])
     (14, 14)
@@ -46,7 +46,7 @@ def as_grid(grid: Any) -> tuple[int, int]:
 
 
 def place(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches:
-    """Where the patches of a grid are.
+    """Return where the patches of a grid are.
 
     Args:
         grid: rows, columns.
@@ -75,7 +75,7 @@ def place(grid: tuple[int, int], side: str, start: int | None, queries: int, key
 
 
 def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches | None:
-    """As `place`; None where they do not fit."""
+    """Return what `place` does; None where the patches do not fit."""
     try:
         return place(grid, side, start, queries, keys)
     except ValueError:
@@ -83,7 +83,7 @@ def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, k
 
 
 def _advice(length: int) -> str:
-    """The next step: of a square number of positions, but for a few at the beginning, the square."""
+    """Return advice: of a square number of positions, but for a few at the beginning, the square."""
     for special in (1, 0, 2, 5):
         side = isqrt(max(0, length - special))
         if side > 1 and side * side == length - special:
@@ -92,7 +92,7 @@ def _advice(length: int) -> str:
 
 
 def as_images(image: Any, batches: int) -> list[Any] | None:
-    """One image for each sample, still as given: the same for all, or a list or a fourth axis with one for each."""
+    """Return an image for each sample, as given: one for all, or a list or a fourth axis with one for each."""
     if image is None:
         return None
     several = isinstance(image, list | tuple) or getattr(image, "ndim", 0) == 4
@@ -112,14 +112,14 @@ def check_images(image: Any, batches: int) -> None:
 
 
 class Illustration:
-    """What the front-end is told of a widget's image: one sample's at a time, encoded once."""
+    """The image of a widget as it is sent: one sample's at a time, encoded once."""
 
     def __init__(self) -> None:
         self._encoded: tuple[Any, dict[str, Any] | None] = (None, None)  # the one that was encoded last
         self._told: tuple[Any, Any] = (None, None)  # the patches and the image that were last sent
 
     def message(self, image: Any, batch: int, batches: int) -> dict[str, Any] | None:
-        """The image of a sample, for the front-end; None where there is none."""
+        """Return the image of a sample, for the front-end; None where there is none."""
         samples = as_images(image, batches)
         one = None if samples is None else samples[min(batch, len(samples) - 1)]
         if self._encoded[0] is not one:
@@ -127,7 +127,7 @@ class Illustration:
         return self._encoded[1]
 
     def is_new(self, patches: Patches | None, image: Any, batch: int, batches: int) -> bool:
-        """Whether the front-end has another image, or has it elsewhere; from now on it has this one, here."""
+        """Return whether the front-end has another image, or has it elsewhere; from now on it has this one, here."""
         samples = as_images(image, batches)
         told = patches, None if samples is None else id(samples[batch])
         if self._told == told:
@@ -137,7 +137,7 @@ class Illustration:
 
 
 def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
-    """An image for the front-end.
+    """Encode an image for the front-end.
 
     Args:
         image: a path, an image of Pillow, or a numpy array or torch tensor (H, W, 3), (3, H, W) or (H, W), uint8 or
@@ -161,7 +161,7 @@ def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
 
 
 def as_pixels(image: Any, name: str = "image") -> Pixels:
-    """(height, width, 3) uint8 of an image in any form that `encode_image` takes."""
+    """Return the pixels, (height, width, 3) uint8, of an image in any form that `encode_image` takes."""
     if isinstance(image, str | os.PathLike):
         image = _opened(image, name)
     if callable(getattr(image, "convert", None)):  # Pillow's
@@ -186,7 +186,7 @@ def _opened(path: str | os.PathLike[str], name: str) -> Any:
 
 
 def _as_hwc(x: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Height, width, channels."""
+    """Return height, width and channels."""
     given = x.shape
     x = x[..., None] if x.ndim == 2 else x
     if x.ndim == 3 and x.shape[2] not in (1, 3, 4) and x.shape[0] in (1, 3, 4):
@@ -216,15 +216,15 @@ def _as_bytes(x: np.ndarray[Any, Any], name: str) -> Pixels:
 
 
 def _encoded(pixels: Pixels) -> tuple[str, bytes]:
-    """PNG if that is small enough; else JPEG, where Pillow is there; else PNG of fewer pixels."""
-    pixels = _at_most(pixels, LONGEST)
+    """Compress as PNG if that is small enough; else as JPEG, where Pillow is there; else as PNG of fewer pixels."""
+    pixels = _at_most(pixels, MAX_IMAGE_SIDE)
     data = png_of_colors(pixels)
-    if len(data) <= BUDGET:
+    if len(data) <= MAX_IMAGE_BYTES:
         return "image/png", data
     jpeg = _jpeg(pixels)
     if jpeg is not None:
         return "image/jpeg", jpeg
-    while len(data) > BUDGET:
+    while len(data) > MAX_IMAGE_BYTES:
         pixels = _at_most(pixels, max(1, max(pixels.shape) * 3 // 4))
         data = png_of_colors(pixels)
     return "image/png", data
@@ -236,15 +236,15 @@ def _jpeg(pixels: Pixels) -> bytes | None:
     except ImportError:
         return None
     for quality in (90, 75, 60, 40, 20):
-        room = io.BytesIO()
-        Image.fromarray(pixels).save(room, "JPEG", quality=quality)
-        if room.tell() <= BUDGET:
-            return room.getvalue()
+        encoded = io.BytesIO()
+        Image.fromarray(pixels).save(encoded, "JPEG", quality=quality)
+        if encoded.tell() <= MAX_IMAGE_BYTES:
+            return encoded.getvalue()
     return None
 
 
 def _at_most(pixels: Pixels, side: int) -> Pixels:
-    """With at most so many pixels a side, each the mean of those it stands for."""
+    """Reduce to at most so many pixels a side, each the mean of those it stands for."""
     height, width = pixels.shape[:2]
     longest = max(height, width)
     if longest <= side:

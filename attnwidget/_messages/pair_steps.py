@@ -1,4 +1,4 @@
-"""One pair's way through the stages in numbers, as the ladder of the stages view draws it."""
+"""One pair's way through the stages in numbers, as the stages view draws it step by step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 
-ROW = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
-STRONGEST = 24
+MAX_ROW_KEYS = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
+STRONGEST_KEYS = 24
 
 
 def pair(
@@ -25,7 +25,13 @@ def pair(
     head: int,
     before: tuple[Attention, Explanation] | None = None,
 ) -> dict[str, Any]:
-    """One pair's way from q · k to its share of the output, and its row; beside `before`, if there is one."""
+    """Compute a pair's way from q · k to its share of the output, and its row of weights.
+
+    Args:
+        att: the layer.
+        query, key, batch, head: the pair.
+        before: the layer without the other rules, where there are any, and the pair explained there.
+    """
     found = att.explain(query, key, batch=batch, head=head)
     keys, weights, blocked = _row(att, found, batch, head)
     values, bits = encoding.encode_numbers(weights, blocked)
@@ -40,14 +46,14 @@ def pair(
 
 
 def _original(att: Attention, was: Explanation, keys: Tensor, batch: int, head: int) -> dict[str, Any]:
-    """The same pair and row under the rules that were given."""
+    """Return the same pair and row without the other rules."""
     row = att.block(batch=batch, head=head, queries=was.query)[0][keys]
     value = None if was.value is None else encoding.encode(encoding.to_numpy(was.value))
     return {**numbers(was), "value": value, "row": encoding.encode(encoding.to_numpy(row))}
 
 
 def numbers(found: Explanation) -> dict[str, Any]:
-    """Every single number of an explanation, as JSON can hold it."""
+    """Return every single number of an explanation, as JSON can hold it."""
     names = ("score", "scale", "scaled", "softcap", "capped", "masked", "maximum", "log_normalizer", "weight")
     effects = [{"name": e.name, "blocks": e.blocks, "adds": as_json(e.adds)} for e in found.effects]
     single = {name: as_json(getattr(found, name)) for name in (*names, "contribution", "share")}
@@ -60,12 +66,12 @@ def _vectors(found: Explanation) -> dict[str, Any]:
 
 
 def _row(att: Attention, found: Explanation, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The query's keys, all or the strongest and the pair's own, in order; their weights, and which are blocked."""
-    if att.shape.K <= ROW:
+    """Return the keys of the row, all or the strongest and the pair's own; their weights, and which are blocked."""
+    if att.shape.K <= MAX_ROW_KEYS:
         weights = att.block(batch=batch, head=head, queries=found.query)[0]
         blocked = ~att.block("allowed", batch=batch, head=head, queries=found.query)[0]
         return torch.arange(att.shape.K, device=att.device), weights, blocked
-    keys, weights = top_keys(att.head(batch, head), found.query, STRONGEST)
+    keys, weights = top_keys(att.head(batch, head), found.query, STRONGEST_KEYS)
     if not bool((keys == found.key).any()):
         keys = torch.cat([keys, torch.tensor([found.key], device=keys.device)])
         weights = torch.cat([weights, weights.new_full((1,), found.weight)])

@@ -1,5 +1,4 @@
-"""Answers to the front-end's questions: exact rows, columns, cells and peaks of the head in view, tiles of it, what is
-strongest, tokens.
+"""Answers to the front-end's requests, such as exact rows, cells and tiles, what is strongest, and tokens.
 
 A message from a front-end is untrusted: it is checked and bounded here, and every request in it is answered, with what
 was asked or with a sentence that says why not. Nothing here raises.
@@ -49,46 +48,46 @@ Reply = dict[str, Any]
 
 
 class Context(Protocol):
-    """Who knows the answers that are not in the tensors alone."""
+    """What a widget knows beside its tensors, to answer requests."""
 
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
-        """The layers."""
+        """The layers that are shown."""
 
     def levels(self, layer: int) -> LevelCache:
-        """What is kept of a layer."""
+        """Return the overviews that are kept of a layer."""
 
     def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
-        """The tokens of a sample, of its "query" or its "key" side, if there are any."""
+        """Return the tokens of a sample, of its "query" or its "key" side; None where there are none."""
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[Reply], list[bytes]]:
-        """Tiles that are quick, with their buffers; the others follow of their own accord."""
+        """Return the tiles that are quick, with their buffers; the others are sent later."""
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         """Stop or resume the pass."""
 
     def check(self, layer: int, batch: int, head: int) -> None:
-        """Look for what is likely wrong with a head, however long it is."""
+        """Find what is likely wrong with a head, however long it is."""
 
     def retry(self) -> None:
         """Compute the picture again."""
 
     def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        """The two attentions that are compared."""
+        """Return the two attentions that are compared."""
 
     def together(self, layer: int, name: str) -> Context:
-        """Who answers for several heads as one, by their name."""
+        """Return the context of several heads as one, by their name."""
 
 
 @dataclass
 class Message:
-    """One message that is being answered: who answers, what it may cost, the buffers of the reply."""
+    """One message that is being answered, what its answers may cost, and the buffers of the reply."""
 
-    desk: Context
-    purse: cost.CostBudget = field(default_factory=cost.CostBudget)
-    for_tiles: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
+    context: Context
+    budget: cost.CostBudget = field(default_factory=cost.CostBudget)
+    tile_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
     buffers: list[bytes] = field(default_factory=list)
 
     def afford(self, att: Attention, request: Reply, queries: range, keys: range) -> None:
@@ -97,15 +96,23 @@ class Message:
         needed = cost.cells(*of, queries, keys, request["stage"])
         if len(keys) < att.shape.K:
             needed += cost.normalizers(*of, queries, request["stage"])
-        self.purse.spend(needed, f"look closer, or {WAIT}")
+        self.budget.spend(needed, f"look closer, or {WAIT}")
 
 
-def answer(desk: Context, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
-    """The reply to one message, with its buffers; None if the message holds no requests to reply to."""
+def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]] | None:
+    """Answer one message.
+
+    Args:
+        context: what the widget knows.
+        content: the message, as it came from outside.
+
+    Returns:
+        The reply with its buffers; None if the message holds no requests.
+    """
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
         return None
-    message = Message(desk)
+    message = Message(context)
     replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
     replies += [
         _refusal(request, f"a message holds at most {MAX_REQUESTS} requests") for request in requests[MAX_REQUESTS:]
@@ -122,9 +129,9 @@ def _answer_one(message: Message, request: Any) -> Reply:
             *others, last = ANSWERS
             raise ValueError(f"no request is called {short(kind)}: there are {', '.join(others)} and {last}")
         if isinstance(request.get("head"), str):  # several heads as one: head 0 of an attention of their own
-            stack = message.desk.stack
-            desk = message.desk.together(_integer(request, "layer", len(stack)), request["head"])
-            message, request = replace(message, desk=desk), {**request, "head": 0}
+            stack = message.context.stack
+            context = message.context.together(_integer(request, "layer", len(stack)), request["head"])
+            message, request = replace(message, context=context), {**request, "head": 0}
         return {**_ok(request), **ANSWERS[kind](message, request)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
         log_told(log, "a request", error)
@@ -186,7 +193,7 @@ def _tiles(message: Message, request: Reply) -> Reply:
             f"tiles are a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
         )
     addresses = [_address(att, key, one) for one in asked]
-    tiles, buffers = message.desk.tiles(request["layer"], key, view, addresses, message.for_tiles)
+    tiles, buffers = message.context.tiles(request["layer"], key, view, addresses, message.tile_budget)
     for tile in tiles:
         tile["values"]["data"] += len(message.buffers)
     message.buffers += buffers
@@ -212,11 +219,11 @@ def _ranked(message: Message, request: Reply) -> Reply:
     length, batch, head = (att.shape.Q if side == "queries" else att.shape.K), request["batch"], request["head"]
     places, count = _places(request, side, length), _count(request, MAX_PLACES)
     if side == "queries":
-        message.purse.spend(len(places) * att.shape.K, "ask for fewer at once")
+        message.budget.spend(len(places) * att.shape.K, "ask for fewer at once")
     else:
         queries = range(att.shape.Q)
-        message.purse.spend(len(places) * att.shape.Q, "ask for fewer at once")
-        message.purse.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
+        message.budget.spend(len(places) * att.shape.Q, "ask for fewer at once")
+        message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     found = ranking.rank(values, blocked, count)
     return {
@@ -238,13 +245,13 @@ def _strongest(message: Message, request: Reply) -> Reply:
     batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
     if type(skip) is not bool:
         raise ValueError(f"skip_first is {short(skip)}: give true or false")
-    key, levels = LevelKey(batch, head, "weights", "max"), message.desk.levels(request["layer"])
+    key, levels = LevelKey(batch, head, "weights", "max"), message.context.levels(request["layer"])
     everything = range(att.shape.Q), range(att.shape.K)
     if levels.find(key) is None:
         needed = cost.cells(att, batch, head, *everything, "weights")
         if needed > cost.AT_ONCE:
             raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
-        message.purse.spend(needed, "ask for it alone")
+        message.budget.spend(needed, "ask for it alone")
         for _ in levels.build(batch, head):
             pass
     kept = levels.find(key)
@@ -254,7 +261,7 @@ def _strongest(message: Message, request: Reply) -> Reply:
     unknown = (
         cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.overview.query_bin * att.shape.K
     )
-    message.purse.spend(unknown, "the head is to be computed again")
+    message.budget.spend(unknown, "the head is to be computed again")
     return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip)}
 
 
@@ -279,7 +286,7 @@ def _find(message: Message, request: Reply) -> Reply:
 
 def _change(message: Message, request: Reply) -> Reply:
     _attention(message, request)
-    both = message.desk.both(request["layer"], request["batch"], str(request.get("against")))
+    both = message.context.both(request["layer"], request["batch"], str(request.get("against")))
     queries, keys = (
         _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
     )
@@ -297,34 +304,34 @@ def _pass(message: Message, request: Reply) -> Reply:
     action = request.get("action")
     if action not in ("stop", "resume"):
         raise ValueError(f"action is {short(action)}: give stop or resume")
-    message.desk.steer(request["layer"], request["batch"], request["head"], request["stage"], action)
+    message.context.steer(request["layer"], request["batch"], request["head"], request["stage"], action)
     return {}
 
 
 def _thumbnails(message: Message, request: Reply) -> Reply:
-    layer = _integer(request, "layer", len(message.desk.stack))
-    att = message.desk.stack[layer]
+    layer = _integer(request, "layer", len(message.context.stack))
+    att = message.context.stack[layer]
     batch, heads = _integer(request, "batch", att.shape.B), _span_of(request, "heads", att.shape.H)
     if len(heads) > heads_overview.MAX_HEADS_PER_REQUEST:
         raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
-    plan = heads_overview.Plan(message.desk.stack, batch)
-    message.purse.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
-    values = heads_overview.finer(message.desk.stack, plan, layer, batch, heads)
+    plan = heads_overview.Plan(message.context.stack, batch)
+    message.budget.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
+    values = heads_overview.finer(message.context.stack, plan, layer, batch, heads)
     return {"values": encoding.detach(values, message.buffers)}
 
 
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
-    message.purse.spend(
+    message.budget.spend(
         cells_to_ask(Head(att, batch, head)), "Attention.check does it in Python, however long it takes"
     )
-    message.desk.check(request["layer"], batch, head)
+    message.context.check(request["layer"], batch, head)
     return {}
 
 
 def _spread(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
-    message.purse.spend(att.shape.Q * att.shape.K, "Attention.statistics does it in Python, however long it takes")
+    message.budget.spend(att.shape.Q * att.shape.K, "Attention.statistics does it in Python, however long it takes")
     return _detached(message, stage_sections.spread(att, batch, head))
 
 
@@ -350,7 +357,7 @@ def _cost(message: Message, request: Reply) -> Reply:
 
 
 def _detached(message: Message, made: Any) -> Any:
-    """With the bytes of all envelopes in the message's buffers."""
+    """Return a reply with the bytes of all its envelopes in the message's buffers."""
     if isinstance(made, dict):
         if "dtype" in made:
             return encoding.detach(made, message.buffers)
@@ -359,7 +366,7 @@ def _detached(message: Message, made: Any) -> Any:
 
 
 def _retry(message: Message, request: Reply) -> Reply:
-    message.desk.retry()
+    message.context.retry()
     return {}
 
 
@@ -392,7 +399,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
 
 
 def _head(message: Message, request: Reply) -> tuple[Attention, int, int]:
-    att = message.desk.stack[_integer(request, "layer", len(message.desk.stack))]
+    att = message.context.stack[_integer(request, "layer", len(message.context.stack))]
     return att, _integer(request, "batch", att.shape.B), _integer(request, "head", att.shape.H)
 
 
@@ -410,11 +417,11 @@ def _key(request: Reply) -> LevelKey:
 
 
 def _vocabulary(message: Message, request: Reply) -> TokenSearch:
-    layer = _integer(request, "layer", len(message.desk.stack))
-    batch, side = _integer(request, "batch", message.desk.stack[layer].shape.B), request.get("side")
+    layer = _integer(request, "layer", len(message.context.stack))
+    batch, side = _integer(request, "batch", message.context.stack[layer].shape.B), request.get("side")
     if side not in ("query", "key"):
         raise ValueError(f"side is {short(side)}: give query or key")
-    found = message.desk.vocabulary(side, layer, batch)
+    found = message.context.vocabulary(side, layer, batch)
     if found is None:
         raise ValueError("there are no tokens")
     return found
@@ -488,6 +495,6 @@ def _refusal(request: Any, error: str) -> Reply:
 
 
 def _id(request: Any) -> str | None:
-    """The request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
+    """Return the request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
     name = request.get("id") if isinstance(request, dict) else None
     return name if isinstance(name, str) and name.isprintable() else None

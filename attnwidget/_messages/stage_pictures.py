@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._engine import overview
+from .._engine.base import Head
 from .._engine.level_cache import LevelKey
 from .._engine.matmul import exact, exp_
 from .._engine.pooling import pool_by_size, pool_first, pool_last
@@ -112,7 +113,7 @@ def pool_matrix(x: Tensor) -> tuple[Tensor, int, int]:
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
     """Whether another scale only multiplies what is drawn before the softmax, and only its colours are sent."""
     plain = att.scores_are_products and not att.rules.biases and att.scale > 0
-    small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(att, batch, head, range(att.shape.Q))
+    small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(Head(att, batch, head), range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
 
 
@@ -144,7 +145,7 @@ class UnscaledStages:
         output = None
         if self._made["output"] is not None:
             with exact(self._att.device):
-                v = values(self._att, self._batch, self._head, range(self._att.shape.K))
+                v = values(Head(self._att, self._batch, self._head), range(self._att.shape.K))
                 output = _output(weigh(weights.mT, v))
         return {"pictures": pictures, "output": output}
 

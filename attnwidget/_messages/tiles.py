@@ -15,7 +15,7 @@ from .._engine.base import AttentionBase
 from .._engine.level_cache import CachedLevel, LevelBuild, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview, OverviewPass
-from .._engine.regions import Region, tile_region
+from .._engine.regions import Region, TileAddress, tile_region
 from .._engine.stages import SIGNED
 from .._utils.scheduler import Scheduler
 from . import encoding
@@ -46,6 +46,11 @@ class Address(NamedTuple):
     def level(self) -> tuple[int, int]:
         """The level of the rows and that of the columns."""
         return self.row_level, self.column_level
+
+    @property
+    def tile(self) -> TileAddress:
+        """The same for the engine."""
+        return TileAddress(self.level, self.row, self.column, TILE_SIZE)
 
 
 class Tile(NamedTuple):
@@ -109,7 +114,7 @@ class TileRow:
         """Fold all of them from a level."""
         first = self.queries.start
         with exact(self.levels.att.device):
-            return [Tile(a, 1, first, level.tile(a.level, a.row, a.column, TILE_SIZE)) for a in self.addresses]
+            return [Tile(a, 1, first, level.tile(a.level, a.tile)) for a in self.addresses]
 
     def compute(self, regions: Sequence[Region], every: int) -> Iterator[list[Tile] | None]:
         """Compute all of them over some regions; yields None after each slice, the tiles at the end."""
@@ -152,10 +157,7 @@ class TileRow:
 
 def region(att: AttentionBase, key: LevelKey, address: Address) -> Region:
     """Return where a tile lies; IndexError if it is not there."""
-    row_level, column_level, row, column = address
-    return tile_region(
-        att, key.batch, key.head, level=(row_level, column_level), row=row, column=column, size=TILE_SIZE
-    )
+    return tile_region(att, key.batch, key.head, address.tile)
 
 
 def tile_rows(levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> list[TileRow]:

@@ -7,7 +7,7 @@ refused with the keyword that tells them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_tensor
 from ..masks import as_mask, causal, sliding_window
-from .options import AttentionOptions
+from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
-MEANINGS = ("keep", "hide")
-READINGS = ("qk", "bk", "bqk", "hqk", "bhqk")  # of a mask's axes, the likely one of each length first
+MEANINGS = get_args(MaskMeans)
+READINGS = get_args(MaskDims)  # of a mask's axes, the likely one of each length first
 BIASES = ("qk", "hqk", "bqk", "bhqk")
 
 Sizes = tuple[int, int, int, int]  # (B, H, Q, K)

@@ -91,11 +91,11 @@ def takes_joiners(character: str) -> bool:
 
 
 def clusters(text: str) -> list[str]:
-    """Split a text into what a reader takes for one character each (UAX 29).
+    r"""Split a text into what a reader takes for one character each (UAX 29).
 
     Conjuncts of Indic scripts stay divided: each part keeps its joiners.
 
-    >>> [len(cluster) for cluster in clusters("e\\u0301a")]
+    >>> [len(cluster) for cluster in clusters("e\u0301a")]
     [2, 1]
     """
     found: list[str] = []

@@ -83,9 +83,9 @@ def patch_labels(labels: Sequence[Label], grid: tuple[int, int], start: int | No
 
 
 def display(token: str, style: Style = "text") -> str:
-    """Return a token as its label shows it.
+    r"""Return a token as its label shows it.
 
-    >>> [display(token) for token in ("bank</w>", "▁bank", "##ing", "ĠĠ", "a\\u200b", "")]
+    >>> [display(token) for token in ("bank</w>", "▁bank", "##ing", "ĠĠ", "a\u200b", "")]
     ['bank', 'bank', '‐ing', '··', 'aU+200B', '∅']
     """
     if token == "":

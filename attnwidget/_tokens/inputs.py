@@ -11,7 +11,7 @@ from .tokenizers import spell
 
 
 def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
-    """Tokens as one list of strings for each sample; None where there are none.
+    """Return tokens as one list of strings for each sample; None where there are none.
 
     Args:
         tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,

@@ -1,4 +1,4 @@
-"""The tokens of a long text: in pages, and searched."""
+"""Search the tokens of a long text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BACK = "</w>"
 
 
 class TokenSearch:
-    """The tokens of one sample, which may be a million, of far fewer kinds.
+    """Search the tokens of one sample: there may be a million, of far fewer kinds.
 
     >>> TokenSearch(["the", "Ġriver", "Ġbank", "s", "Ġthe"]).find("THE", start=1, count=10)
     ([4, 0], 2)
@@ -22,8 +22,16 @@ class TokenSearch:
         self.tokens = tokens
 
     def find(self, text: str, *, start: int, count: int) -> tuple[list[int], int]:
-        """Positions of tokens, from `start` on and round to it again: those that are the text, then those that contain
-        it, without regard to case; a tokenizer's marks need not be written. And how many there are in all."""
+        """Find a text without regard to case; a tokenizer's marks need not be written.
+
+        Args:
+            text: what is looked for.
+            start: the position from which the order goes, round to it again.
+            count: of positions to return, at most.
+
+        Returns:
+            Positions of tokens that are the text, then of those that contain it; and how many there are in all.
+        """
         wanted = text.casefold()
         kinds = len(self._folded)
         same = np.fromiter((wanted in pair for pair in self._folded), bool, kinds)
@@ -31,9 +39,9 @@ class TokenSearch:
         found: list[int] = []
         total = 0
         for chosen in (same, contains):
-            places = np.flatnonzero(chosen[self._ids])
-            total += len(places)
-            turned = np.roll(places, -int(np.searchsorted(places, start)))
+            positions = np.flatnonzero(chosen[self._ids])
+            total += len(positions)
+            turned = np.roll(positions, -int(np.searchsorted(positions, start)))
             found += turned[: count - len(found)].tolist()
         return found, total
 
@@ -46,7 +54,7 @@ class TokenSearch:
 
     @cached_property
     def _ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Which kind each token is."""
+        """Which kind each token is, (n,)."""
         kinds = self._kinds
         return np.fromiter((kinds[token] for token in self.tokens), np.int32, len(self.tokens))
 
@@ -57,7 +65,7 @@ class TokenSearch:
 
 
 def bare(token: str) -> str:
-    """A token without its tokenizer's marks.
+    """Return a token without its tokenizer's marks.
 
     >>> [bare(token) for token in ("Ġthe", "▁the", "##the", "the</w>", "▁")]
     ['the', 'the', 'the', 'the', '']

@@ -1,7 +1,6 @@
-"""Ids as a tokenizer's own words for them, and how its vocabulary writes spaces and bytes.
+"""Ids as a tokenizer's own words for them, which tokens are special, and which pieces make a word.
 
-Bytes written as characters (`Ã©`) are read by the front-end alone, `js/src/text/tokens.ts`: what is here keeps tokens
-as the tokenizer writes them, and says which kind of vocabulary they are of.
+Tokens are kept as the tokenizer writes them; `display` has them as they are shown.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def is_special(token: str) -> bool:
 
 
 def spell(ids: Sequence[int], tokenizer: Any, name: str) -> list[str]:
-    """The tokenizer's own words for some ids.
+    """Return the tokenizer's own words for some ids.
 
     Args:
         ids: of one sample, in order.
@@ -70,7 +69,7 @@ def spell(ids: Sequence[int], tokenizer: Any, name: str) -> list[str]:
 
 
 def _reader(tokenizer: Any) -> Callable[[int], Any]:
-    """What gives the word for one id."""
+    """Return the function that gives the word for one id."""
     for method in ("convert_ids_to_tokens", "id_to_token", "id_to_piece"):
         if callable(getattr(tokenizer, method, None)):
             return getattr(tokenizer, method)
@@ -85,7 +84,7 @@ def _reader(tokenizer: Any) -> Callable[[int], Any]:
 
 
 def _text_of(raw: bytes) -> str:
-    """Bytes as text; those that are no whole character by name, as SentencePiece writes them."""
+    """Return bytes as text; those that are no whole character by name, as SentencePiece writes them."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -93,7 +92,7 @@ def _text_of(raw: bytes) -> str:
 
 
 def spelling_of(tokenizer: Any) -> Spelling | None:
-    """How a tokenizer's vocabulary is written, where it tells; None leaves it to be seen from the tokens.
+    """Return how a tokenizer's vocabulary is written, where it tells; None leaves it to be seen from the tokens.
 
     >>> from tokenizers import Tokenizer, decoders, models
     >>> one = Tokenizer(models.BPE())
@@ -118,7 +117,7 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
 
 
 def _types(part: Any) -> Iterator[str]:
-    """The types of a tokenizer's part and of those that it is made of."""
+    """Yield the types of a tokenizer's part and of those that it is made of."""
     if isinstance(part, dict):
         if isinstance(part.get("type"), str):
             yield part["type"]
@@ -138,7 +137,7 @@ PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~“”‘’«»„…–—。、，�
 
 
 def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[int]:
-    """Which word each piece belongs to, by the marks that a tokenizer leaves: Ġ, ▁, ##, </w>, or spaces.
+    """Return which word each piece belongs to, by the marks that a tokenizer leaves: Ġ, ▁, ##, </w>, or spaces.
 
     Special tokens and punctuation are words of their own, and so are ideographs, which no space divides. Where no token
     has a mark, each is a word.
@@ -165,7 +164,7 @@ def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[in
 
 
 def _begins(tokens: Sequence[str], spelling: Spelling | None) -> Callable[[str], bool]:
-    """Whether a piece begins a word, in this vocabulary."""
+    """Return the function that tells whether a piece begins a word, in this vocabulary."""
     kinds = [token for token in dict.fromkeys(tokens) if not is_special(token)]
 
     def any_of(starts: str | tuple[str, ...]) -> bool:
@@ -182,10 +181,10 @@ def _begins(tokens: Sequence[str], spelling: Spelling | None) -> Callable[[str],
     return lambda token: not token.startswith("##")
 
 
-def joined(pieces: Iterable[str]) -> str:
-    """The pieces of one word as one token, with the marks of its beginning and end.
+def join_pieces(pieces: Iterable[str]) -> str:
+    """Return the pieces of one word as one token, with the marks of its beginning and end.
 
-    >>> joined(["em", "##bed", "##ding"]), joined(["Ġmill", "er"])
+    >>> join_pieces(["em", "##bed", "##ding"]), join_pieces(["Ġmill", "er"])
     ('embedding', 'Ġmiller')
     """
     first, *others = pieces

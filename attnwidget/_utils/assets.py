@@ -10,7 +10,11 @@ STATIC = pathlib.Path(__file__).parent.parent / "static"
 
 @functools.cache
 def bundled(name: str) -> str:
-    """The text of a part of the front-end; FileNotFoundError, with what to do, where it is not built."""
+    """Return the text of a built file of the front-end.
+
+    Raises:
+        FileNotFoundError: it is not built; the message says what to do.
+    """
     try:
         return (STATIC / name).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Positions along an axis: what a user may ask for, and the two forms that the engine knows."""
+"""Indices along an axis: what a user may give, and the two forms that the engine knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Indices = range | Tensor  # an ascending range, which cuts views, or a 1-D integ
 
 
 class Block(NamedTuple):
-    """A block of one head: some queries × some keys."""
+    """Name a block of one head: some queries × some keys."""
 
     batch: int
     head: int
@@ -23,7 +23,16 @@ class Block(NamedTuple):
 
 
 def as_index(where: Any, count: int, what: str, plural: str) -> int:
-    """A position from 0 to count − 1; negative counts from the end; IndexError for one that is not there.
+    """Return an index from 0 to count − 1; a negative one counts from the end.
+
+    Args:
+        where: as a user gives it.
+        count: how many there are.
+        what, plural: what errors call one of them, and several.
+
+    Raises:
+        TypeError: it is no integer.
+        IndexError: it is not there.
 
     >>> as_index(-1, 12, "head", "heads")
     11
@@ -40,10 +49,19 @@ def as_index(where: Any, count: int, what: str, plural: str) -> int:
     return index % count
 
 
-def as_places(where: Any, count: int, what: str, plural: str, device: torch.device) -> Indices:
-    """An int, slice, range or sequence of ints as positions from 0 to count − 1.
+def as_indices(where: Any, count: int, what: str, plural: str, device: torch.device) -> Indices:
+    """Return an int, slice, range or sequence of ints as indices from 0 to count − 1.
 
-    >>> as_places(slice(-2, None), 5, "query", "queries", torch.device("cpu"))
+    Args:
+        where: as a user gives it.
+        count: how many there are.
+        what, plural: what errors call one of them, and several.
+        device: of the tensor, where it is none of the ranges.
+
+    Returns:
+        An ascending range, or (n,) int64.
+
+    >>> as_indices(slice(-2, None), 5, "query", "queries", torch.device("cpu"))
     range(3, 5)
     """
     if isinstance(where, slice):
@@ -61,30 +79,30 @@ def as_places(where: Any, count: int, what: str, plural: str, device: torch.devi
     return torch.tensor(indices, dtype=torch.int64, device=device)
 
 
-def take(x: Tensor, places: Indices, axis: int) -> Tensor:
-    """x at some places of an axis: a view for a range, a copy for others."""
-    if isinstance(places, range):
-        at = slice(places.start, places.stop, places.step)
+def take(x: Tensor, indices: Indices, axis: int) -> Tensor:
+    """Return x at some indices of an axis: a view for a range, a copy for others."""
+    if isinstance(indices, range):
+        at = slice(indices.start, indices.stop, indices.step)
         return x[(slice(None),) * axis + (at,)]
-    return x.index_select(axis, places)
+    return x.index_select(axis, indices)
 
 
-def positions(places: Indices, device: torch.device) -> Tensor:
-    """Places as a 1-D integer tensor."""
-    if isinstance(places, range):
-        return torch.arange(places.start, places.stop, places.step, device=device)
-    return places
+def positions(indices: Indices, device: torch.device) -> Tensor:
+    """Return indices as a tensor, (n,) int64."""
+    if isinstance(indices, range):
+        return torch.arange(indices.start, indices.stop, indices.step, device=device)
+    return indices
 
 
-def hull(places: Indices) -> range:
-    """The shortest range without gaps that holds all places."""
-    if isinstance(places, range):
-        return range(places[0], places[-1] + 1) if places else range(0)
-    return range(int(places.min()), int(places.max()) + 1) if len(places) else range(0)
+def hull(indices: Indices) -> range:
+    """Return the shortest range without gaps that holds all indices."""
+    if isinstance(indices, range):
+        return range(indices[0], indices[-1] + 1) if indices else range(0)
+    return range(int(indices.min()), int(indices.max()) + 1) if len(indices) else range(0)
 
 
 def cuts(whole: range, width: int, limit: int) -> Iterator[range]:
-    """Cut a range at multiples of width, into pieces of at most limit: several bins each, or a part of one."""
+    """Yield a range cut at multiples of width, in pieces of at most limit: several bins each, or a part of one."""
     start = whole.start // width * width
     step = limit // width * width
     while start < whole.stop:

@@ -1,4 +1,4 @@
-"""Notices tensors that somebody changes in place after an attention was made of them."""
+"""Notice tensors that are changed in place after an attention was made of them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ HERE = str(Path(__file__).parent.parent) + os.sep
 
 
 class MutationGuard:
-    """The tensors that an attention was made of, with the state that they were in."""
+    """Watch the tensors that an attention was made of for changes in place."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
         self.made_with = self.versions()
-        self.said = False
+        self.has_warned = False
 
     def versions(self) -> tuple[int, ...]:
-        """Counts changes in place, by torch; what numpy writes into shared memory is not counted."""
+        """Return how often torch changed each in place; what numpy writes into shared memory is not counted."""
         return tuple(0 if x.is_inference() else x._version for x in self.tensors.values())
 
     def check(self) -> None:
         """Warn, once, if any of the tensors has changed."""
         now = self.versions()
-        if self.said or now == self.made_with:
+        if self.has_warned or now == self.made_with:
             return
-        self.said = True
+        self.has_warned = True
         changed = [name for name, old, new in zip(self.tensors, self.made_with, now, strict=True) if old != new]
         names = ", ".join(changed[:-1]) + " and " * (len(changed) > 1) + changed[-1]
         warnings.warn(
@@ -41,7 +41,7 @@ class MutationGuard:
 
 
 def _levels_to_the_caller() -> int:
-    """How far up the code is that called this package."""
+    """Count the frames up to the code that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
         frame, level = frame.f_back, level + 1

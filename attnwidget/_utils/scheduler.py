@@ -1,4 +1,4 @@
-"""Long work in short steps on the event loop that is there already, so that whatever else runs on it gets in between.
+"""Cooperative jobs: long work in short steps on the event loop that runs already, with time for others in between.
 
 No threads: torch computes half as fast on a second one, and cells would find their own work slowed down.
 """
@@ -19,21 +19,21 @@ log = logging.getLogger(__name__)
 
 
 class Lock(Protocol):
-    """What is held while a step runs."""
+    """A lock that is held while a step runs."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
     def release(self) -> None: ...
 
 
 class Job(NamedTuple):
-    """Steps to take, the least urgency number first."""
+    """The steps of a job; the job with the least `urgency` goes first."""
 
     urgency: float
     steps: Iterator[object]
 
 
 class Scheduler:
-    """Jobs that are advanced step by step on an event loop, the most urgent first; a step should take 30 ms at most.
+    """Advance jobs step by step on an event loop, the most urgent first; a step should take 30 ms at most.
 
     The loop is that of the main thread if it has been seen there, as in a kernel, whichever thread asks; else the one
     that runs where a job is started. All steps run there, each with the lock held.
@@ -63,7 +63,7 @@ class Scheduler:
         return list(self._jobs)
 
     def find_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop to run on, if there is one."""
+        """Return the loop to run on, if there is one."""
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -74,7 +74,11 @@ class Scheduler:
         return self._loop if _is_alive(self._loop) else None
 
     def start(self, name: Hashable, steps: Iterator[object], urgency: float = 0.0) -> bool:
-        """Take these steps from now on, in place of those of the same name. False where no loop runs to take them."""
+        """Start a job, in place of that of the same name.
+
+        Returns:
+            False where no loop runs that could take its steps.
+        """
         loop = self.find_loop()
         if loop is None:
             return False

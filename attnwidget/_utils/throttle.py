@@ -1,4 +1,4 @@
-"""What is asked for faster than it can be drawn, done once for all that was asked meanwhile."""
+"""Do what is asked for faster than it can be drawn once for all that was asked meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Throttle:
         self._last = -INTERVAL
 
     def soon(self) -> None:
-        """Do it, or see to it that it is done."""
+        """Do it now, or soon where it was done a moment ago."""
         if self._later is not None:
             return
         wait = self._last + INTERVAL - time.monotonic()

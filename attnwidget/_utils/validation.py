@@ -1,4 +1,4 @@
-"""The door: whatever a user gives becomes a checked view here, or is refused with the next step.
+"""Check what a user gives: tensors, numbers, words; what is refused is told with the next step.
 
 Nothing is copied or moved.
 """
@@ -22,7 +22,11 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
-    """A tensor on the memory of x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+    """Return a tensor on the memory of x.
+
+    Args:
+        x: a torch tensor, or anything with `__dlpack__` or `__array__`.
+        name: what the user calls it.
 
     Raises:
         TypeError: x is none of these, or its numbers cannot be read one by one.
@@ -49,7 +53,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
 
 
 def detached(x: Any) -> Any:
-    """x, and if it is a tensor, without its graph; the memory stays the same."""
+    """Return x, a tensor without its graph; the memory stays the same."""
     return x.detach() if isinstance(x, Tensor) else x
 
 
@@ -82,14 +86,14 @@ def check_floats(x: Tensor, name: str) -> None:
 
 
 def as_choice(value: Any, options: Sequence[str], name: str) -> str:
-    """value, if it is one of the options; else ValueError with the nearest of them."""
+    """Return value if it is one of the options; else raise ValueError with the nearest of them."""
     if isinstance(value, str) and value in options:
         return value
     raise ValueError(f"no {name} is called {value!r}: {nearest(value, options)}give one of {', '.join(options)}")
 
 
 def as_number(value: Any, name: str) -> float:
-    """value as a finite float; else TypeError or ValueError."""
+    """Return value as a finite float; else raise TypeError or ValueError."""
     try:
         number = float(value) if not isinstance(value, str | bool) else None
     except (TypeError, ValueError, RuntimeError):
@@ -102,7 +106,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def as_positive(value: Any, name: str) -> float:
-    """value as a finite float above 0; else TypeError or ValueError."""
+    """Return value as a finite float above 0; else raise TypeError or ValueError."""
     number = as_number(value, name)
     if number <= 0:
         raise ValueError(f"{name} is {number}: give a number above 0, or None for none")
@@ -110,7 +114,7 @@ def as_positive(value: Any, name: str) -> float:
 
 
 def as_size(value: Any, name: str) -> int:
-    """value as an integer of at least 1; else TypeError or ValueError."""
+    """Return value as an integer of at least 1; else raise TypeError or ValueError."""
     try:
         size = operator.index(value)
     except TypeError:
@@ -135,6 +139,6 @@ def nearest(name: Any, known: Sequence[str]) -> str:
     return "" if close is None else f"did you mean {close!r}? else "
 
 
-def closest(name: Any, known: Sequence[str]) -> str | None:
-    """Return the known name that is most like what was given; None where none is close."""
-    return next(iter(get_close_matches(str(name), known, n=1)), None)
+def closest(name: Any, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like what was given; None where none is as like as `cutoff`, 0 to 1."""
+    return next(iter(get_close_matches(str(name), known, n=1, cutoff=cutoff)), None)

@@ -1,4 +1,4 @@
-"""Two attentions side by side, or more, each against the first: `compare`."""
+"""`compare`: two attentions side by side, or more, each against the first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traitlets
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
-from .._export.snapshot import PAIRS
+from .._export.snapshot import MAX_PAIR_CELLS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
@@ -94,7 +94,7 @@ class ComparisonWidget(AttentionWidget):
 
     @classmethod
     def from_attention(cls, attention: Given, **show: Any) -> NoReturn:
-        """Not for a comparison."""
+        """Raise TypeError: one attention is nothing to compare."""
         raise TypeError("one attention is nothing to compare: call compare(a, b) with two")
 
     @property
@@ -120,7 +120,7 @@ class ComparisonWidget(AttentionWidget):
         )
 
     def open(self) -> None:
-        """Called by ipywidgets once all traits have passed their checks."""
+        """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
         self.observe(lambda change: self._refresh(), "against")
         self.observe(lambda change: self._compare_anew(), [*TOKENS])
@@ -162,7 +162,7 @@ class ComparisonWidget(AttentionWidget):
         return stage
 
     @traitlets.validate("what_if")
-    def _can_be(self, proposal: Any) -> dict[str, Any]:
+    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
         for name, stack in self._stacks.items():
             try:
@@ -181,7 +181,7 @@ class ComparisonWidget(AttentionWidget):
             self.stage = "weights"
 
     def _common_stages(self, layer: int) -> list[str]:
-        """The stages that all sides have."""
+        """Return the stages that all sides have."""
         return [stage for stage in STAGES if all(stage in layers[layer].stages for layers in self._all_layers.values())]
 
     def _facts(self, layer: int) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class ComparisonWidget(AttentionWidget):
         }
 
     def _compare_anew(self) -> None:
-        """Other tokens bring other places together."""
+        """Compare again: other tokens bring other places together."""
         with self._lock:
             self._axes.clear()
             self._derived.forget("comparison", "changes")
@@ -234,7 +234,7 @@ class ComparisonWidget(AttentionWidget):
         return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}
 
     def _both(self, layer: int, batch: int, against: str | None = None) -> ComparedPair:
-        """The first side and the one it is compared with, and which of their places belong together."""
+        """Return the first side and the one it is compared with, and which of their places belong together."""
         names = (self.sides[0], against or self.against)
         a, b = (self._all_layers[name][layer] for name in names)
         queries, keys = (
@@ -252,7 +252,7 @@ class ComparisonWidget(AttentionWidget):
         return self._axes[ids][1]
 
     def _tokens_beside(self, name: str, side: str, layer: int, batch: int) -> list[str] | None:
-        """The tokens of a sample of another side; None where there are none for its length."""
+        """Return the tokens of a sample of another side; None where there are none for its length."""
         shape = self._stacks[name][layer].shape
         samples = self._token_store.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
         return None if samples is None else samples[batch]
@@ -274,7 +274,7 @@ class ComparisonWidget(AttentionWidget):
         return self._both(layer, batch)
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
-        """All sides, and what changes wherever one may pin."""
+        """Return the comparison of all sides, and what changes wherever one may pin."""
         pictures, changes = [], []
         for head, against in product(heads, self.sides[1:]):
             stages = dict.fromkeys([self.stage, *self._common_stages(head.layer)])
@@ -287,17 +287,17 @@ class ComparisonWidget(AttentionWidget):
         shape = self._shown.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
-        if shape.Q * shape.K <= PAIRS:
+        if shape.Q * shape.K <= MAX_PAIR_CELLS:
             cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
             pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
         return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
 
 
-# The door.
+# What was given.
 
 
 def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
-    """The sides by name: A, B, … where they have none."""
+    """Return the sides by name: A, B, … where they have none."""
     if len(sides) == 1 and isinstance(sides[0], Mapping):
         named = dict(sides[0])
         for name in named:
@@ -316,7 +316,7 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _attention_of(name: str, side: Any) -> Given:
-    """A side as an attention; a widget as it shows it, other rules and all."""
+    """Return a side as an attention; of a widget the one that it shows, other rules and all."""
     if isinstance(side, AttentionWidget):
         if not side.what_if:
             return side.attention
@@ -353,7 +353,7 @@ def _of(count: int, what: str) -> str:
 
 
 def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
-    """The tokens of one side: as they were given for it, or for all, or as the widget that it is has them."""
+    """Return the tokens of one side: as they were given for it, or for all, or those of the widget that it is."""
     found: dict[str, Any] = {}
     for keyword in TOKENS:
         given = show.get(keyword)

@@ -1,4 +1,4 @@
-"""What follows from the selection, as it is sent: which rule each trait follows, and what makes it."""
+"""The traits that follow from the selection: of which part of it each is, and what computes it."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ Made = dict[str, Any]
 
 
 class TraitBuilders:
-    """Makes the traits that follow from the selection.
+    """What computes the traits that follow from the selection.
 
     Args:
-        exact_pass: makes the picture.
-        surveys: all heads at a glance.
-        findings: what is likely wrong.
+        exact_pass: computes the picture.
+        surveys: computes small pictures and metrics of all heads.
+        findings: finds what is likely wrong.
         merges: whether pieces can be merged into words.
 
-    `hold` says first which layers they are of.
+    `use` says first which layers they are of.
     """
 
     def __init__(self, exact_pass: ExactPass, surveys: Surveys, findings: FindingsCache, *, merges: bool) -> None:
         self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
         self._stage_pictures = StagePictures()
-        self._was: dict[tuple[Any, ...], Explanation] = {}  # the explanation without other rules that was made last
+        self._unruled: dict[tuple[Any, ...], Explanation] = {}  # the pair that was last explained without other rules
 
-    def hold(self, shown: ShownLayers) -> None:
-        """Of these layers from now on."""
+    def use(self, shown: ShownLayers) -> None:
+        """Compute everything from these layers from now on."""
         self._shown = shown
 
     def forget(self) -> None:
-        """The tensors are others: nothing can be used again."""
+        """Keep nothing that was computed: the tensors are others now."""
         self._stage_pictures = StagePictures()
-        self._was.clear()
+        self._unruled.clear()
 
     def rules(self, at: Selection) -> dict[str, DerivedTrait]:
-        """Of which selection each trait is, and what makes it."""
+        """Return, for each trait, of what part of the selection it is and what computes it."""
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
         all_heads, staged = at.view == "heads", at.view == "stages"
         pinned = at.query is not None and at.key is not None
@@ -67,7 +67,7 @@ class TraitBuilders:
         }
 
     def facts(self, layer: int) -> Made:
-        """Sizes, dtype and device of a layer."""
+        """Return sizes, dtype and device of a layer, and the stages that it has."""
         shown, att = self._shown, self._shown.layers[layer]
         shape = att.shape
         return {
@@ -100,7 +100,7 @@ class TraitBuilders:
         return None if found is None else {"layer": layer, "batch": batch, "head": head, **found.deviation}
 
     def _links_wanted(self, at: Selection) -> tuple[Any, ...]:
-        """Which links are to be sent; () while none are, or where a head is too long to look for all of them."""
+        """Return which links are to be sent; () while none are, or where a head is too long to look for all of them."""
         if at.view != "graph":
             return ()
         shape, shown = self._shown.stack[at.layer].shape, at.shown_head
@@ -127,12 +127,12 @@ class TraitBuilders:
         return {"layer": layer, "batch": batch, "head": head, **found}
 
     def _before(self, layer: int, batch: int, head: int, query: int, key: int) -> Explanation:
-        """Of a pair what it is under no other rules: the same for all values that a scale is dragged to."""
+        """Explain a pair without the other rules: the same for all values that a scale is dragged to."""
         att = self._shown.stack[layer]
         known = (layer, batch, head, query, key, att.versions())
-        if known not in self._was:
-            self._was = {known: att.explain(query, key, batch=batch, head=head)}
-        return self._was[known]
+        if known not in self._unruled:
+            self._unruled = {known: att.explain(query, key, batch=batch, head=head)}
+        return self._unruled[known]
 
     def _survey(self, batch: int) -> Made:
         return self._surveys.look(self._shown.layers, batch, lambda layer: self._shown.ids(layer, batch))

@@ -1,4 +1,4 @@
-"""The picture of the selected head: exact at once, or sampled at first and then made exact by a pass, by and by."""
+"""The picture of the selected head: exact at once, or sampled at first and then made exact by a pass over it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 
 
 class Put(Protocol):
-    """Sets traits, all of them in one message."""
+    """Set traits, all of them in one message."""
 
     def __call__(self, **traits: Any) -> None: ...
 
 
 class ExactPass:
-    """The picture that is shown, and while it is a sampled one what makes it exact, in slices on the event loop.
+    """The picture that is shown, and, while it is a sampled one, the pass that makes it exact.
 
     Args:
-        scheduler: where the pass runs.
-        tile_queue: whose tiles wait for it.
-        send: a message, with its buffers.
-        put: `picture` and `progress`, as they become known.
+        scheduler: runs the pass, in slices on the event loop.
+        tile_queue: sends tiles as soon as the pass has them.
+        send: sends a message, with its buffers.
+        put: sets `picture` and `progress`.
         shown: tells the picture that is shown.
     """
 
@@ -52,11 +52,11 @@ class ExactPass:
 
     @property
     def build(self) -> LevelBuild | None:
-        """The pass over the head, while there is one."""
+        """The pass over the head; None while there is none."""
         return None if self._refinement is None else self._refinement.build
 
     def picture(self, shown: ShownLayers, *of: Any) -> Picture:
-        """The exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
+        """Return the exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
 
         Args:
             of: layer, batch, head, stage, pool; of several heads as one their name.
@@ -69,14 +69,14 @@ class ExactPass:
             raise
 
     def as_far_as_known(self, sampled: Picture) -> Picture:
-        """The picture with the rows that are exact by now, for a front-end that asks for all there is."""
+        """Return the picture with the rows that are exact by now, for a front-end that asks for all there is."""
         refinement = self._refinement
         if refinement is None or refinement.exact_rows == 0 or sampled.get("sampled") is None:
             return sampled
         return sampled | refinement.picture()
 
     def rest(self, lock: AbstractContextManager[Any]) -> Iterator[float]:
-        """Take all steps that are left, each with the lock held, and tell the share that is done."""
+        """Compute the rest, each step with the lock held, and yield the share that is done after each."""
         while (refinement := self._refinement) is not None:
             steps = refinement.steps()
             while True:
@@ -86,14 +86,14 @@ class ExactPass:
                 yield refinement.share
 
     def resume(self) -> None:
-        """Go on, where there is an event loop to do so."""
+        """Go on with the pass, where there is an event loop."""
         if self._refinement is None:
             return
         runs = self._scheduler.start(PASS, self._refinement.steps(), math.inf)
         self._tell(self._refinement.share, None, "running" if runs else "stopped")
 
     def stop(self) -> None:
-        """Leave it at what is known of the picture that is shown."""
+        """Stop the pass, and show what is known of the picture."""
         if self._refinement is None:
             return
         self._scheduler.drop(PASS)
@@ -101,7 +101,7 @@ class ExactPass:
         self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(self._shown_picture()))
 
     def cancel(self) -> None:
-        """Compute nothing more of what was selected before."""
+        """End the pass, with everything else that was to be computed for the picture."""
         self._refinement = None
         for job in self._scheduler.names:
             if job != ALL_HEADS:
@@ -146,7 +146,7 @@ class ExactPass:
         self._end(picture.failed(error, of, shown.stack[of[0]].shape))
 
     def _end(self, made: Picture) -> None:
-        """The exact picture is there, or will not be."""
+        """Show the exact picture, or why there will be none."""
         refinement, self._refinement = self._refinement, None
         self._scheduler.drop(PASS)
         if refinement is not None:

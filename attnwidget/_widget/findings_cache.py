@@ -1,4 +1,4 @@
-"""What is likely wrong with heads, and how far others' results are: looked for once, and kept."""
+"""What is likely wrong with heads, and how far other results are: computed once for each head, and kept."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .._utils.scheduler import Scheduler
 from ..attention import Attention
 from .layers import ShownLayers
 
-CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
-UNBIDDEN = 1 << 22  # and beyond that only when asked to
-EXAMINED = 256  # heads of which the findings are kept
+MAX_CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
+MAX_UNASKED_CELLS = 1 << 22  # beyond, only when asked
+MAX_KEPT_HEADS = 256  # heads of which the findings are kept
 
 
 class Examined(NamedTuple):
-    """The findings about a head, and how far others' results are, as they are sent."""
+    """The findings about a head, and how far other results are, as they are sent."""
 
     findings: list[dict[str, Any]]
     deviation: dict[str, Any]
 
 
 class FindingsCache:
-    """What was found about each head.
+    """The findings about each head.
 
     Args:
         scheduler: tells whether a loop runs, so that a long head can be checked later.
@@ -37,11 +37,11 @@ class FindingsCache:
         self._known: dict[tuple[Any, ...], Examined] = {}
 
     def forget(self) -> None:
-        """The tensors, or their tokens, are others."""
+        """Keep nothing: the tensors, or their tokens, are others now."""
         self._known.clear()
 
     def of(self, shown: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
-        """What is likely wrong with a head, and how far others' results are; of a long one only when asked."""
+        """Return what is likely wrong with a head, and how far other results are; of a long one None until asked."""
         att = shown.layers[layer]
         key = (layer, batch, head, repr(sorted(shown.rules.items())), att.versions())
         if key in self._known:
@@ -51,18 +51,18 @@ class FindingsCache:
         one = att.head(batch, head)
         found, same = examine(one, shown.tokens("key", layer, batch))
         beside = deviation(one, shown.before(layer), same)
-        if len(self._known) >= EXAMINED:
+        if len(self._known) >= MAX_KEPT_HEADS:
             self._known.clear()
         self._known[key] = Examined([asdict(one) for one in found], beside)
         return self._known[key]
 
     def takes_long(self, att: Attention, batch: int, head: int) -> bool:
-        """Whether a head is checked without being asked, but not at once."""
-        return _cells(att) > CHECKED_AT_ONCE and self._is_checked(att, batch, head)
+        """Return whether a head is checked without being asked, but later."""
+        return _cells(att) > MAX_CHECKED_AT_ONCE and self._is_checked(att, batch, head)
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
-        """Whether a head is checked without being asked."""
-        most = CHECKED_AT_ONCE if self._scheduler.find_loop() is None else UNBIDDEN
+        """Return whether a head is checked without being asked."""
+        most = MAX_CHECKED_AT_ONCE if self._scheduler.find_loop() is None else MAX_UNASKED_CELLS
         return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
 
 

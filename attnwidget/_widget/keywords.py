@@ -13,6 +13,7 @@ tests/contract/traits.json holds both to it:
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypedDict
@@ -100,6 +101,7 @@ class ComparisonKeywords(KeywordsOfLooks, total=False):
     against: str
 
 
+@functools.cache
 def names_of(widget: type[traitlets.HasTraits], *roles: str) -> tuple[str, ...]:
     """Return the names of the traits that have one of these roles, in the order in which they are defined."""
     defined = [name for one in reversed(widget.__mro__) for name in vars(one)]

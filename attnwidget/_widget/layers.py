@@ -1,4 +1,4 @@
-"""The layers that a widget shows: as given, between words, under other rules; and what is kept of them."""
+"""The layers that a widget shows: as given, between words, under other rules; with their tokens and overviews."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from .token_store import TokenStore
 
-COMBINED = 4  # sets of heads, shown as one, whose levels are kept
+MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
 
 
 class ShownLayers:
-    """The layers that are shown. It is made anew when the tensors, the rules or the words are others.
+    """The layers that are shown: another object whenever the tensors, the rules or the words are others.
 
     Args:
         attention: as it was given.
         token_store: the tokens of its positions.
         words: whether pieces are merged into words.
         rules: other rules that it is under.
-        version: tells these numbers from earlier ones.
+        version: a number that tells these layers from earlier ones.
 
     `given` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
     the other rules, each made when it is looked at.
@@ -51,7 +51,7 @@ class ShownLayers:
         self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
 
     def before(self, layer: int) -> Attention | None:
-        """A layer without the other rules; None where there are none."""
+        """Return a layer without the other rules; None where there are none."""
         return self.stack[layer] if self.rules else None
 
     # Tokens, and words.
@@ -62,46 +62,53 @@ class ShownLayers:
         return self._token_store.spelling
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
-        """A token for each query or key of a sample of a layer; None where it has another length."""
+        """Return a token for each "query" or "key" of a sample of a layer; None where there are none of its length."""
         if self.stack[layer] is not self.given[layer]:
             return self._token_store.words(side, self.given[layer], batch)
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
-        """The tokens of a layer's places as numbers, where each place has one."""
+        """Return the tokens of a layer as numbers, (Q,), the same for the same; None unless every position has one."""
         tokens = self.tokens("key", layer, batch)
         if tokens is None or len(tokens) != self.stack[layer].shape.Q:
             return None
         return self._token_store.ids(tokens)
 
     def has_pieces(self, layer: int) -> bool:
-        """Whether merging the tokens of a layer into words would change anything, as far as the first of them tell."""
+        """Return whether merging tokens into words would change a layer, as far as the first of them tell."""
         return self._token_store.has_pieces(self.given[layer].shape)
 
     def across(self, side: str, index: int | None, layer: int, batch: int, *, to_words: bool) -> int | None:
-        """The word that a piece is of, or a word's first piece; the position itself where there are no tokens."""
+        """Return the word that a piece is of, or a word's first piece; the same position where there are no tokens."""
         words = self._token_store.bounds(side, self.given[layer])
         if index is None or words is None:
             return index
         return words.word_of(index, batch) if to_words else words.first_of(index, batch)
 
     def _merge(self, layer: int, att: Attention) -> Attention:
-        """A layer between words; as it is where no tokens fit it."""
+        """Return a layer between words; as it is where no tokens fit it."""
         words, key_words = (self._token_store.bounds(side, self.given[layer]) for side in ("query", "key"))
         if words is None and key_words is None:
             return att
         return att.merge(words or range(att.shape.Q), key_words or range(att.shape.K))
 
-    # What is kept.
+    # Overviews that are kept.
 
     def levels(self, layer: int) -> LevelCache:
-        """What is kept of a layer."""
+        """Return the overviews that are kept of a layer."""
         return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
-        """What is kept of the attention that a head is of, and its number there; several as one are head 0 of their
-        own, by their name, such as "mean 0 4"."""
+        """Return the overviews that are kept of a head, or of several heads as one.
+
+        Args:
+            layer: the layer's number.
+            head: the head's number; of several as one their name, such as "mean 0 4".
+
+        Returns:
+            The cache, and the head's number in it: several as one are head 0 of a cache of their own.
+        """
         if isinstance(head, int):
             return self.levels(layer), head
         found = self._combined.pop((layer, head), None)
@@ -109,7 +116,7 @@ class ShownLayers:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
             found = LevelCache(att, store=self._level_store)
-        self._combined[layer, head] = found  # the last
-        while len(self._combined) > COMBINED:
+        self._combined[layer, head] = found  # now the one that was used last
+        while len(self._combined) > MAX_COMBINED_SETS:
             self._combined.pop(next(iter(self._combined)))
         return found, 0

@@ -1,4 +1,4 @@
-"""What a widget knows for the answers to its front-end's requests: one context for each message."""
+"""What a widget knows to answer its front-end's requests: one context for each message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What a widget knows for the answers to its front-end's requests: the `Context` of `_messages.requests`.
+    """What a widget knows to answer its front-end's requests: the `Context` of `_messages.requests`.
 
     Args:
         shown: the layers.
@@ -64,9 +64,9 @@ class RequestContext:
         return None if tokens is None else self.token_store.vocabulary(side, tokens)
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self.tiles_of(key.head, layer, key, view, addresses, purse)
+        return self.tiles_of(key.head, layer, key, view, addresses, budget)
 
     def tiles_of(
         self,
@@ -75,11 +75,11 @@ class RequestContext:
         key: LevelKey,
         view: str,
         addresses: Sequence[Address],
-        purse: cost.CostBudget,
+        budget: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
         """Return tiles of a head, or of several as one by their name; `key` tells it among its levels."""
         of = {"layer": layer, **key._asdict(), "head": head, "version": self.shown.version, "view": view}
-        return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.build, purse)
+        return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.build, budget)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         at = self.selection
@@ -129,9 +129,9 @@ class CombinedHeadsContext(RequestContext):
         return self.shown.source(self.layer, self.name)[0]
 
     def tiles(
-        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], purse: cost.CostBudget
+        self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        return self.tiles_of(self.name, layer, key, view, addresses, purse)
+        return self.tiles_of(self.name, layer, key, view, addresses, budget)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         super().steer(layer, batch, self.name, stage, action)

@@ -1,4 +1,9 @@
-"""What is selected: traits that are checked against the layers, whoever sets them, and their values at one moment."""
+"""What is selected: traits that are checked against the layers, whoever sets them, and their values at one moment.
+
+Two pairs of traits tell the same, of one and of several: `head` is one of `heads`, and (`query`, `key`) is the last of
+`pins`. `heads_with`, `pins_with` and `last_of` say how one follows from the other; js/src/state/store.ts (`shownHeads`,
+`shownPins`) and js/src/kernel/snapshot.ts (`fitted`) do the same where no Python answers.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +40,35 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, widget: Any) -> Selection:
-        """Of a widget, now: each trait is read once, for another thread may set one meanwhile."""
+        """Read the selection of a widget: each trait once, for another thread may set one meanwhile."""
         return cls(*(getattr(widget, name) for name in cls._fields))
 
     @property
     def shown_head(self) -> int | str:
-        """The head that is shown; of several as one their name, such as "mean 0 4"."""
+        """The head that is shown; of several as one, their name, such as "mean 0 4"."""
         alone = len(self.heads) < 2 or self.stage != "weights" or self.view == "stages"
         return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
 
 
+def heads_with(head: int, heads: list[int]) -> list[int]:
+    """Return the heads that are shown when `head` was set: as before if it is one of them, else it alone."""
+    return heads if head in heads else [head]
+
+
+def pins_with(query: int | None, key: int | None, pins: list[Pin]) -> list[Pin]:
+    """Return the pins when `query` or `key` was set: as before if it is the last of them, else it alone."""
+    if last_of(pins) == (query, key):
+        return pins
+    return [] if query is None and key is None else [(query, key)]
+
+
+def last_of(pins: list[Pin]) -> Pin:
+    """Return the pinned query and key when `pins` was set."""
+    return pins[-1] if pins else (None, None)
+
+
 class SelectionTraits(traitlets.HasTraits):
-    """A layer, a sample, heads, queries, keys and a stage, all of which are there."""
+    """The traits of a layer, a sample, heads, queries, keys and a stage; none that is not there can be set."""
 
     _shown: ShownLayers
 
@@ -103,27 +125,23 @@ class SelectionTraits(traitlets.HasTraits):
 
     @traitlets.observe("head", "heads")
     def _keep_heads_together(self, change: Any) -> None:
-        """`head` is one of `heads`: whichever was set last decides."""
-        if self.head not in self.heads:
-            if change["name"] == "head":
-                self.heads = [self.head]
-            else:
-                self.head = self.heads[0]
+        """Let `head` be one of `heads`: whichever was set last decides."""
+        if change["name"] == "head":
+            self.heads = heads_with(self.head, self.heads)
+        elif self.head not in self.heads:
+            self.head = self.heads[0]
 
     @traitlets.observe("query", "key", "pins")
     def _keep_pins_together(self, change: Any) -> None:
-        """(`query`, `key`) is the last of `pins`: whichever was set last decides."""
-        last = self.pins[-1] if self.pins else (None, None)
-        if (self.query, self.key) == last:
-            return
-        if change["name"] == "pins":
+        """Let (`query`, `key`) be the last of `pins`: whichever was set last decides."""
+        if change["name"] != "pins":
+            self.pins = pins_with(self.query, self.key, self.pins)
+        elif (self.query, self.key) != last_of(self.pins):
             with self.hold_trait_notifications():
-                self.query, self.key = last
-        else:
-            self.pins = [] if self.query is None and self.key is None else [(self.query, self.key)]
+                self.query, self.key = last_of(self.pins)
 
     def _drop_what_is_gone(self) -> None:
-        """Another layer, or other tensors, may have fewer of everything."""
+        """Select what is still there: another layer, or other tensors, may have fewer of everything."""
         self.layer = min(self.layer, len(self._shown.stack) - 1)
         for name in ("batch", "head", "query", "key"):
             value = getattr(self, name)

@@ -1,4 +1,4 @@
-"""The tokens of queries and keys: checked once, of which there may be millions, and then known by who they are."""
+"""The tokens of queries and keys: there may be millions, so they are checked once, and then known by identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._tokens.search import TokenSearch
 from .._tokens.tokenizers import Spelling, spelling_of, word_ids
 from ..attention import Attention
 
-KEPT = 8  # lists of tokens that are known to be right, and as many of their words
+MAX_KEPT_LISTS = 8  # lists of tokens that are known to be right, and as many of their words
 
 Samples = list[list[str]]  # the tokens of every sample
 
@@ -29,7 +29,7 @@ class GivenTokens(NamedTuple):
     tokenizer: Any = None
 
     def of(self, side: str, shape: Shape) -> Any:
-        """Those of the queries, or of the keys of a layer of this shape."""
+        """Return those of the queries, or of the keys, of a layer of this shape."""
         only = self.key_tokens is not None or shape.Q != shape.K
         return self.key_tokens if side == "key" and only else self.tokens
 
@@ -38,7 +38,7 @@ class TokenStore:
     """The tokens of a widget, in every form in which they are asked for.
 
     Args:
-        given: tells them as they are by now.
+        given: tells them as they are now.
     """
 
     def __init__(self, given: Callable[[], GivenTokens]) -> None:
@@ -52,7 +52,7 @@ class TokenStore:
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
 
     def forget(self) -> None:
-        """They are others now."""
+        """Keep nothing of them: they are others now."""
         self._checked.clear()
         self.forget_ids()
 
@@ -63,12 +63,12 @@ class TokenStore:
     # One by one.
 
     def check(self, tokens: Any, batches: int, length: int, name: str) -> Samples | None:
-        """Tokens as `check_tokens` has them: checked again only if they are others."""
+        """Return tokens as `check_tokens` does; those that were checked before are not checked again."""
         key = (id(tokens), batches, length)
         held, samples = self._checked.get(key, (None, None))
         if held is not tokens:
             samples = check_tokens(tokens, batches, length, name, self._given().tokenizer)
-            if len(self._checked) >= KEPT:
+            if len(self._checked) >= MAX_KEPT_LISTS:
                 self._checked.clear()
             self._checked[key] = tokens, samples
         return samples
@@ -76,7 +76,7 @@ class TokenStore:
     def samples(
         self, side: str, shape: Shape, given: GivenTokens | None = None, name: str = "tokens"
     ) -> Samples | None:
-        """The tokens of all samples of a layer of this shape; None where it has another length.
+        """Return the tokens of all samples of a layer of this shape; None where it has another length.
 
         Args:
             given: tokens of another widget or side, in the place of one's own.
@@ -88,7 +88,7 @@ class TokenStore:
             return None
 
     def as_strings(self, name: str, shape: Shape) -> Any:
-        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
+        """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""
         given = self._given()
         tokens = given.tokens if name == "tokens" else given.key_tokens
         if tokens is None or given.tokenizer is None:
@@ -98,14 +98,14 @@ class TokenStore:
     # Merged into words.
 
     def bounds(self, side: str, att: Attention) -> WordBounds | None:
-        """The words of a layer's queries or keys; None where it has no tokens."""
+        """Return the words of a layer's queries or keys; None where it has no tokens."""
         samples = self.samples(side, att.shape)
         if samples is None:
             return None
         length = _length(side, att.shape)
         key = (id(samples), att.shape.B, length)
         if key not in self._bounds or self._bounds[key][0] is not samples:
-            if len(self._bounds) >= KEPT:
+            if len(self._bounds) >= MAX_KEPT_LISTS:
                 self._bounds.clear()
             distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
             ids = [word_ids(sample, self.spelling) for sample in distinct]
@@ -113,7 +113,7 @@ class TokenStore:
         return self._bounds[key][1]
 
     def words(self, side: str, att: Attention, batch: int) -> list[str] | None:
-        """A token for each word of a sample of a layer; None where it has no tokens."""
+        """Return a token for each word of a sample of a layer; None where it has no tokens."""
         samples, bounds = self.samples(side, att.shape), self.bounds(side, att)
         if samples is None or bounds is None:
             return None
@@ -121,13 +121,13 @@ class TokenStore:
         key = (id(pieces), batch)
         kept = self._words.get(key)
         if kept is None or kept[0] is not bounds or kept[1] is not pieces:
-            if len(self._words) >= KEPT:
+            if len(self._words) >= MAX_KEPT_LISTS:
                 self._words.clear()
             kept = self._words[key] = bounds, pieces, merged_tokens(pieces, bounds, batch)
         return kept[2]
 
     def has_pieces(self, shape: Shape) -> bool:
-        """Whether merging tokens into words would change anything, as far as the first of them tell."""
+        """Return whether merging tokens into words would change anything, as far as the first of them tell."""
         for side in ("query", "key"):
             left = encoding.PAGE
             for pieces in {id(one): one for one in self.samples(side, shape) or ()}.values():
@@ -150,25 +150,25 @@ class TokenStore:
     # As others take them.
 
     def ids(self, tokens: list[str]) -> Tensor:
-        """Tokens as numbers, the same for the same."""
+        """Return tokens as numbers, (n,), the same for the same."""
         if self._ids is None or self._ids[0] is not tokens:
             self._ids = tokens, as_ids(tokens)
         return self._ids[1]
 
     def vocabulary(self, side: str, tokens: list[str]) -> TokenSearch:
-        """Tokens that can be searched; of each side those that were last asked for are kept."""
+        """Return tokens that can be searched; of each side those that were last asked for are kept."""
         known = self._vocabularies.get(side)
         if known is None or known.tokens is not tokens:
             known = self._vocabularies[side] = TokenSearch(tokens)
         return known
 
     def message(self, tokens: list[str] | None) -> dict[str, Any] | None:
-        """A sample's tokens for the front-end, and how its vocabulary is written, where the tokenizer tells."""
+        """Return a sample's tokens for the front-end, and how its vocabulary is written, where the tokenizer tells."""
         message, spelling = encoding.encode_tokens(tokens), self.spelling
         return message if message is None or spelling is None else {**message, "spelling": spelling}
 
     def is_new(self, name: str, tokens: list[str] | None) -> bool:
-        """Whether the front-end has others under this name; from now on it has these."""
+        """Return whether the front-end has others under this name; from now on it has these."""
         if name in self._told and self._told[name] is tokens:
             return False
         self._told[name] = tokens

@@ -1,4 +1,4 @@
-"""What stands at the positions, tokens or image patches: traits, checked against the layers, and as they are sent."""
+"""The traits of what is at the positions, tokens or image patches: checked against the layers, and as they are sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .traits import Choice, Index, WrongValue, refusing
 
 
 class TokenTraits(SelectionTraits):
-    """Tokens, one by one or merged into words, and image patches: those of what is selected are sent."""
+    """The traits of tokens, one by one or merged into words, and of image patches; those of the selection are sent."""
 
     _token_store: TokenStore
     _illustration: Illustration
@@ -77,14 +77,14 @@ class TokenTraits(SelectionTraits):
         return proposal["value"]
 
     def as_strings(self, name: str) -> Any:
-        """`tokens` or `key_tokens` as they were given; where those were ids, the tokenizer's words for them."""
+        """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""
         return self._token_store.as_strings(name, self._shown.given[self.layer].shape)
 
     def _tokens_of(self, side: str) -> list[str] | None:
         return self._shown.tokens(side, self.layer, self.batch)
 
     def _patches(self) -> Patches | None:
-        """Where the selected layer has patches; None where they do not fit it, or tokens are merged."""
+        """Return where the selected layer has patches; None where they do not fit it, or tokens are merged."""
         if self.grid is None or self.pieces == "words":
             return None
         shape = self._shown.given[self.layer].shape
@@ -98,8 +98,8 @@ class TokenTraits(SelectionTraits):
         image = None if self.grid is None else self.image
         return self._illustration.message(image, self.batch, self._there_are("batch"))
 
-    def _new_captions(self) -> Iterator[str]:
-        """The traits that mean something else now, as another sample or layer is selected, and are to be sent."""
+    def _to_send_again(self) -> Iterator[str]:
+        """Yield the traits that are to be sent again, as another sample or layer is selected."""
         for name, side in (("tokens", "query"), ("key_tokens", "key")):
             if self._token_store.is_new(name, self._tokens_of(side)):
                 yield name

@@ -18,20 +18,20 @@ from .._utils.validation import as_choice, as_number, nearest
 
 
 class WrongValue(traitlets.TraitError, ValueError):
-    """A trait's value is not one of those it may have."""
+    """Raised for a value that a trait may not have."""
 
 
 class WrongType(traitlets.TraitError, TypeError):
-    """A trait was given something of another kind."""
+    """Raised where a trait was given something of another type."""
 
 
 class NotThere(traitlets.TraitError, IndexError):
-    """A layer, batch, head, query or key that the attention does not have."""
+    """Raised for a layer, batch, head, query or key that the attention does not have."""
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is refused within, as a trait refuses it: the same sentence, in the error of the same kind."""
+    """Raise what is refused within as a trait refuses it: the same sentence, in an error of the same kind."""
     try:
         yield
     except traitlets.TraitError:
@@ -147,7 +147,7 @@ class Pins(traitlets.TraitType[Any, Any]):
 
 
 class WhatIf(traitlets.Dict):
-    """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether it can."""
+    """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether they can be."""
 
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):

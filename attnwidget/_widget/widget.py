@@ -1,4 +1,4 @@
-"""`AttentionWidget`: the traits that the front-end draws from, checked at the door, kept in step with the tensors."""
+"""`AttentionWidget`: the traits that the front-end draws from, checked, and kept in step with the tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .._engine import overview
 from .._engine.what_if import what_if
 from .._export.html import to_html
 from .._export.preview import preview_of
-from .._export.snapshot import LIMIT
+from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
 from .._messages import heads_overview, requests
 from .._messages.heads_overview import Surveys
@@ -283,7 +283,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._tensor_keywords = merged
 
     def weights(self, query: int) -> Tensor:
-        """The exact attention weights of one query in the selected head, over all keys.
+        """Compute the exact attention weights of one query in the selected head, over all keys.
 
         Args:
             query: its position; negative counts from the end.
@@ -298,7 +298,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
     def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
-        """What every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
+        """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
             batch: only this sample; None for all.
@@ -356,7 +356,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         layers: Any = None,
         heads: Any = None,
         samples: Any = "selected",
-        limit: int = LIMIT,
+        limit: int = DEFAULT_LIMIT,
     ) -> pathlib.Path:
         """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
 
@@ -391,7 +391,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             )
 
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
-        """What is shown, as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
+        """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
         It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
 
@@ -412,7 +412,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             return figure_of(self._export_view(), width=width, dpi=dpi)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The widget, and beside it a small picture for where no widget runs."""
+        """Return the widget, and beside it a small picture for where no widget runs."""
         made = super()._repr_mimebundle_(**kwargs)
         still = preview_of(self._export_view()) if made is not None and self.still else None
         if made is None or still is None:
@@ -421,7 +421,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return {**data, "image/png": base64.b64encode(still).decode()}, metadata
 
     def _export_view(self) -> ExportView:
-        """The widget as exports see it."""
+        """Return the widget as exports see it."""
         context = self._request_context()
         return ExportView(
             traits=self,
@@ -438,11 +438,11 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
-        """What another kind of widget saves of these heads."""
+        """Return what another kind of widget saves of these heads."""
         return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and forget what is under way."""
+        """Take the widget off the page, and compute nothing more."""
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
@@ -481,12 +481,12 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
-        """Called by ipywidgets once all traits have passed their checks: the picture goes with the opening state."""
+        """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
         self._refresh()
         self.on_msg(self._receive)
         self.observe(lambda change: self._refresh(), FOLLOWED)
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._read_anew(), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
         self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
         super().open()
 
@@ -495,12 +495,12 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     def _show_layers(self, attention: Attention | AttentionStack) -> None:
         merged = self.pieces == "words"
         self._shown = ShownLayers(attention, self._token_store, words=merged, rules=self.what_if, version=self._version)
-        self._builders.hold(self._shown)
+        self._builders.use(self._shown)
         self._surveys.forget()
         self._token_store.forget_ids()
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
-        """Other tensors, or other positions: nothing that was made of them can be used again."""
+        """Show other tensors, or other positions: nothing that was computed of the old ones can be used again."""
         self._version += 1
         self._show_layers(attention)
         self._builders.forget()
@@ -508,15 +508,15 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._derived.forget()
 
     @traitlets.validate("what_if")
-    def _can_be(self, proposal: Any) -> dict[str, Any]:
+    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
         changes: dict[str, Any] = proposal["value"]
         with refusing():
             what_if(self._shown.given[self.layer], changes)
         return changes
 
     @traitlets.observe("what_if")
-    def _see_anew(self, change: Any) -> None:
-        """Under other rules all is another, as with other tensors."""
+    def _on_what_if(self, change: Any) -> None:
+        """Compute everything under other rules, as for other tensors."""
         with self._lock:
             self._exact_pass.cancel()
             self._version += 1
@@ -524,8 +524,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             self._derived.forget()
 
     @traitlets.observe("pieces")
-    def _regroup(self, change: Any) -> None:
-        """Positions are others now: what is pinned is the word that the piece is of, or a word's first piece."""
+    def _on_pieces(self, change: Any) -> None:
+        """Show words or pieces; what is pinned becomes the word that a piece is of, or a word's first piece."""
         with self._lock:
             self._exact_pass.cancel()
             held, where = self._shown, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
@@ -535,8 +535,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             self._replace_layers(held.attention)
             self.pins = pins
 
-    def _read_anew(self) -> None:
-        """Tokens tell what is padding, and what is the same."""
+    def _on_tokens(self) -> None:
+        """Compute again what depends on tokens, as they tell what is padding and what is the same."""
         self._findings.forget()
         self._token_store.forget()
         if self.pieces == "words":
@@ -546,7 +546,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._refresh()
 
     @traitlets.validate("view")
-    def _can_be_viewed(self, proposal: Any) -> str:
+    def _view_is_there(self, proposal: Any) -> str:
         if proposal["value"] == "image" and self.grid is None:
             raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
         return str(proposal["value"])
@@ -559,10 +559,10 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     # Keeping the derived traits in step with the selection.
 
     def _refresh(self) -> None:
-        """Bring facts, thumbnails, tokens and picture to the selection: each only where its selection has changed."""
+        """Bring every derived trait to the selection: each only where what it follows from has changed."""
         with self._lock, self.hold_sync():
             self._drop_what_is_gone()
-            self._send_soon(*self._new_captions())
+            self._send_soon(*self._to_send_again())
             later = self._what_can_wait()
             for name in self._rules():
                 if name not in later:
@@ -574,7 +574,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         return self._builders.rules(Selection.of(self))
 
     def _what_can_wait(self) -> tuple[str, ...]:
-        """While a person waits, what is not in sight comes a moment later; of many changes, once for all of them."""
+        """Return the traits that come a moment later, while a person waits for others: once for many changes."""
         if self._scheduler.find_loop() is None:
             return ()
         checks = ("findings", "deviation")
@@ -608,7 +608,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
             for name, value in traits.items():
                 self.set_trait(name, value)
 
-    # What the front-end sends: untrusted, and never a traceback in the kernel's log.
+    # What the front-end sends: untrusted, and answered without a traceback in the kernel's log.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
@@ -629,14 +629,14 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
-                self._try(content["what_if"])
+                self._try_rules(content["what_if"])
             reply = requests.answer(self._request_context(), content)
             self._scheduler.hold_back()
         if reply is not None:
             self.send(*reply)
 
-    def _try(self, changes: Any) -> None:
-        """Other rules, as a scale that is dragged has many a second; all that follows goes as one message."""
+    def _try_rules(self, changes: Any) -> None:
+        """Set other rules; all that follows goes as one message, for a scale that is dragged has many a second."""
         with self._waited_for(rules=True):
             try:
                 with self.hold_sync():
@@ -646,7 +646,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
     @contextlib.contextmanager
     def _waited_for(self, *, rules: bool) -> Iterator[None]:
-        """While a person waits for what follows from it, and whether it is other rules that are set."""
+        """Note, while it runs, that a person waits for what follows, and whether it is from other rules."""
         self._awaited, self._rules_awaited = True, rules
         try:
             yield

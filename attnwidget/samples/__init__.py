@@ -10,13 +10,14 @@ A sample is one `.npz` file beside this module, with three arrays:
 `examples/make_samples.py` makes the files from the models.
 """
 
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import IO, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .._utils.validation import closest
 
 __all__ = ["Sample", "load_sample"]
 
@@ -76,7 +77,7 @@ def load_sample(name: str = "bank") -> Sample:
     [0.2283, 0.2242]
     """
     if name not in _NAMES:
-        nearest = get_close_matches(str(name), _NAMES, n=1, cutoff=0)[0]
+        nearest = closest(name, _NAMES, cutoff=0)
         known = " and ".join(map(repr, _NAMES))
         raise ValueError(f"no sample is called {name!r}: there are {known}; try load_sample({nearest!r})")
     with files(__name__).joinpath(f"{name}.npz").open("rb") as file:

@@ -1,7 +1,7 @@
 /** The script of a saved file: it unpacks what Python has put there and shows it, without a kernel or a network. */
 
 import { createHost, mount } from "./kernel/host";
-import { answersOf, type Saved } from "./kernel/snapshot";
+import { answersOf, type Snapshot } from "./kernel/snapshot";
 
 /** A number of four bytes, how long the JSON after it is; then the bytes that the JSON points into. */
 export async function unpack(base64: string): Promise<unknown> {
@@ -20,7 +20,7 @@ export async function unpack(base64: string): Promise<unknown> {
 }
 
 async function open(el: HTMLElement, data: string): Promise<void> {
-  const { script, ...saved } = (await unpack(data)) as Saved & { script: string };
+  const { script, ...saved } = (await unpack(data)) as Snapshot & { script: string };
   const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
   const module = await import(url);
   URL.revokeObjectURL(url);

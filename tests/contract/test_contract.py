@@ -1,7 +1,7 @@
 """What Python and TypeScript must agree on: names, and the very bytes of messages.
 
 `tests/contract` is made from here, `ATTNWIDGET_CONTRACT=write pytest tests/contract`, and read by
-`js/tests/contract.test.ts`. Its numbers are whole or dyadic, so that they are the same on every machine.
+`js/tests/contract/contract.test.ts`. Its numbers are whole or dyadic, so that they are the same on every machine.
 """
 
 from __future__ import annotations

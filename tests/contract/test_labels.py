@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
+from attnwidget._engine.stages import SIGNED
+from attnwidget._export.figure.heatmap import LEGENDS
 from attnwidget._export.numbers import cell_number, legend_ticks, list_number, status_number
 from attnwidget._tokens.display import Label, display, labels_of
 from attnwidget._tokens.tokenizers import Spelling, is_special
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "labels.json").read_text(encoding="utf-8"))
 SPELLINGS: dict[str | None, Spelling | None] = {None: None, "bytes": "bytes", "spaced": "spaced", "words": "text"}
+
+
+def test_a_stage_is_called_alike() -> None:
+    assert {stage: name for stage, name, _ in GOLDEN["stages"]} == LEGENDS
+    assert {stage for stage, _, is_signed in GOLDEN["stages"] if is_signed} == set(SIGNED)
 
 
 def test_a_token_is_shown_alike_in_every_style() -> None:

@@ -104,7 +104,7 @@ def test_its_cost_is_that_of_its_heads() -> None:
     assert normalizers(one, 0, 0, range(600), "weights") == 3 * 600 * 600
     one.block(queries=range(600), keys=[0])
     assert normalizers(one, 0, 0, range(600), "weights") == 0, "they are the heads' own, and known"
-    assert att.known_pair(0, 3) is not None
+    assert att.known_rows(0, 3, range(att.shape.Q)) is not None
 
 
 def test_a_level_of_a_long_head_holds_no_matrix() -> None:

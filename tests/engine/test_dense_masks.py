@@ -37,7 +37,7 @@ def test_a_dense_mask_and_bias_give_the_same_picture(
         ({"bias": bias - 300.0}, None, bias - 300.0),
     ):
         att = Attention(q * spread, k, v, **keywords)
-        assert dense_masks.serves(att, 0, 0, range(queries), stage)
+        assert dense_masks.serves(att.head(0, 0), range(queries), stage)
         seen = att.overview(size=size, pool=pool, stage=stage)
         matrix = by_the_book(q * spread, k, v, scale=8**-0.5, allowed=allowed, bias=added)
         values, opened = pooled(matrix, stage, pool, size)
@@ -70,13 +70,13 @@ def test_bits_block_a_cell_whatever_it_holds(dtype: torch.dtype) -> None:
 def test_where_nothing_is_there_cell_by_cell_blocks_go_the_usual_way() -> None:
     q, k = torch.randn(2, 50, 4)
     row = range(50)
-    assert not dense_masks.serves(Attention(q, k, is_causal=True), 0, 0, row, "weights")
-    assert not dense_masks.serves(Attention(q, k, mask=torch.rand(1, 50) > 0.5), 0, 0, row, "weights")
+    assert not dense_masks.serves(Attention(q, k, is_causal=True).head(0, 0), row, "weights")
+    assert not dense_masks.serves(Attention(q, k, mask=torch.rand(1, 50) > 0.5).head(0, 0), row, "weights")
     mask = torch.rand(50, 50) > 0.5
-    assert not dense_masks.serves(Attention(q, k, mask=mask), 0, 0, row, "scores")
-    assert not dense_masks.serves(Attention(q, k, mask=mask, softcap=2.0), 0, 0, row, "weights")
+    assert not dense_masks.serves(Attention(q, k, mask=mask).head(0, 0), row, "scores")
+    assert not dense_masks.serves(Attention(q, k, mask=mask, softcap=2.0).head(0, 0), row, "weights")
     q[3] = torch.inf
-    assert not dense_masks.serves(Attention(q, k, mask=mask), 0, 0, row, "weights")
+    assert not dense_masks.serves(Attention(q, k, mask=mask).head(0, 0), row, "weights")
 
 
 def test_a_pass_over_a_dense_mask_is_in_slices_too() -> None:

@@ -64,7 +64,7 @@ def test_small_and_large_scores_meet(scale: float, pool: str) -> None:
         values, _ = pooled(dense(att.q[0, 0], att.k[0, 0], v.float(), scale=scale, allowed=allowed), stage, pool, 50)
         seen = att.overview(size=50, pool=pool, stage=stage).values
         assert_close(seen.double(), values, **rounding(att).pooled(stage, 12 * 12))
-    assert softmax.is_small(att, 0, 0, range(600)) == (scale * 9 < softmax.SMALL)
+    assert softmax.is_small(att.head(0, 0), range(600)) == (scale * 9 < softmax.SMALL)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
@@ -72,17 +72,17 @@ def test_numbers_that_are_not_small_are_noticed(bad: float) -> None:
     q, k = torch.randn(2, 100, 4)
     k[3, 1] = bad
     att = Attention(q, k)
-    assert not softmax.is_small(att, 0, 0, range(100))
-    assert softmax.is_small(Attention(q, k[4:]), 0, 0, range(100))
+    assert not softmax.is_small(att.head(0, 0), range(100))
+    assert softmax.is_small(Attention(q, k[4:]).head(0, 0), range(100))
 
 
 @pytest.mark.filterwarnings("ignore:q, k or v")
 def test_the_longest_key_follows_the_tensors() -> None:
     q, k = torch.randn(2, 100, 4)
-    att = Attention(q, k)
-    assert softmax.is_small(att, 0, 0, range(100))
+    head = Attention(q, k).head(0, 0)
+    assert softmax.is_small(head, range(100))
     k[3] *= 1e6
-    assert not softmax.is_small(att, 0, 0, range(100))
+    assert not softmax.is_small(head, range(100))
 
 
 def test_a_stage_before_the_softmax_is_the_same_once_log_normalizers_are_known() -> None:

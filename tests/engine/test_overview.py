@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnwidget import masks
 from attnwidget._engine import overview, pooling, softmax, stages, stripes
+from attnwidget._engine.regions import TileAddress
 from attnwidget._rules import rules
 from attnwidget.attention import STAGES, Attention
 from examples import examples
@@ -177,7 +178,7 @@ def test_a_querys_only_key_has_weight_1_and_none_has_more() -> None:
         att.overview(head=head, size=32)  # now the log-normalizers are known
         assert att.overview(head=head).values[0, 0] == 1
         assert att.block(head=head, queries=0)[0, 0] == 1
-        for seen in (overview.tile(att, 0, head, level=0, row=0, column=0).values, att.block(head=head, keys=[0, 1])):
+        for seen in (overview.tile(att, 0, head, TileAddress(0, 0, 0)).values, att.block(head=head, keys=[0, 1])):
             assert seen.max() <= 1
             assert_close(seen[0, 0], torch.tensor(1.0), **rounding(att).weights)
 

@@ -137,9 +137,9 @@ class Desk:
     def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
         return None if self.tokens is None else TokenSearch(self.tokens)
 
-    def tiles(self, layer: int, key: Any, view: str, addresses: Any, purse: Any) -> Any:
+    def tiles(self, layer: int, key: Any, view: str, addresses: Any, budget: Any) -> Any:
         of = {"layer": layer, **key._asdict(), "version": 0, "view": view}
-        return self._tile_queue.ask(self._levels[layer], key, of, addresses, None, purse)
+        return self._tile_queue.ask(self._levels[layer], key, of, addresses, None, budget)
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass

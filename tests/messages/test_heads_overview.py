@@ -29,7 +29,7 @@ def stack_of(*layers: tuple[int, int, int], batches: int = 1, **rules: Any) -> A
     return AttentionStack(made)
 
 
-def glance(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
+def sampler(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
     found = HeadSampler(att, batch, range(att.shape.H), sample(att.shape.Q, rows), size=size)
     for _ in found.steps():
         pass
@@ -51,7 +51,7 @@ def glance(att: Attention, rows: int, size: int, batch: int = 0) -> HeadSampler:
 )
 def test_pictures_of_sampled_rows_are_those_of_single_heads(rules: Any) -> None:
     (att,) = stack_of((8, 2, 801), batches=2, **rules)
-    found = glance(att, 32, 20, batch=1)
+    found = sampler(att, 32, 20, batch=1)
     within = rounding(att, added=float(rules["bias"].abs().max()) if "bias" in rules else 0.0).weights
     for head in range(8):
         one = overview.sampled(att, 1, head, rows=32, columns=20)
@@ -63,7 +63,7 @@ def test_pictures_of_sampled_rows_are_those_of_single_heads(rules: Any) -> None:
 
 def test_pictures_of_all_rows_are_the_overview() -> None:
     for att in stack_of((3, 3, 50), (4, 1, 1500), is_causal=True):
-        found = glance(att, 1500, 16)
+        found = sampler(att, 1500, 16)
         for head in range(att.shape.H):
             one = att.overview(head=head, size=16)
             assert_close(found.values[head], one.values, **rounding(att).weights)

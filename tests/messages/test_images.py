@@ -64,7 +64,7 @@ def test_however_large_it_takes_no_more_than_the_budget(with_pillow: bool, monke
     noise = np.random.default_rng(0).integers(0, 256, (900, 2400, 3), dtype=np.uint8)
     made = images.encode_image(noise)
     monkeypatch.undo()
-    assert len(made["data"]) <= images.BUDGET
+    assert len(made["data"]) <= images.MAX_IMAGE_BYTES
     assert made["mime"] == ("image/jpeg" if with_pillow else "image/png")
     assert (made["width"], made["height"]) == (2400, 900)
     height, width = opened(made).shape[:2]

@@ -46,6 +46,7 @@ def test_at_another_scale_the_pictures_are_those_from_the_start(
         assert {name: one[name] for name in one if name.endswith("bin")} == {
             name: other[name] for name in other if name.endswith("bin")
         }
+        # within a fortieth of a step of the colours
         np.testing.assert_allclose([one["low"], one["high"]], [other["low"], other["high"]], rtol=1e-4, atol=1e-7)
         (values, kinds), (right, right_kinds) = decode_cells(one["values"]), decode_cells(other["values"])
         assert ((kinds == BLOCKED) == (right_kinds == BLOCKED)).all()

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from attnwidget._engine import logsumexp, matmul, overview, regions, stages
 from attnwidget._engine.level_cache import LevelCache
+from attnwidget._engine.regions import TileAddress
 from attnwidget.attention import STAGES, Attention
 from examples import examples
 
@@ -33,9 +34,7 @@ def widths(level: Level) -> tuple[int, int]:
 def whole_level(tiles: object, att: Attention, head: int, level: Level, size: int, **what: str) -> tuple[Tensor, ...]:
     """All tiles of a level, put together."""
     rows, columns = (-(-n // (size * width)) for n, width in zip(att.shape[3:5], widths(level), strict=True))
-    seen = [
-        [tiles(0, head, level=level, row=r, column=c, size=size, **what) for c in range(columns)] for r in range(rows)
-    ]
+    seen = [[tiles(0, head, TileAddress(level, r, c, size), **what) for c in range(columns)] for r in range(rows)]
     return tuple(
         torch.cat([torch.cat([getattr(one, part) for one in row], 1) for row in seen]) for part in ("values", "allowed")
     )
@@ -106,7 +105,7 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     query_bin, key_bin = 1 << level, data.draw(st.integers(1, 70))
     places = torch.arange((Q - 1) % query_bin, Q, query_bin)
     if data.draw(st.booleans()):
-        overview.tile(att, 0, head, level=0, row=0, column=0, size=16)  # some rows are known
+        overview.tile(att, 0, head, TileAddress(0, 0, 0, 16))  # some rows are known
     exact = pooled_keys(case.dense(0, head), places, stage, pool, key_bin)
     seen = overview.sampled(att, 0, head, query_bin=query_bin, key_bin=key_bin, stage=stage, pool=pool)
     assert (seen.query_bin, seen.key_bin) == (query_bin, key_bin)
@@ -115,7 +114,7 @@ def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: 
     assert torch.equal(seen.allowed, exact[1])
 
     rows = data.draw(st.integers(0, (Q - 1) // (7 * query_bin)))
-    region = regions.tile_region(att, 0, head, level=level, row=rows, column=-1, size=7).sample(att)
+    region = regions.tile_region(att, 0, head, TileAddress(level, rows, -1, 7)).sample(att)
     assert set(region.queries) == set(places.tolist()) & set(range(rows * 7 * query_bin, (rows + 1) * 7 * query_bin))
     first = overview.OverviewPass(att, region, stage, pool, 0).finish()
     part = {name: x[:, region.keys.start :] for name, x in case.dense(0, head).items() if name != "normalizer"}
@@ -156,10 +155,10 @@ def test_tiles_of_a_long_head(keywords: dict, pool: str) -> None:
 def test_a_tile_needs_the_rows_in_view_only_and_never_much_memory() -> None:
     att = Attention(*torch.randn(2, 100_000, 2), is_causal=True)
     with Largest() as largest:
-        fine = overview.tile(att, 0, 0, level=0, row=-1, column=-1)
-        overview.tile(att, 0, 0, level=5, row=0, column=0)
+        fine = overview.tile(att, 0, 0, TileAddress(0, -1, -1))
+        overview.tile(att, 0, 0, TileAddress(5, 0, 0))
     assert largest.cells <= stages.QUERIES * stages.KEYS
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     rows = range(100_000 - fine.values.shape[0], 100_000)
     block = att.block(queries=rows, keys=range(100_000 - fine.values.shape[1], 100_000))
     assert_close(fine.values, block, **rounding(att).weights)
@@ -167,7 +166,7 @@ def test_a_tile_needs_the_rows_in_view_only_and_never_much_memory() -> None:
 
 def test_rows_that_were_looked_at_are_known_from_then_on() -> None:
     att = Attention(*torch.randn(2, 3000, 8), is_causal=True)
-    overview.tile(att, 0, 0, level=0, row=1, column=0)
+    overview.tile(att, 0, 0, TileAddress(0, 1, 0))
     looked_at = att.known_rows(0, 0, range(256, 512))
     assert looked_at is not None
     anew = Attention(att.q, att.k, is_causal=True).log_normalizer()[256:512]
@@ -180,7 +179,7 @@ def test_rows_that_were_looked_at_are_known_from_then_on() -> None:
     att.block(queries=[1, 1000], keys=[0])
     assert att.known_rows(0, 0, torch.tensor([1000, 1, 1])) is not None
     assert att.known_rows(0, 0, range(2)) is None
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     att.log_normalizer()
     assert torch.equal(att.known_rows(0, 0, range(256, 512)).m, looked_at.m)
 
@@ -196,7 +195,7 @@ def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.M
     monkeypatch.setattr(matmul.Product, "of", counting)
     for column, many in ((3, 256 * 3256), (4, 256 * 256), (2, 256 * 256)):
         cells.clear()
-        overview.tile(att, 0, 0, level=0, row=2, column=column)
+        overview.tile(att, 0, 0, TileAddress(0, 2, column))
         assert sum(cells) == many
 
 
@@ -237,32 +236,32 @@ def test_rows_known_of_tensors_that_changed_are_not_used() -> None:
     assert att.known_rows(0, 0, range(512)) is None
     steps.finish()
     assert att.known_rows(0, 0, range(1024, 1500)) is None  # of a row of blocks that was begun before
-    tile = overview.tile(att, 0, 0, level=0, row=0, column=0).values
+    tile = overview.tile(att, 0, 0, TileAddress(0, 0, 0)).values
     assert_close(tile, Attention(q, k).block()[:256, :256], **rounding(att).weights)
 
 
 def test_a_tile_that_is_not_there_is_refused() -> None:
     att = Attention(*torch.randn(2, 1000, 2))
     assert regions.top_level(att) == 10
-    assert overview.tile(att, 0, 0, level=-1, row=0, column=0).values.shape == (1, 1)
+    assert overview.tile(att, 0, 0, TileAddress(-1, 0, 0)).values.shape == (1, 1)
     with pytest.raises(IndexError, match="level 11 is not there: this attention has levels 0 to 10"):
-        overview.tile(att, 0, 0, level=11, row=0, column=0)
+        overview.tile(att, 0, 0, TileAddress(11, 0, 0))
     with pytest.raises(IndexError, match="row 4 is not there: this attention has rows 0 to 3"):
-        overview.tile(att, 0, 0, level=0, row=4, column=0)
+        overview.tile(att, 0, 0, TileAddress(0, 4, 0))
     with pytest.raises(IndexError, match="level 11 is not there"):
-        overview.tile(att, 0, 0, level=(0, 11), row=0, column=0)
+        overview.tile(att, 0, 0, TileAddress((0, 11), 0, 0))
     with pytest.raises(ValueError, match="give an integer, or one for rows and one for columns"):
-        overview.tile(att, 0, 0, level=(0, 1, 2), row=0, column=0)
+        overview.tile(att, 0, 0, TileAddress((0, 1, 2), 0, 0))
     with pytest.raises(IndexError, match="column 1 is not there"):
-        overview.tile(att, 0, 0, level=(0, 2), row=3, column=1)
+        overview.tile(att, 0, 0, TileAddress((0, 2), 3, 1))
     with pytest.raises(TypeError, match="query_bin is None and rows is None: give one of them"):
         overview.sampled(att, 0, 0, columns=4)
     with pytest.raises(ValueError, match="no pool is called"):
-        LevelCache(att).tile(0, 0, level=0, row=0, column=0, pool="sum")
+        LevelCache(att).tile(0, 0, TileAddress(0, 0, 0), pool="sum")
     levels = LevelCache(att)
     list(levels.build(0, 0))
     with pytest.raises(IndexError, match="column 4 is not there"):
-        levels.tile(0, 0, level=0, row=0, column=4)
+        levels.tile(0, 0, TileAddress(0, 0, 4))
 
 
 def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> None:
@@ -272,14 +271,14 @@ def test_levels_are_kept_within_a_budget_the_least_recent_forgotten_first() -> N
     for head in range(2):
         list(levels.build(0, head))
     assert levels.nbytes == 2 * one
-    levels.tile(0, 0, level=0, row=0, column=0)  # so that head 1 is the least recent
+    levels.tile(0, 0, TileAddress(0, 0, 0))  # so that head 1 is the least recent
     list(levels.build(0, 2))
     assert [bool(list(levels.build(0, head))) for head in (2, 0)] == [False, False]
     assert levels.nbytes == 2 * one
     small = LevelCache(att, budget=one - 1)
     list(small.build(0, 0))
     assert small.nbytes == 0
-    assert small.tile(0, 0, level=1, row=0, column=0).values.shape == (32, 32)
+    assert small.tile(0, 0, TileAddress(1, 0, 0)).values.shape == (32, 32)
 
 
 @pytest.mark.filterwarnings("ignore:.*changed")
@@ -289,12 +288,12 @@ def test_levels_of_tensors_that_changed_are_not_used() -> None:
     levels = LevelCache(att)
     list(levels.build(0, 0))
     q.neg_()
-    assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block(), **rounding(att).weights)
+    assert_close(levels.tile(0, 0, TileAddress(0, 0, 0)).values, Attention(q, k).block(), **rounding(att).weights)
     half_way = levels.build(0, 0, seconds=0)
     next(half_way)
     q.neg_()
     list(half_way)
-    assert_close(levels.tile(0, 0, level=0, row=0, column=0).values, Attention(q, k).block(), **rounding(att).weights)
+    assert_close(levels.tile(0, 0, TileAddress(0, 0, 0)).values, Attention(q, k).block(), **rounding(att).weights)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -317,7 +316,7 @@ def test_a_pass_in_slices_is_the_overview_to_the_last_bit(pool: str, scale: floa
     assert done[-1] == 3000
     assert torch.equal(slices.result.values, expected.values)
     assert torch.equal(slices.result.allowed, expected.allowed)
-    assert att.known_pair(0, 0) is not None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is not None
     assert list(slices) == []
 
 
@@ -328,7 +327,7 @@ def test_a_pass_that_is_dropped_leaves_what_it_has_finished() -> None:
         next(slices)
     next(slices)
     slices.close()
-    assert att.known_pair(0, 0) is None
+    assert att.known_rows(0, 0, range(att.shape.Q)) is None
     assert att.known_rows(0, 0, range(slices.done)) is not None
     assert att.known_rows(0, 0, range(slices.done, slices.done + 1)) is None
     with pytest.raises(RuntimeError, match="cancelled"):
@@ -349,7 +348,7 @@ def test_a_slice_is_short_at_any_length() -> None:
 
 def test_rows_of_a_tile_are_had_in_slices_too() -> None:
     att = Attention(torch.randn(1000, 16), torch.randn(100_000, 16))
-    region = regions.tile_region(att, 0, 0, level=0, row=0, column=7, size=256)
+    region = regions.tile_region(att, 0, 0, TileAddress(0, 0, 7, 256))
     slices = overview.OverviewPass(att, region, "weights", "max", 0)
     shares = list(slices)
     assert len(shares) >= 100_000 // stages.KEYS

@@ -26,7 +26,15 @@ def read(name: str) -> str:
 
 def found(name: str) -> Iterator[Path]:
     """Yield the files that a name in a document may mean."""
-    for folder in (ROOT, PACKAGE, SOURCES, ROOT / "tests" / "contract", ROOT / "tests" / "browser", ROOT / "js"):
+    for folder in (
+        ROOT,
+        PACKAGE,
+        SOURCES,
+        SOURCES / "styles",
+        ROOT / "tests" / "contract",
+        ROOT / "tests" / "browser",
+        ROOT / "js",
+    ):
         if (folder / name).exists():
             yield folder / name
 

@@ -29,7 +29,7 @@ def test_the_readme_names_every_notebook() -> None:
 def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": path.parent}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output for output in outputs if output.get("name") == "stderr"] == []
     assert any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,3 +94,26 @@ def test_masks_of_a_what_if_are_options_too() -> None:
 def test_options_of_unknown_names_are_refused() -> None:
     with pytest.raises(TypeError, match="did you mean 'softcap'"):
         AttentionOptions.of({"soft_cap": 1.0})
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda att: pickle.loads(pickle.dumps(att))])
+def test_a_copy_has_the_options_and_computes_afresh(copied: Callable[[Attention], Attention]) -> None:
+    mask = torch.ones(5, 5).tril().bool()
+    att = Attention(q, k, v, mask=mask, window=3).what_if({"drop_keys": [2], "scale": 0.5})
+    att.log_normalizer()
+    found = copied(att)
+    assert found.known_rows(0, 0, range(5)) is None
+    assert found.options.describe() == ("window 3", "masked", "without 1 key")
+    assert repr(found) == repr(att)
+    for changes in ({"window": None}, {"mask": False}, {"drop_keys": []}):
+        assert torch.equal(found.what_if(changes).block(), att.what_if(changes).block())
+
+
+def test_a_mask_that_changed_in_place_is_what_it_now_is_in_a_what_if() -> None:
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    att = Attention(q, k, v, mask=mask)
+    mask[:, 0] = False
+    found = att.what_if({"scale": 0.5})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found.block()[:, 0].eq(0).all()

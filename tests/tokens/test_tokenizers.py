@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._tokens.inputs import check_tokens
-from attnwidget._tokens.tokenizers import is_special, joined, spelling_of, word_ids
+from attnwidget._tokens.tokenizers import is_special, join_pieces, spelling_of, word_ids
 
 WORDS = ["[CLS]", "the", "mill", "##er", "lent"]
 
@@ -150,6 +150,6 @@ def test_which_pieces_are_a_word(tokens: list[str], words: list[int]) -> None:
 
 
 def test_pieces_joined_keep_the_marks_of_a_word() -> None:
-    assert joined(["Ġmill", "er"]) == "Ġmiller"
-    assert joined(["em", "##bed"]) == "embed"
-    assert joined(["##a", "##b"]) == "##ab"
+    assert join_pieces(["Ġmill", "er"]) == "Ġmiller"
+    assert join_pieces(["em", "##bed"]) == "embed"
+    assert join_pieces(["##a", "##b"]) == "##ab"

@@ -20,7 +20,7 @@ from tolerance import Rounding, approx, rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._analysis.head_sampling import HeadSampler
-from attnwidget._engine import overview as pyramid
+from attnwidget._engine import overview as overviews
 
 Make = Callable[..., AttentionWidget]
 
@@ -53,14 +53,14 @@ def assert_close(found: Any, wanted: Any, stage: str = "weights") -> None:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """(batch, head, stage, pool) of each picture that is computed; thumbnails are not counted."""
     computed: list[tuple[Any, ...]] = []
-    overview = pyramid.overview
+    overview = overviews.overview
 
     def counted(att: Any, batch: int, head: int, *, size: int, pool: str = "max", stage: str = "weights") -> Any:
         if size == 512:
             computed.append((batch, head, stage, pool))
         return overview(att, batch, head, size=size, pool=pool, stage=stage)
 
-    monkeypatch.setattr(pyramid, "overview", counted)
+    monkeypatch.setattr(overviews, "overview", counted)
     return computed
 
 
@@ -596,7 +596,7 @@ def test_any_message_is_taken_without_a_traceback(front_end: FrontEnd, content: 
 def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Heads for whose picture or thumbnail there is no memory."""
     heads: set[int] = set()
-    overview = pyramid.overview
+    overview = overviews.overview
 
     def failing(att: Any, batch: int, head: int, **keywords: Any) -> Any:
         if head in heads:
@@ -609,7 +609,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         return small(self)
 
     small = HeadSampler.steps
-    monkeypatch.setattr(pyramid, "overview", failing)
+    monkeypatch.setattr(overviews, "overview", failing)
     monkeypatch.setattr(HeadSampler, "steps", steps)
     return heads
 
@@ -655,7 +655,7 @@ def test_an_interrupt_leaves_a_picture_that_comes_with_the_next_change(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pyramid, "overview", interrupted)
+        patch.setattr(overviews, "overview", interrupted)
         with pytest.raises(KeyboardInterrupt):
             w.head = 1
     assert (w.head, w.picture["head"]) == (1, 0)
@@ -674,7 +674,7 @@ def test_the_newest_selection_wins_however_long_an_older_one_takes(
 ) -> None:
     q, k, _ = tensors(1, 4, 6, 8)
     w = AttentionWidget(q, k)
-    overview, computing, go_on = pyramid.overview, threading.Event(), threading.Event()
+    overview, computing, go_on = overviews.overview, threading.Event(), threading.Event()
 
     def slow(att: Any, batch: int, head: int, **keywords: Any) -> Any:
         if head == 1:
@@ -682,7 +682,7 @@ def test_the_newest_selection_wins_however_long_an_older_one_takes(
             go_on.wait()
         return overview(att, batch, head, **keywords)
 
-    monkeypatch.setattr(pyramid, "overview", slow)
+    monkeypatch.setattr(overviews, "overview", slow)
     newer = {"from a cell": lambda: setattr(w, "head", 2), "from a front-end": lambda: w.set_state({"head": 2})}[act]
     threads = [threading.Thread(target=lambda: setattr(w, "head", 1)), threading.Thread(target=newer)]
     threads[0].start()

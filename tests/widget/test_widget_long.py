@@ -297,7 +297,7 @@ def test_log_normalizers_of_a_pass_that_was_given_up_stay_known() -> None:
         await until(lambda: w.progress["share"] > 0.1)
         w.stage = "scores"
         assert w.attention.known_rows(0, 0, range(512)) is not None
-        assert w.attention.known_pair(0, 0) is None
+        assert w.attention.known_rows(0, 0, range(w.attention.shape.Q)) is None
 
     run(main)
 
@@ -647,9 +647,9 @@ def test_tiles_of_one_row_compute_their_log_normalizers_once(
     rows: list[int] = []
     normalizing = overview.normalizing
 
-    def counted(att: Any, batch: int, head: int, queries: Any) -> Any:
+    def counted(head: Any, queries: Any) -> Any:
         rows.append(len(queries))
-        return normalizing(att, batch, head, queries)
+        return normalizing(head, queries)
 
     monkeypatch.setattr(overview, "normalizing", counted)
     ask_tiles(front_end, w, *([0, 0, 2, column] for column in range(30)))

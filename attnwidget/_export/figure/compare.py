@@ -20,10 +20,10 @@ def draw(context: FigureContext, top: float) -> float:
     """Draw the three pictures side by side; return where they end."""
     traits: Any = context.traits
     canvas, look = context.canvas, context.look
-    made = _made(context.view)
-    if made is None or made.get("error"):
+    comparison = _comparison(context.view)
+    if comparison is None or comparison.get("error"):
         return heatmap.draw(context, top)
-    a, b, change = (_part(made, name) for name in PARTS)
+    a, b, change = (_part(comparison, name) for name in PARTS)
     low = min(one.low or 0.0 for one in (a, b))
     high = max(one.high or 0.0 for one in (a, b))
     together: Any = [low, high] if a.kind == "diverging" else [0.0, max(high, 1e-12)]
@@ -38,26 +38,26 @@ def draw(context: FigureContext, top: float) -> float:
         cells(context, one, place, traits.color_scale, together if at < 2 else "head")
         scale = colors.matrix_scale(one, traits.color_scale, together if at < 2 else "head")
         ends.append(_legend(context, one.kind, scale, place.x, y + place.height + 10, side))
-    if made["query_places"] is None and made["key_places"] is None:
+    if comparison["query_places"] is None and comparison["key_places"] is None:
         return max(ends)
-    words = f"{made['queries']:,} × {made['keys']:,} places that both have"
+    words = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
     canvas.text(context.left, max(ends) + 10, words, size=11, color=look.ink3)
     return max(ends) + 18
 
 
-def _made(view: WidgetView) -> dict[str, Any] | None:
-    """The comparison that is shown, or, where it was not made yet, that of the same."""
+def _comparison(view: WidgetView) -> dict[str, Any] | None:
+    """Return the comparison that is shown, or, where there is none yet, make it."""
     traits: Any = view.traits
     if traits.comparison is not None:
         found: dict[str, Any] = traits.comparison
         return found
     of = (traits.layer, traits.batch, traits.head, traits.stage, traits.pool, traits.against)
-    made: dict[str, Any] | None = view.derived("comparison", *of)
-    return made
+    comparison: dict[str, Any] | None = view.derived("comparison", *of)
+    return comparison
 
 
-def _part(made: dict[str, Any], name: str) -> DecodedMatrix:
-    one = decoding.of_picture({**made, **made[name]})
+def _part(comparison: dict[str, Any], name: str) -> DecodedMatrix:
+    one = decoding.of_picture({**comparison, **comparison[name]})
     if name != "change":
         return one
     values = dict(vars(one), stage="scores")  # a change has two directions, whatever it is a change of

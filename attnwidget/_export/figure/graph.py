@@ -256,7 +256,7 @@ def _draw_bands(context: FigureContext, scene: Scene) -> None:
     context.canvas.boxes(boxes, [scene.fills[stem.head] for stem in stems])
 
 
-def _draw_band(context: FigureContext, scene: Scene, band: geometry.Band, color: str, alpha: float) -> None:
+def _draw_band(context: FigureContext, scene: Scene, band: geometry.LinkBand, color: str, alpha: float) -> None:
     ends = (scene.top + band.y0, scene.top + band.y1)
     context.canvas.band((scene.left, scene.right), ends, (band.width0, band.width1), facecolor=color, alpha=alpha)
 

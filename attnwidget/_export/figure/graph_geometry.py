@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil
 from typing import Literal, NamedTuple
 
 Side = Literal["query", "key"]
@@ -18,13 +18,13 @@ ROW = 22
 PITCHES = (22, 16, 12)  # of a row, the largest that fits
 TALL = 640
 LEAST_PITCH = 12
-ROOMY = floor(TALL / ROW)  # rows at the full pitch: what a column with few tokens of its own is filled up to
+ROWS_AT_FULL_PITCH = TALL // ROW  # what a folded column with few tokens of its own is filled up to
 APART_LABELS = 14  # between two labels, at least
 
 FULL = 14.0  # weight 1 where the bands of one token begin
 APART = 2.0  # between heads there
 FULL_FAR = 12.0
-FAR_ROOM = 19.0  # that the bands into one token may take together, in a row of 22
+FAR_HEIGHT = 19.0  # that the bands into one token may take together, in a row of 22
 THINNEST = 0.8
 
 
@@ -95,7 +95,7 @@ class Link(NamedTuple):
         return self.key if side == "query" else self.query
 
 
-class Band(NamedTuple):
+class LinkBand(NamedTuple):
     """A link as a band: from `y0` at the left edge to `y1` at the right, and its width at both."""
 
     link: Link
@@ -143,21 +143,21 @@ def _folded(total: int, keep: Sequence[int]) -> Lane:
     return Lane(total, tuple(rows), pitch, len(rows) * pitch, 1)
 
 
-def _with_neighbours(total: int, keep: Sequence[int], room: int) -> list[int]:
-    """The first of `keep` that have room, then tokens around them.
+def _with_neighbours(total: int, keep: Sequence[int], most_rows: int) -> list[int]:
+    """The first of `keep` that fit, then tokens around them.
 
-    Two on each side while there is room, more only as long as all stand at their full distance. Each gap takes a row
+    Two on each side while they fit, more only as long as all stand at their full distance. Each gap takes a row
     too.
     """
     chosen: dict[int, None] = {}  # in the order in which they were taken
     for index in keep:
-        if len(chosen) >= room / 2:
+        if len(chosen) >= most_rows / 2:
             break
         if 0 <= index < total:
             chosen[index] = None
     first = list(chosen)
-    for reach in range(1, ROOMY + 1):
-        most = room if reach <= 2 else ROOMY
+    for reach in range(1, ROWS_AT_FULL_PITCH + 1):
+        most = most_rows if reach <= 2 else ROWS_AT_FULL_PITCH
         for near in (near for index in first for near in (index - reach, index + reach)):
             if near < 0 or near >= total or near in chosen:
                 continue
@@ -175,7 +175,7 @@ def _count_rows(chosen: Iterable[int], total: int) -> int:
     return len(indices) + between + (indices[0] > 0) + (indices[-1] < total - 1)
 
 
-def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple[list[Band], list[Stem]]:
+def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple[list[LinkBand], list[Stem]]:
     """Return the bands of one token, and a stem for each head that has one. Heads are stacked in order.
 
     Args:
@@ -190,11 +190,11 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
     far_sums: dict[int, float] = {}
     for link in shown:
         far_sums[link.partner(side)] = far_sums.get(link.partner(side), 0.0) + link.weight
-    room = min(FAR_ROOM, max(8.0, far.pitch - (ROW - FAR_ROOM)))
-    scale = min(FULL_FAR, room / max([*far_sums.values(), 1e-9]))
+    height = min(FAR_HEIGHT, max(8.0, far.pitch - (ROW - FAR_HEIGHT)))
+    scale = min(FULL_FAR, height / max([*far_sums.values(), 1e-9]))
     heads = sorted({link.head for link in shown})
     sums = [sum(link.weight for link in shown if link.head == head) for head in heads]
-    # The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
+    # The weights that a key receives may sum to more than 1: then the stems share the height of the column.
     apart, whole = APART * (len(heads) - 1), max(queries.height, keys.height)
     full = min(FULL / max(1.0, *sums), max(1.0, whole - apart) / sum(sums))
     tall = sum(sums) * full + apart
@@ -215,13 +215,13 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
     return made, stems
 
 
-def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> Band:
+def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> LinkBand:
     """A band from the pinned token to the other, as it lies from left to right."""
     near, far = (max(THINNEST, width) for width in widths)
     opacity = min(0.9, 0.35 + 1.1 * link.weight)
     if side == "query":
-        return Band(link, ends[0], ends[1], near, far, opacity)
-    return Band(link, ends[1], ends[0], far, near, opacity)
+        return LinkBand(link, ends[0], ends[1], near, far, opacity)
+    return LinkBand(link, ends[1], ends[0], far, near, opacity)
 
 
 def _there(lane: Lane, index: int) -> float:
@@ -230,7 +230,7 @@ def _there(lane: Lane, index: int) -> float:
     return y
 
 
-def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[Band]:
+def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[LinkBand]:
     """Return thin curves for all tokens at once: width is the weight, at least a hairline."""
     most = max(1.0, min(queries.pitch, keys.pitch) / 4)
     made = []
@@ -238,7 +238,7 @@ def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[Band]:
         y0, y1 = queries.y(link.query), keys.y(link.key)
         if y0 is not None and y1 is not None:
             width = max(THINNEST, min(link.weight * 4, most))
-            made.append(Band(link, y0, y1, width, width, 0.35))
+            made.append(LinkBand(link, y0, y1, width, width, 0.35))
     return made
 
 

@@ -27,6 +27,16 @@ LARGEST_LABEL = 160
 RAMP = 218
 TICK_GAP = 0.2  # of a ramp, between two of its labels
 
+# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
+LEGENDS = {
+    "scores": "Score",
+    "scaled": "Scaled",
+    "capped": "Capped",
+    "masked": "Masked",
+    "weights": "Weight",
+    "contribution": "Contribution ‖weight · v‖",
+}
+
 Box = tuple[float, float, float, float]
 
 
@@ -63,11 +73,11 @@ def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
     """Return where the picture stands: as large as fits beside the labels, which take more space the larger it is."""
     rows, columns = matrix.values.shape
     left = context.left + _query_labels_width(context, matrix) + 8
-    room = context.right - left
+    width = context.right - left
     for _ in range(3):  # slanting labels stick out on the right
-        cell = min(LARGEST, room / columns, TALLEST * (context.right - left) / rows)
+        cell = min(LARGEST, width / columns, TALLEST * (context.right - left) / rows)
         out = _overhang(context, matrix, cell)
-        room = min(context.right - left, context.right - left - out)
+        width = min(context.right - left, context.right - left - out)
     return Place(left, top + _key_labels_height(context, matrix, cell), cell, rows, columns)
 
 
@@ -95,7 +105,7 @@ def cells(context: FigureContext, matrix: DecodedMatrix, place: Place, color_sca
 
 
 def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    """A slash where nothing is allowed, a cross where a number is none."""
+    """Draw a slash where nothing is allowed, a cross where a number is none."""
     canvas, look, cell = context.canvas, context.look, place.cell
     if cell >= SLASHES_FROM:
         reach = min(5.0, cell * 0.2)
@@ -141,7 +151,7 @@ def _radius(cell: float) -> float:
     return 2.5 if cell >= 18 else 1.5 if cell >= ROUND_FROM else 0
 
 
-# Labels: tokens where there is room for them, else positions.
+# Labels: tokens where they fit, else positions.
 
 
 def labels(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
@@ -276,15 +286,15 @@ def pins(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
 # The legend.
 
 
-def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, room: float | None = None) -> float:
+def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, space: float | None = None) -> float:
     """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
     canvas, look, traits = context.canvas, context.look, context.traits
-    name = {"weights": "Weight", "contribution": "Contribution"}.get(matrix.stage, matrix.stage.capitalize())
+    name = LEGENDS[matrix.stage]
     log = traits.color_scale == "log" and matrix.kind == "sequential"
     name += ", log" if log else ""
     canvas.text(x, y + 4, name, size=11, color=look.ink2)
     start = x + canvas.measure(name, 11) + 12
-    width = min(RAMP, (room or context.right - x) - (start - x) - 8)
+    width = min(RAMP, (space or context.right - x) - (start - x) - 8)
     canvas.image(context.table(matrix.kind)[None], (start, y, width, 8))
     tick_labels(context, _ticks(matrix, traits.color_scale, traits.color_range), (start, y + 18, width), 10)
     words = _kind_texts(matrix, traits.color_range)

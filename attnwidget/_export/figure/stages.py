@@ -19,10 +19,10 @@ NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output"
 def draw(context: FigureContext, top: float) -> float:
     """Draw all stages of the selected head in a row; return where they end."""
     traits, canvas, look = context.traits, context.canvas, context.look
-    made = traits.stages or stage_pictures.stages(context.selected, traits.batch, traits.head)
-    matrices = [(one["stage"], _decoded(one, one["stage"], one["key_bin"])) for one in made["pictures"]]
-    if made["output"] is not None:
-        matrices.append(("output", _decoded(made["output"], "scores", made["output"]["value_bin"])))
+    message = traits.stages or stage_pictures.stages(context.selected, traits.batch, traits.head)
+    matrices = [(one["stage"], _decoded(one, one["stage"], one["key_bin"])) for one in message["pictures"]]
+    if message["output"] is not None:
+        matrices.append(("output", _decoded(message["output"], "scores", message["output"]["value_bin"])))
     side = min(LARGEST, (context.right - context.left - BETWEEN * (len(matrices) - 1)) / len(matrices))
     y, ends = top + 24, []
     for at, (name, one) in enumerate(matrices):
@@ -46,12 +46,12 @@ def draw(context: FigureContext, top: float) -> float:
     return max(ends)
 
 
-def _decoded(made: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
-    values, kinds = decoding.decode_cells(made["values"], made["blocked"])
+def _decoded(picture: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:
+    values, kinds = decoding.decode_cells(picture["values"], picture["blocked"])
     rows, columns = values.shape
-    low, high, bins = made["low"], made["high"], (made["query_bin"], key_bin)
+    low, high, bins = picture["low"], picture["high"], (picture["query_bin"], key_bin)
     return DecodedMatrix(
-        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, made.get("every", 1)
+        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, picture.get("every", 1)
     )
 
 

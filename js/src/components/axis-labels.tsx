@@ -41,10 +41,12 @@ interface Axis {
   readonly long: boolean;
 }
 
+/** Draw the labels left of the picture: tokens where they fit, else positions. */
 export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="query" />;
 }
 
+/** Draw the labels above the picture, slanted: tokens where they fit, else positions. */
 export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="key" />;
 }
@@ -70,11 +72,11 @@ function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
   const { store } = ui;
   const picture = store.picture.value;
   if (picture === null) return null;
-  const lattice = plot.lattice.value;
-  if (lattice === null) return null;
+  const cellGrid = plot.cellGrid.value;
+  if (cellGrid === null) return null;
   const down = side === "query";
   const dpr = ui.dpr.value;
-  const cells = down ? lattice.rows : lattice.columns;
+  const cells = down ? cellGrid.rows : cellGrid.columns;
   const labels = (down ? store.queryLabels : store.keyLabels).value;
   const long = (down ? picture.queryBin : picture.keyBin) > 1;
   const at = ui.hover.value;
@@ -163,7 +165,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
         ui.hover.value = null;
       }}
       onPointerDown={(event: PointerEvent) => event.preventDefault()}
-      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+      onClick={(event: MouseEvent) => pinRowOrColumn(ui, side, index, event.shiftKey)}
     >
       <bdi>{text}</bdi>
       {subscript && <sub>{label.subscript}</sub>}
@@ -190,8 +192,8 @@ function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: numb
   };
 }
 
-/** A label pins its row or column alone, with shift beside the other pins; again frees it. */
-export function pinLine({ store }: Ui, side: Side, index: number, add: boolean): void {
+/** Pin one row or column, with `add` beside the other pins; free it where it is pinned already. */
+export function pinRowOrColumn({ store }: Ui, side: Side, index: number, add: boolean): void {
   if (add) {
     store.addPin(side === "query" ? index : null, side === "key" ? index : null);
     return;

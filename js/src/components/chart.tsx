@@ -32,6 +32,7 @@ const LEFT = 34; // for the numbers of the y axis
 const BELOW = 16;
 const EDGE = 5;
 
+/** Draw lines on two axes, with a name and a sentence above. */
 export function LineChart({ name, about, wide, tall, lines, x, y, xTicks, yTicks, mark }: ChartProps) {
   const across = (value: number) => LEFT + ((wide - LEFT - EDGE) * (value - x[0])) / (x[1] - x[0] || 1);
   const down = (value: number) => EDGE + ((tall - BELOW - EDGE) * (y[1] - value)) / (y[1] - y[0] || 1);

@@ -21,7 +21,7 @@ export function mount(node: HTMLElement, template: () => ComponentChildren): Vie
   };
 }
 
-/** An element with a class and, for tests and users' own CSS, the name of its part. */
+/** Return an element with a class and, for tests and users' own CSS, the name of its part. */
 export function part(className: string, name?: string): HTMLElement {
   const node = document.createElement("div");
   node.className = className;
@@ -31,7 +31,7 @@ export function part(className: string, name?: string): HTMLElement {
 
 export const px = (length: number) => `${length}px`;
 
-/** A token as text, never as markup, isolated from the direction of what is around it. */
+/** Show a token as text, never as markup, isolated from the direction of what is around it. */
 export function Token({ labels, index, subscript }: { labels: Labels; index: number; subscript: boolean }) {
   const label = labels.at(index);
   return (

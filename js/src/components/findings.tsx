@@ -7,7 +7,7 @@ import { headOf, sentence } from "./unfold";
 
 const UNBIDDEN = 1 << 20; // cells, beyond which Python may check a head only when asked to
 
-/** How far other results are, once that is known of the selected head. */
+/** Return how far other results are, once that is known of the selected head. */
 export function deviationOf({ store }: Ui): Deviation | null {
   const found = store.deviation.value;
   const { layer, batch, head } = store;
@@ -20,7 +20,7 @@ function findingsOf(ui: Ui): readonly Finding[] | null {
   return deviationOf(ui) === null ? null : ui.store.findings.value;
 }
 
-/** "2 findings", or "1 note" where nothing is amiss. */
+/** Return "2 findings", or "1 note" where nothing is amiss. */
 export function countOf(findings: readonly Finding[]): string {
   const grave = findings.filter(({ severity }) => severity !== "note").length;
   const [many, word] = grave > 0 ? [grave, "finding"] : [findings.length, "note"];
@@ -30,7 +30,7 @@ export function countOf(findings: readonly Finding[]): string {
 const SIGNS = { error: "✕", warning: "!", note: "i" } as const;
 const wanted = new WeakSet<HTMLElement>(); // widgets in which the list is to be looked at once it is there
 
-/** In the toolbar of every view; nothing where nothing was found. */
+/** Say how many findings there are, in the toolbar of every view; nothing where there are none. */
 export function FindingsBadge({ ui }: { ui: Ui }) {
   const findings = findingsOf(ui);
   if (findings === null || findings.length === 0) return null;
@@ -65,6 +65,7 @@ function reveal(root: HTMLElement, list: HTMLElement | null): void {
   list.focus({ preventScroll: true });
 }
 
+/** List the findings of the selected head, and how far other results are. */
 export class Findings extends Component<{ ui: Ui }, { error: string }> {
   override state = { error: "" };
   private list = createRef<HTMLElement>();

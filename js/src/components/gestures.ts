@@ -17,12 +17,13 @@ export interface Gestures {
 
 const CLICK_MOVES = 4; // a hand that trembles by less still clicks
 
-/** Where an event is, from the element's corner. */
+/** Return where an event is, from the element's corner. */
 export function pointIn(element: Element, { clientX, clientY }: { clientX: number; clientY: number }): Point {
   const box = element.getBoundingClientRect();
   return { x: clientX - box.left, y: clientY - box.top };
 }
 
+/** Tell of panning, zooming, clicks and double clicks, by mouse, finger or trackpad. */
 export function watchGestures(element: HTMLElement, gestures: Gestures, stop: AbortSignal): void {
   const page = element.ownerDocument;
   const pointOf = (event: { clientX: number; clientY: number }) => pointIn(element, event);

@@ -10,6 +10,7 @@ import { showsCells } from "./phrases";
 
 const AT_ONCE = 20; // places that Python is asked for
 
+/** Show the field in which a position, a pair or a text is typed, to go there. */
 export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }> {
   override state = { said: "", empty: true };
   private input = createRef<HTMLInputElement>();
@@ -34,7 +35,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
     if ("query" in wanted) {
       this.found = null;
       this.say("");
-      travelTo(this.props.ui, wanted.query, wanted.key);
+      goToPlace(this.props.ui, wanted.query, wanted.key);
     } else if ("beyond" in wanted) {
       this.say(`they end at ${count(wanted.total - 1)}`);
     } else {
@@ -45,7 +46,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
         if (signal.aborted) return;
         this.found = found.total > 0 ? found : null;
         this.say(found.total === 0 ? "no such token" : `${count(found.at + 1)} of ${count(found.total)}`);
-        if (found.total > 0) travelTo(this.props.ui, found.positions[found.at] as number, null);
+        if (found.total > 0) goToPlace(this.props.ui, found.positions[found.at] as number, null);
       } catch (error) {
         if (error instanceof KernelGone) this.say("the kernel is gone");
         else if (error instanceof KernelError) this.say(error.message);
@@ -128,9 +129,9 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
 }
 
 /** Pin a place and bring it into view, close enough to read its cells. */
-export function travelTo(ui: Ui, query: number, key: number | null): void {
+export function goToPlace(ui: Ui, query: number, key: number | null): void {
   ui.store.select({ query, key });
-  ui.travel.value = { query, key: key ?? keyBeside(ui, query), close: true };
+  ui.destination.value = { query, key: key ?? keyBeside(ui, query), close: true };
 }
 
 /** Which keys to show of a query alone: those in view, where cells are, else its own token and those around it. */

@@ -2,7 +2,7 @@
 
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
-import type { Pointing } from "./pointer";
+import type { Pointer } from "./pointer";
 
 export const SHORTCUTS = [
   ["← ↑ → ↓", "move the pin; with Shift by 10"],
@@ -16,7 +16,8 @@ export const SHORTCUTS = [
   ["Ctrl + scroll", "zoom; drag to pan"],
 ] as const;
 
-export function keyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointing): void {
+/** Move the pin, the view, the head and the layer by keys while the picture has the focus. */
+export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointer): void {
   canvas.addEventListener(
     "keydown",
     (event) => {
@@ -29,14 +30,14 @@ export function keyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing
 }
 
 /** Whether the key meant something here. */
-function press(ui: Ui, plot: Plot, pointing: Pointing, { key, shiftKey }: KeyboardEvent): boolean {
+function press(ui: Ui, plot: Plot, pointing: Pointer, { key, shiftKey }: KeyboardEvent): boolean {
   const { store } = ui;
   const picture = store.picture.value;
-  const lattice = plot.lattice.value;
-  if (picture === null || lattice === null) return false;
+  const cellGrid = plot.cellGrid.value;
+  if (picture === null || cellGrid === null) return false;
   const step = shiftKey ? 10 : 1;
-  const down = step * lattice.rows.bin;
-  const right = step * lattice.columns.bin;
+  const down = step * cellGrid.rows.bin;
+  const right = step * cellGrid.columns.bin;
   const actions: Record<string, () => void> = {
     ArrowUp: () => move(ui, pointing, -down, 0),
     ArrowDown: () => move(ui, pointing, down, 0),
@@ -67,7 +68,7 @@ function press(ui: Ui, plot: Plot, pointing: Pointing, { key, shiftKey }: Keyboa
 }
 
 /** Move the pin; with nothing pinned, begin where the pointer is, else at the first cell. */
-function move(ui: Ui, pointing: Pointing, down: number, right: number): void {
+function move(ui: Ui, pointing: Pointer, down: number, right: number): void {
   const { store } = ui;
   const picture = store.picture.value;
   if (picture === null) return;
@@ -82,16 +83,18 @@ function move(ui: Ui, pointing: Pointing, down: number, right: number): void {
   pointing.follow(next.query, next.key);
 }
 
-function pinPointed(ui: Ui, pointing: Pointing): void {
+function pinPointed(ui: Ui, pointing: Pointer): void {
   const at = ui.hover.value;
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
+/** Select the head `by` places further on; nothing where there is none. */
 export function stepHead({ store }: Ui, by: number): void {
   const head = store.head.value + by;
   if (head >= 0 && head < store.facts.value.heads) store.select({ head });
 }
 
+/** Select the layer `by` places further on; nothing where there is none. */
 export function stepLayer({ store }: Ui, by: number): void {
   const layer = store.layer.value + by;
   if (layer >= 0 && layer < store.facts.value.layers.length) store.select({ layer });

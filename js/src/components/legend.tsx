@@ -4,13 +4,14 @@ import { Component, createRef } from "preact";
 import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
 import { legendOf } from "../contract/stages";
 import type { Stage } from "../contract/values";
-import type { Brush, Paints } from "../draw/color-mapper";
+import type { ColorMapper, Paints } from "../draw/color-mapper";
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count, legendTicks, listNumber } from "../text/format";
 import { mount, part, type View } from "./dom";
 import { headWords } from "./phrases";
 
+/** Return the legend below a picture: its ramp, and the kinds of cells that are no colour. */
 export function legend(ui: Ui, plot: Plot): View {
   return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
 }
@@ -18,15 +19,15 @@ export function legend(ui: Ui, plot: Plot): View {
 function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   const { store } = ui;
   const picture = store.picture.value;
-  const brush = ui.brush.value;
+  const mapper = ui.mapper.value;
   const both = ui.paints.value;
-  if (picture === null || picture.grid === null || brush === null || both === null) return null;
-  const paints = brush.signed ? both.diverging : both.sequential;
+  if (picture === null || picture.grid === null || mapper === null || both === null) return null;
+  const paints = mapper.signed ? both.diverging : both.sequential;
   const stage = picture.of.stage;
-  const kinds = countKinds(picture.grid, brush);
+  const kinds = countKinds(picture.grid, mapper);
   const reading = ui.pinned.value ?? (store.query.value === null ? ui.hovered.value : null);
   const mark =
-    reading !== null && reading.kind === NUMBER ? brush.position(reading.value, binRow(picture, reading.query)) : null;
+    reading !== null && reading.kind === NUMBER ? mapper.position(reading.value, binRow(picture, reading.query)) : null;
   const pooled = picture.queryBin * picture.keyBin > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
   const name = legendOf(stage);
@@ -36,12 +37,12 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
       <div class="aw-ramp">
         <span>
           {name}
-          {brush.log ? ", log" : ""}
+          {mapper.log ? ", log" : ""}
         </span>
-        <Ramp paints={paints} ticks={ticksOf(brush, stage)} mark={mark} />
+        <Ramp paints={paints} ticks={ticksOf(mapper, stage)} mark={mark} />
       </div>
       <div class="aw-kinds">
-        <KindList {...{ kinds, brush, paints, stage, cells }} />
+        <KindList {...{ kinds, mapper, paints, stage, cells }} />
         {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
         {scale !== null && scale.queries * scale.keys > 1 && (
@@ -58,15 +59,15 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
 
 interface KindListProps {
   readonly kinds: Kinds;
-  readonly brush: Brush;
+  readonly mapper: ColorMapper;
   readonly paints: Paints;
   readonly stage: Stage;
   /** "3 cells" */
   cells(n: number): string;
 }
 
-/** Every kind of cell that is there and no tile of the ramp. */
-export function KindList({ kinds, brush, paints, stage, cells }: KindListProps) {
+/** List every kind of cell that is in the picture and on no ramp. */
+export function KindList({ kinds, mapper, paints, stage, cells }: KindListProps) {
   return (
     <>
       {kinds.blocked > 0 && (
@@ -93,17 +94,17 @@ export function KindList({ kinds, brush, paints, stage, cells }: KindListProps) 
           −∞, {cells(kinds.minus)}
         </span>
       )}
-      {kinds.clipped > 0 && brush.domain !== null && (
+      {kinds.clipped > 0 && mapper.domain !== null && (
         <span>
           <Clipped color={paints.css[255]!} />
-          {brush.signed ? "beyond ±" : "above "}
-          {endOf(brush.domain.high, stage)}: {cells(kinds.clipped)}
+          {mapper.signed ? "beyond ±" : "above "}
+          {endOf(mapper.domain.high, stage)}: {cells(kinds.clipped)}
         </span>
       )}
-      {kinds.below > 0 && brush.domain !== null && (
+      {kinds.below > 0 && mapper.domain !== null && (
         <span>
           <Clipped color={paints.css[0]!} />
-          below {endOf(brush.domain.low, stage)}: {cells(kinds.below)}
+          below {endOf(mapper.domain.low, stage)}: {cells(kinds.below)}
         </span>
       )}
     </>
@@ -126,15 +127,16 @@ function binRow(picture: Picture, query: number): number {
   return Math.floor(query / picture.queryBin);
 }
 
-export function ticksOf(brush: Brush, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
-  if (brush.domain === null) {
-    const ends = brush.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
+/** Return the labelled values of a ramp. */
+export function ticksOf(mapper: ColorMapper, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
+  if (mapper.domain === null) {
+    const ends = mapper.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
     return ends.map((text, i) => ({ at: i / (ends.length - 1), text, end: i === ends.length - 1 }));
   }
-  const { low, high } = brush.domain;
-  const ticks = legendTicks(low, high, brush.log ? "log" : "linear", stage, 0.2);
+  const { low, high } = mapper.domain;
+  const ticks = legendTicks(low, high, mapper.log ? "log" : "linear", stage, 0.2);
   return ticks.map(({ value, text }, i) => ({
-    at: brush.position(value, 0),
+    at: mapper.position(value, 0),
     text,
     end: i > 0 && i === ticks.length - 1,
   }));
@@ -146,6 +148,7 @@ interface RampProps {
   readonly mark: number | null;
 }
 
+/** Draw a ramp with its values, and a mark at the number under the pointer. */
 export class Ramp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
@@ -200,25 +203,25 @@ export interface Kinds {
   below: number;
 }
 
-let counted: { grid: Grid; brush: Brush; kinds: Kinds } | null = null;
+let counted: { grid: Grid; mapper: ColorMapper; kinds: Kinds } | null = null;
 
-/** How many cells of each kind there are; counted once for a picture and its range. */
-export function countKinds(grid: Grid, brush: Brush): Kinds {
-  if (counted?.grid === grid && counted.brush === brush) return counted.kinds;
+/** Count the cells of each kind; once for a picture and its range. */
+export function countKinds(grid: Grid, mapper: ColorMapper): Kinds {
+  if (counted?.grid === grid && counted.mapper === mapper) return counted.kinds;
   const kinds: Kinds = { blocked: 0, nan: 0, plus: 0, minus: 0, clipped: 0, below: 0 };
   for (let at = 0; at < grid.kinds.length; at++) {
     const kind = grid.kinds[at];
     if (kind === NUMBER) {
       const value = grid.values[at]!;
-      if (!brush.clips(value)) continue;
-      if (!brush.signed && brush.domain !== null && value < brush.domain.low) kinds.below++;
+      if (!mapper.clips(value)) continue;
+      if (!mapper.signed && mapper.domain !== null && value < mapper.domain.low) kinds.below++;
       else kinds.clipped++;
     } else if (kind === BLOCKED) kinds.blocked++;
     else if (kind === NAN) kinds.nan++;
     else if (kind === PLUS_INF) kinds.plus++;
     else kinds.minus++;
   }
-  counted = { grid, brush, kinds };
+  counted = { grid, mapper, kinds };
   return kinds;
 }
 

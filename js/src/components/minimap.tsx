@@ -14,6 +14,7 @@ const SIDE = 132;
 const LEAST_SIDE = 12;
 const LEAST_RING = 10;
 
+/** Return the small map of a long head: what of it is in view, and a click to go elsewhere. */
 export function minimap(ui: Ui): View {
   const { store, stop } = ui;
   const node = part("aw-minimap", "minimap");
@@ -41,14 +42,14 @@ export function minimap(ui: Ui): View {
     }),
     effect(() => {
       const picture = store.picture.value;
-      const brush = ui.brush.value;
+      const mapper = ui.mapper.value;
       const both = ui.paints.value;
-      if (!isShown.value || picture?.grid == null || brush === null || both === null) return;
+      if (!isShown.value || picture?.grid == null || mapper === null || both === null) return;
       const { down, across, width, height } = fitted(picture, ui.dpr.value, ui.unit.value);
       const grid = foldGrid(picture.grid, down, across);
       const inRow =
-        brush.domain === null ? { ...brush, index: (v: number, row: number) => brush.index(v, row * down) } : brush;
-      drawRaster(canvas, grid, inRow, brush.signed ? both.diverging : both.sequential);
+        mapper.domain === null ? { ...mapper, index: (v: number, row: number) => mapper.index(v, row * down) } : mapper;
+      drawRaster(canvas, grid, inRow, mapper.signed ? both.diverging : both.sequential);
       Object.assign(canvas.style, { width: px(width), height: px(height) });
       Object.assign(map.style, { width: px(width), height: px(height) });
       size.value = { width, height };
@@ -61,7 +62,7 @@ export function minimap(ui: Ui): View {
     const { x, y } = pointIn(map, event);
     const place = (at: number, length: number, total: number) =>
       Math.max(0, Math.min(total - 1, Math.floor((at / length) * total)));
-    ui.travel.value = {
+    ui.destination.value = {
       query: place(y, size.value.height, queries),
       key: place(x, size.value.width, keys),
       close: false,
@@ -92,7 +93,7 @@ export function minimap(ui: Ui): View {
     event.stopPropagation();
     const by = event.shiftKey ? 1 : 0.25;
     const { queries, keys } = store.facts.value;
-    ui.travel.value = {
+    ui.destination.value = {
       query: moved(now.queries, step[0] * by, queries),
       key: moved(now.keys, step[1] * by, keys),
       close: false,
@@ -122,7 +123,7 @@ function moved({ start, stop }: Span, by: number, total: number): number | null 
   return Math.max(0, Math.min(total - 1, (start + stop - 1) / 2 + by * (stop - start)));
 }
 
-/** Only of a picture whose cells stand for several: any other is seen whole at a glance. */
+/** Return what is in view, of a picture whose cells stand for several; any other is seen whole at a glance. */
 export function windowOf({ store, window }: Ui): Window | null {
   const picture = store.picture.value;
   return picture === null || picture.queryBin * picture.keyBin === 1 ? null : window.value;

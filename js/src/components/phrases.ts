@@ -9,6 +9,7 @@ import type { Labels } from "../text/labels";
 
 const NAMED_HEADS = 6;
 
+/** Return a number of a stage in words, also one that is not finite. */
 export function numberOf(value: number, kind: number, stage: Stage): string {
   if (kind === NAN) return "NaN";
   if (kind === PLUS_INF) return "+∞";
@@ -16,7 +17,7 @@ export function numberOf(value: number, kind: number, stage: Stage): string {
   return listNumber(value, stage);
 }
 
-/** `head 3`, `mean of heads 0, 4`, `maximum of 12 heads` */
+/** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`. */
 export function headWords(head: HeadName): string {
   if (typeof head === "number") return `head ${head}`;
   const [how, ...heads] = head.split(" ");
@@ -24,29 +25,29 @@ export function headWords(head: HeadName): string {
   return `${how === "max" ? "maximum" : how} of ${which}`;
 }
 
-/** `heads 0, 4`; several as one as these are named. */
+/** Return `heads 0, 4`; several as one are named as such. */
 export function drawnWords(heads: readonly HeadName[]): string {
   const [first] = heads;
   return typeof first === "string" ? headWords(first) : `heads ${heads.join(", ")}`;
 }
 
-/** `128–131` */
+/** Return `128–131`. */
 export function rangeOf({ start, stop }: Span): string {
   return stop - start === 1 ? count(start) : `${count(start)}–${count(stop - 1)}`;
 }
 
-/** Whether a label is a token's text, and not just its position. */
+/** Return whether a label is a token's text, and not just its position. */
 export function isNamed(labels: Labels, index: number): boolean {
   return labels.at(index).text !== count(index);
 }
 
-/** Whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
+/** Return whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
 export function showsCells({ window }: Ui): boolean {
   const shown = window.value;
   return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
 }
 
-/** What Python says where it cannot answer, as a sentence among others. */
+/** Return what Python says where it cannot answer, as a sentence among others. */
 export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 }

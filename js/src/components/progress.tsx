@@ -15,7 +15,9 @@ export interface Pass {
   readonly over: boolean;
 }
 
-/** The pass over the selected head. What it leaves behind stays free until something else moves anyway. */
+/**
+ * Return the exact pass over the selected head. The room that it leaves stays free until something else moves anyway.
+ */
 export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
   const own = computed<Pass | null>(() => {
@@ -40,6 +42,7 @@ export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   return computed(() => own.value ?? left.value);
 }
 
+/** Show how far the exact pass has come, and how to stop it. */
 export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   return (
     <>
@@ -101,7 +104,7 @@ function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
   );
 }
 
-/** `about 4 s left` */
+/** Return `about 4 s left`. */
 export function timeLeft(seconds: number | null): string {
   if (seconds === null) return "";
   if (seconds < 1) return "less than 1 s left";

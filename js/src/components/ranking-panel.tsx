@@ -3,22 +3,22 @@
 import { computed, type Signal, signal } from "@preact/signals-core";
 import { isSigned, wordsOf } from "../contract/stages";
 import type { Over } from "../data/matrix";
-import { shortened } from "../data/rank";
+import { type Ranking, shortened } from "../data/rank";
 import {
+  type Combination,
+  combinationSource,
   hasPairs,
   type Ranked,
   type Strongest,
-  steady,
+  stableComputed,
   strongestSource,
-  type Together,
-  togetherSource,
   type Unranked,
 } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { mount, part, rove, Token, type View } from "./dom";
-import { GoTo, travelTo } from "./goto";
+import { GoTo, goToPlace } from "./goto";
 import { isNamed, sentence } from "./phrases";
 import { type Pass, PassSlot, passOf } from "./progress";
 
@@ -29,6 +29,7 @@ const MOST_PINS = 64;
 /** A longer sequence has no room for all its labels. */
 const LABELLED = 64;
 
+/** Return the panel beside a picture: what a row attends to, or who attends to a column, strongest first. */
 export function panel(ui: Ui): View {
   const { store, kernel, stop } = ui;
   const choice = signal<Choice>("last");
@@ -37,11 +38,11 @@ export function panel(ui: Ui): View {
     const places = store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1]).filter((index) => index !== null);
     return { side, indices: [...new Set(places)].slice(-MOST_PINS) };
   });
-  const wanted = steady<Together>(() => {
+  const wanted = stableComputed<Combination>(() => {
     const over = choice.value;
     return over === "last" || pins.value.indices.length < 2 ? null : { ...pins.value, over };
   });
-  const together = togetherSource(store, kernel, wanted, stop);
+  const together = combinationSource(store, kernel, wanted, stop);
   const strongest = strongestSource(store, kernel, () => true, stop);
   const pass = passOf(ui);
   return mount(part("aw-panel", "panel"), () => (
@@ -106,7 +107,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
         <ol class="aw-pairs" aria-label="Strongest pairs">
           {pairs.map(({ query, key, weight }) => (
             <li key={`${query} ${key}`}>
-              <button type="button" class="aw-pair" onClick={() => travelTo(ui, query, key)}>
+              <button type="button" class="aw-pair" onClick={() => goToPlace(ui, query, key)}>
                 <span>
                   <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
                   <Place labels={keyLabels.value} index={key} />
@@ -225,111 +226,162 @@ interface RanksProps {
 const DIGIT = 6.4; // pixels of a position, in the widest of usual fonts
 
 function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
-  const { store } = ui;
   const { of, stage } = ranked;
   const byQuery = of.side === "query";
-  const weights = stage === "weights";
-  const what = byQuery ? "keys" : "queries";
   const ranking = shortened(ranked.ranking, most);
   const { top, values, rest, allowed, blocked, nan } = ranking;
   const greatest = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
-  const unlisted = [
-    rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
-    blocked > 0 ? `${count(blocked)} masked` : "",
-  ].filter(Boolean);
   const select = (position: number) =>
-    store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
+    ui.store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
   if (allowed === 0 && nan === 0) {
     return <p class="aw-prompt">{byQuery ? "Nothing allowed: its output is 0." : "No query may attend to it."}</p>;
   }
   return (
     <>
-      {nan > 0 && (
-        <p class="aw-prompt" style={{ color: "var(--aw-bad)" }}>
-          NaN in {count(nan)} {nan === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}: look for it in q
-          {byQuery ? " of this query, or in k" : ", or in k of this key"}.
-        </p>
-      )}
+      {nan > 0 && <NanNote count={nan} byQuery={byQuery} />}
       <ol
         class="aw-ranks"
         aria-label={headline(stage, byQuery)}
         style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
       >
-        {top.map((position, at) => {
-          const value = values[at] as number;
-          const label = others.at(position);
-          const isChosen = position === chosen;
-          return (
-            <li key={position}>
-              <button
-                type="button"
-                class="aw-rank"
-                aria-current={isChosen || undefined}
-                onClick={() => select(position)}
-              >
-                <span class="aw-position">{isNamed(others, position) && count(position)}</span>
-                <span
-                  class={isChosen ? "aw-token aw-pill" : "aw-token"}
-                  data-special={label.special || undefined}
-                  title={label.text}
-                >
-                  <Token labels={others} index={position} subscript={!pooled} />
-                </span>
-                <span class="aw-bar">
-                  <i style={barStyle(value, greatest, isSigned(stage))} />
-                </span>
-                <span class="aw-number">{listNumber(value, stage)}</span>
-              </button>
-            </li>
-          );
-        })}
+        {top.map((position, at) => (
+          <Rank
+            key={position}
+            position={position}
+            value={values[at] as number}
+            isChosen={position === chosen}
+            {...{ stage, others, greatest, pooled, select }}
+          />
+        ))}
         {(rest.count > 0 || blocked > 0) && (
-          <li class="aw-rank aw-rest">
-            <span class="aw-token" title={unlisted.join(", ")}>
-              {(pooled ? unlisted.slice(0, 1) : unlisted).join(", ")}
-            </span>
-            {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
-          </li>
+          <Unlisted ranking={ranking} what={nounOf(byQuery)} weights={stage === "weights"} brief={pooled} />
         )}
       </ol>
-      {weights && nan === 0 && (
-        <div class="aw-sums">
-          {byQuery ? (
-            <>
-              <div
-                title={`Entropy ${ranking.entropy.toFixed(2)} of ${ranking.maxEntropy.toFixed(2)} bits: ${ranking.maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys`}
-              >
-                <span class="aw-sum-name">Entropy</span>
-                <span>
-                  <b>{ranking.entropy.toFixed(2)}</b> of {ranking.maxEntropy.toFixed(2)} bits
-                </span>
-              </div>
-              <div title={`${count(ranking.ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
-                <span class="aw-sum-name">
-                  {pooled || ui.mode.value === "narrow" ? "90 % in" : "90 % of weight in"}
-                </span>
-                <span>
-                  <b>{count(ranking.ninety)}</b> {ranking.ninety === 1 ? "key" : "keys"}
-                </span>
-              </div>
-            </>
-          ) : (
-            <div title="The mean weight that a query which may attend to this key gives it">
-              <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
-              <span>
-                <b>{listNumber(ranking.sum / allowed, "weights")}</b>
-              </span>
-            </div>
-          )}
-          <div title={sumTitle(byQuery, over)}>
-            <span class="aw-sum-name">Sum</span>
-            <span>
-              <b>{ranking.sum.toFixed(4)}</b>
-            </span>
-          </div>
-        </div>
+      {stage === "weights" && nan === 0 && (
+        <Sums
+          ranking={ranking}
+          byQuery={byQuery}
+          brief={pooled || ui.mode.value === "narrow"}
+          title={sumTitle(byQuery, over)}
+        />
       )}
     </>
+  );
+}
+
+const nounOf = (byQuery: boolean) => (byQuery ? "keys" : "queries");
+
+function NanNote({ count: nan, byQuery }: { count: number; byQuery: boolean }) {
+  const noun = nan === 1 ? (byQuery ? "key" : "query") : nounOf(byQuery);
+  return (
+    <p class="aw-prompt" style={{ color: "var(--aw-bad)" }}>
+      NaN in {count(nan)} {noun}: look for it in q{byQuery ? " of this query, or in k" : ", or in k of this key"}.
+    </p>
+  );
+}
+
+interface RankProps {
+  readonly position: number;
+  readonly value: number;
+  readonly isChosen: boolean;
+  readonly stage: Ranked["stage"];
+  readonly others: Labels;
+  /** The largest number of the list, by its size. */
+  readonly greatest: number;
+  readonly pooled: boolean;
+  select(position: number): void;
+}
+
+function Rank({ position, value, isChosen, stage, others, greatest, pooled, select }: RankProps) {
+  const label = others.at(position);
+  return (
+    <li>
+      <button type="button" class="aw-rank" aria-current={isChosen || undefined} onClick={() => select(position)}>
+        <span class="aw-position">{isNamed(others, position) && count(position)}</span>
+        <span
+          class={isChosen ? "aw-token aw-pill" : "aw-token"}
+          data-special={label.special || undefined}
+          title={label.text}
+        >
+          <Token labels={others} index={position} subscript={!pooled} />
+        </span>
+        <span class="aw-bar">
+          <i style={barStyle(value, greatest, isSigned(stage))} />
+        </span>
+        <span class="aw-number">{listNumber(value, stage)}</span>
+      </button>
+    </li>
+  );
+}
+
+interface UnlistedProps {
+  readonly ranking: Ranking;
+  readonly what: string;
+  readonly weights: boolean;
+  readonly brief: boolean;
+}
+
+/** How many more there are, how many are masked, and what those that are not listed sum to. */
+function Unlisted({ ranking: { rest, blocked }, what, weights, brief }: UnlistedProps) {
+  const parts = [
+    rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
+    blocked > 0 ? `${count(blocked)} masked` : "",
+  ].filter(Boolean);
+  return (
+    <li class="aw-rank aw-rest">
+      <span class="aw-token" title={parts.join(", ")}>
+        {(brief ? parts.slice(0, 1) : parts).join(", ")}
+      </span>
+      {weights && rest.count > 0 && <span class="aw-number">{listNumber(rest.sum, "weights")}</span>}
+    </li>
+  );
+}
+
+interface SumsProps {
+  readonly ranking: Ranking;
+  readonly byQuery: boolean;
+  readonly brief: boolean;
+  /** About the sum. */
+  readonly title: string;
+}
+
+/** Of a query entropy and how many keys hold 90 %, of a key its mean; and the sum. */
+function Sums({ ranking, byQuery, brief, title }: SumsProps) {
+  const { entropy, maxEntropy, allowed, ninety, sum } = ranking;
+  return (
+    <div class="aw-sums">
+      {byQuery ? (
+        <>
+          <div
+            title={`Entropy ${entropy.toFixed(2)} of ${maxEntropy.toFixed(2)} bits: ${maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys`}
+          >
+            <span class="aw-sum-name">Entropy</span>
+            <span>
+              <b>{entropy.toFixed(2)}</b> of {maxEntropy.toFixed(2)} bits
+            </span>
+          </div>
+          <div title={`${count(ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
+            <span class="aw-sum-name">{brief ? "90 % in" : "90 % of weight in"}</span>
+            <span>
+              <b>{count(ninety)}</b> {ninety === 1 ? "key" : "keys"}
+            </span>
+          </div>
+        </>
+      ) : (
+        <div title="The mean weight that a query which may attend to this key gives it">
+          <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
+          <span>
+            <b>{listNumber(sum / allowed, "weights")}</b>
+          </span>
+        </div>
+      )}
+      <div title={title}>
+        <span class="aw-sum-name">Sum</span>
+        <span>
+          <b>{sum.toFixed(4)}</b>
+        </span>
+      </div>
+    </div>
   );
 }
 

@@ -12,6 +12,7 @@ import { numberOf, rangeOf } from "./phrases";
 const LEAST_RING = 6;
 const RULES_APART_FROM = 6; // below, the two rules of a row are one line
 
+/** Draw rings around pinned and hovered cells, and rules along the pinned row and column. */
 export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
   const { store } = ui;
   const { box } = plot;
@@ -72,7 +73,7 @@ function Rules({ from, length, across }: { from: number; length: number; across?
   );
 }
 
-/** "Ctrl + scroll to zoom", said once. */
+/** Say once: "Ctrl + scroll to zoom". */
 export function ZoomHint({ plot }: { plot: Plot }) {
   const figure = plot.figure.value;
   if (figure === null) return null;
@@ -89,13 +90,13 @@ function computing({ store, kernel }: Ui): boolean {
   return !store.facts.value.saved && kernel.state.value !== "gone" && store.progress.value?.state !== "stopped";
 }
 
-/** The lower edge of the rows that are exact already, while the others stand for several each. */
+/** Draw the lower edge of the rows that are exact already, while the others stand for several each. */
 export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
   const picture = ui.store.picture.value;
-  const lattice = plot.lattice.value;
-  if (picture?.sampled == null || lattice === null || lattice.levels !== null) return null;
+  const cellGrid = plot.cellGrid.value;
+  if (picture?.sampled == null || cellGrid === null || cellGrid.levels !== null) return null;
   const { exact, every } = picture.sampled;
-  const { rows } = lattice;
+  const { rows } = cellGrid;
   const place = exact * picture.queryBin;
   if (place >= picture.queries) return null;
   const at = startOf(rows, cellOf(rows, place), ui.dpr.value);
@@ -119,7 +120,7 @@ export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
-/** The number beside the pointer, where cells carry none. */
+/** Show the number beside the pointer, where cells carry none. */
 export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
   const picture = ui.store.picture.value;

@@ -2,9 +2,9 @@
 
 import { Component, createRef } from "preact";
 import { isSigned } from "../contract/stages";
-import { asPicture, type Small, type Stages } from "../data/stage-data";
+import { asPicture, type SmallPicture, type Stages } from "../data/stage-data";
 import { drawRaster } from "../draw/cells";
-import { type Brush, makeBrush, type Paints } from "../draw/color-mapper";
+import { type ColorMapper, makeColorMapper, type Paints } from "../draw/color-mapper";
 import { legendTicks } from "../text/format";
 import { px } from "./dom";
 
@@ -12,13 +12,13 @@ const LEAST = 14; // of the shorter side, in pixels
 const LEAST_RAMP = 64;
 
 export interface SmallProps {
-  readonly small: Small;
+  readonly small: SmallPicture;
   readonly of: Stages["of"];
   readonly paints: { sequential: Paints; diverging: Paints };
 }
 
-/** As large as fits, cells square where that leaves no hairline. */
-export function sizeOf({ grid }: Small, side: number): { width: number; height: number } {
+/** Return the size of a small picture: as large as fits, cells square where that leaves no hairline. */
+export function sizeOf({ grid }: SmallPicture, side: number): { width: number; height: number } {
   const most = Math.max(grid.rows, grid.columns);
   return {
     width: Math.max(LEAST, Math.round((side * grid.columns) / most)),
@@ -26,8 +26,8 @@ export function sizeOf({ grid }: Small, side: number): { width: number; height: 
   };
 }
 
-function brushOf(small: Small, of: Stages["of"]): Brush {
-  return makeBrush(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
+function mapperOf(small: SmallPicture, of: Stages["of"]): ColorMapper {
+  return makeColorMapper(asPicture(small, of), small.grid, isSigned(small.stage), "linear", "head");
 }
 
 interface RasterProps extends SmallProps {
@@ -35,6 +35,7 @@ interface RasterProps extends SmallProps {
   readonly label?: string;
 }
 
+/** Draw a small picture, a pixel for each cell. */
 export class Raster extends Component<RasterProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
@@ -59,9 +60,9 @@ export class Raster extends Component<RasterProps> {
 
   private draw() {
     const { small, of, paints } = this.props;
-    const brush = brushOf(small, of);
+    const mapper = mapperOf(small, of);
     if (this.canvas.current !== null) {
-      drawRaster(this.canvas.current, small.grid, brush, brush.signed ? paints.diverging : paints.sequential);
+      drawRaster(this.canvas.current, small.grid, mapper, mapper.signed ? paints.diverging : paints.sequential);
     }
   }
 
@@ -74,7 +75,7 @@ interface RampProps extends SmallProps {
   readonly width: number;
 }
 
-/** Four pixels of the ramp with its ends. */
+/** Draw a ramp four pixels tall, with its ends. */
 export class SmallRamp extends Component<RampProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
@@ -102,7 +103,7 @@ export class SmallRamp extends Component<RampProps> {
   }
 
   override render({ small, of, width }: RampProps) {
-    const domain = brushOf(small, of).domain;
+    const domain = mapperOf(small, of).domain;
     const ends = domain === null ? [] : legendTicks(domain.low, domain.high, "linear", small.stage);
     const [first, last] = [ends[0], ends.at(-1)];
     return (

@@ -17,6 +17,7 @@ interface UnfoldProps {
   readonly children: () => ComponentChildren;
 }
 
+/** Show a section that its heading opens and closes. */
 export function Unfold({ name, note, open, children }: UnfoldProps) {
   const isOpen = open.value.has(name);
   const toggle = () => {
@@ -37,7 +38,7 @@ export function Unfold({ name, note, open, children }: UnfoldProps) {
   );
 }
 
-/** The selected head, and the tensors and rules in force, as a request names them and as one text. */
+/** Return the selected head with the tensors and rules in force: as the fields of a request, and as one text. */
 export function headOf({ store }: Ui) {
   const body = { layer: store.layer.value, batch: store.batch.value, head: store.head.value };
   return { body, key: Object.values({ ...body, version: store.facts.value.version }).join() };
@@ -59,7 +60,7 @@ interface AskedState<T> {
   error: string;
 }
 
-/** What the kernel answers, drawn; what it answered before stays until the new is there. */
+/** Ask the kernel and draw its answer; the last answer stays until the next is there. */
 export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>, AskedState<T>> {
   override state: AskedState<T> = { found: null, error: "" };
   private asking: AbortController | null = null;

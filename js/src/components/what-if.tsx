@@ -3,12 +3,12 @@
 import { effect } from "@preact/signals-core";
 import { Component, createRef } from "preact";
 import type { WhatIf } from "../contract/messages";
-import type { Pair } from "../data/stage-data";
+import type { ExplainedPair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";
 import { Menu, type Section } from "./menu";
 
-/** What is changed, in a few words; "none". */
+/** Return what is changed, in a few words; "none". */
 export function whatIfName(changes: WhatIf): string {
   const { scale, temperature, softcap, mask, causal, window, drop_keys, dtype } = changes;
   const words = [
@@ -203,8 +203,8 @@ const PATIENCE = 600; // milliseconds, after which an answer is no longer waited
 const AHEAD = 2; // values on their way: while the kernel computes for one, what came of the other is drawn
 
 /**
- * Sends the newest of many values: the next goes when what one of the last has changed is there. Nothing queues up, and
- * the last is always sent.
+ * Return how to send the newest of many scales: the next goes when what the last has changed is there, and the last is
+ * always sent.
  */
 export function newestOnly(store: Store): (scale: number) => void {
   let wanted: number | null = null;
@@ -245,8 +245,8 @@ export function newestOnly(store: Store): (scale: number) => void {
 
 const senders = new WeakMap<Store, (scale: number) => void>();
 
-/** Handlers of the dot that stands for the scaled score: moving it is choosing another scale. */
-export function dragScale(ui: Ui, pair: Pair, valueAt: (x: number, width: number) => number) {
+/** Return the handlers of the dot that stands for the scaled score: moving it chooses another scale. */
+export function dragScale(ui: Ui, pair: ExplainedPair, valueAt: (x: number, width: number) => number) {
   const { store } = ui;
   const score = pair.score ?? 0;
   const send = senders.get(store) ?? newestOnly(store);

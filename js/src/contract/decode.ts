@@ -64,14 +64,17 @@ export interface Thumbnails {
   heads: Grid[];
 }
 
-/** The bytes themselves, without a copy where that is possible. */
+/** Return the bytes themselves, without a copy where that is possible. */
 export function bytes(data: Bytes): Uint8Array {
   if (typeof data === "string") return fromBase64(data);
   if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
   return new Uint8Array(data);
 }
 
-/** An envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each cell. */
+/**
+ * Return an envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each
+ * cell.
+ */
 export async function decode(
   envelope: Envelope,
   buffers: readonly Bytes[] = [],
@@ -93,7 +96,7 @@ export async function decode(
     : new Uint32Array(aligned.buffer, aligned.byteOffset, count);
 }
 
-/** A matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
+/** Decode a matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
 export async function decodeGrid(
   values: Envelope,
   blocked: Envelope | null = null,
@@ -174,20 +177,21 @@ export interface Tile extends Coded {
 /** Cells along a side of a tile. */
 export const TILE = 128;
 
-/** A tile of a matrix of this size. */
+/** Decode a tile of a matrix of this size. */
 export async function decodeTile(
   message: TileMessage,
   size: { queries: number; keys: number },
   buffers: readonly Bytes[] = [],
 ): Promise<Tile> {
-  const { tile, every, first, values } = message;
+  const { every, first, values } = message;
+  const tile: TileAddress = message.tile;
   if (!Array.isArray(tile) || tile.length !== 4 || !tile.every((part) => Number.isInteger(part) && part >= 0)) {
     throw new Error(`tile must be two levels, a row and a column, got ${JSON.stringify(tile)}`);
   }
   if (!Number.isInteger(every) || every < 1 || !Number.isInteger(first) || first < 0) {
     throw new Error(`a tile's rows must be every 1, 2, … from 0, 1, … on, got ${every} from ${first}`);
   }
-  const [rowLevel, columnLevel, row, column] = tile as unknown as TileAddress;
+  const [rowLevel, columnLevel, row, column] = tile;
   const cells = (total: number, level: number, at: number) => Math.min(TILE, Math.ceil(total / 2 ** level) - at * TILE);
   const wanted = [cells(size.queries, rowLevel, row), cells(size.keys, columnLevel, column)];
   const [rows, columns] = matrixShape(values?.shape ?? []);

@@ -39,7 +39,7 @@ export type Comparison = {
       readonly keys: Places;
     }
 );
-export type Shown = Extract<Comparison, { error: null }>;
+export type ReadyComparison = Extract<Comparison, { error: null }>;
 
 export async function decodeComparison(message: ComparisonMessage): Promise<Comparison> {
   const { layer, batch, head, stage, pool, against, error } = message;
@@ -82,7 +82,7 @@ async function placesOf(message: PlacesMessage | null, length: number, differ: n
   };
 }
 
-/** The labels of places, which are those of A's positions. */
+/** Return the labels of places, which are those of A's positions. */
 export function labelsOf(labels: Labels, places: Places): Labels {
   if (places.plain) return labels;
   return {
@@ -95,18 +95,18 @@ export function labelsOf(labels: Labels, places: Places): Labels {
 }
 
 /** One cell, or of several the one that changes most, with both its numbers; a blocked one is null. */
-export interface Changed {
+export interface CellChange {
   readonly bin: Bin;
   readonly query: number;
   readonly key: number;
   readonly a: number | null;
   readonly b: number | null;
   readonly value: number | null;
-  readonly of: Shown;
+  readonly of: ReadyComparison;
 }
 
-/** The change of one cell, where the pictures have its numbers. */
-export function changedAt(of: Shown, bin: Bin): Changed | null {
+/** Return the change of one cell, where the pictures have its numbers. */
+export function changedAt(of: ReadyComparison, bin: Bin): CellChange | null {
   const { a, b, change } = of.pictures;
   const [query, key] = [bin.queries.start, bin.keys.start];
   if (!change.exact || query >= change.queries || key >= change.keys) return null;
@@ -165,8 +165,11 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   };
 }
 
-/** The same from the pictures, all rows of it, where they have all the numbers: for what is pointed at, or just pinned. */
-export function changesIn(comparison: Shown, side: Side, place: number): Changes | null {
+/**
+ * Return all rows of the list from the pictures, where they have all the numbers: for what is pointed at, or just
+ * pinned.
+ */
+export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
   const { pictures, of, against, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
   const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
@@ -195,7 +198,7 @@ export function changesIn(comparison: Shown, side: Side, place: number): Changes
   };
 }
 
-/** Round values from 0 to the first that is not below `high`, at most six. */
+/** Return round values from 0 to the first that is not below `high`, at most six. */
 export function axisTicks(high: number): number[] {
   if (!(high > 0) || !Number.isFinite(high)) return [0, 1];
   const unit = 10 ** Math.floor(Math.log10(high));
@@ -204,8 +207,8 @@ export function axisTicks(high: number): number[] {
   return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }
 
-/** Both sides in one: of each cell the number of larger size, for ranges that they share. */
-export function merged(a: Grid, b: Grid): Grid {
+/** Return both sides as one: of each cell the number of larger size, for ranges that they share. */
+export function mergedGrid(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
   const kinds = a.kinds.slice();
   for (let at = 0; at < values.length; at++) {
@@ -217,8 +220,8 @@ export function merged(a: Grid, b: Grid): Grid {
   return { ...a, values, kinds };
 }
 
-/** The lesser and the greater of two numbers, either of which may not be there. */
-export function spanOf(a: Picture, b: Picture): { low: number | null; high: number | null } {
+/** Return the lesser and the greater of two ranges, either end of which may be missing. */
+export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);
   return { low: least.length ? Math.min(...least) : null, high: most.length ? Math.max(...most) : null };

@@ -33,7 +33,7 @@ export interface Patch extends Bin {
   readonly grid: Grid;
 }
 
-/** The bin that a cell of the picture stands for. */
+/** Return the bin that a cell of the picture stands for. */
 export function binOf(picture: Picture, row: number, column: number): Bin {
   const span = (index: number, bin: number, count: number) => ({
     start: index * bin,
@@ -45,11 +45,11 @@ export function binOf(picture: Picture, row: number, column: number): Bin {
   };
 }
 
-/** A number as JSON carries it: NaN and infinities by name, or null. */
+/** Read a number as JSON carries it: NaN and infinities by name, or null. */
 export const numberIn = (value: number | string | null) =>
   value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
 
-/** Several rows, or columns, as one: blocked where all are, NaN where any is. */
+/** Take several rows, or columns, as one: blocked where all are, NaN where any is. */
 export function combine(lines: readonly Line[], over: Over): Line | null {
   const last = lines.at(-1);
   if (last === undefined) return null;
@@ -71,7 +71,7 @@ export function combine(lines: readonly Line[], over: Over): Line | null {
   return { of: last.of, stage: last.stage, values, kinds };
 }
 
-/** A row or column of a picture that is exact. */
+/** Return a row or column of a picture that is exact. */
 export function lineOf(picture: Picture, target: Target): Line | null {
   const grid = picture.grid;
   if (grid === null) return null;

@@ -63,7 +63,7 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
   };
 }
 
-/** The same with fewer of the strongest: the others join the rest. */
+/** Return the ranking with fewer of the strongest: the others join the rest. */
 export function shortened(ranking: Ranking, count: number): Ranking {
   const { top, values, rest } = ranking;
   if (top.length <= count) return ranking;

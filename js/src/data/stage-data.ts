@@ -4,7 +4,7 @@ import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode"
 import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, StagesMessage } from "../contract/messages";
 import type { Stage } from "../contract/values";
 
-export interface Small {
+export interface SmallPicture {
   readonly stage: Stage;
   readonly grid: Grid;
   readonly queryBin: number;
@@ -17,9 +17,9 @@ export interface Small {
 
 export interface Stages {
   readonly of: { readonly layer: number; readonly batch: number; readonly head: number };
-  readonly pictures: readonly Small[];
+  readonly pictures: readonly SmallPicture[];
   /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
-  readonly output: (Small & { readonly rows: number; readonly columns: number }) | null;
+  readonly output: (SmallPicture & { readonly rows: number; readonly columns: number }) | null;
 }
 
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
@@ -28,7 +28,7 @@ export type Numbers = { readonly [K in Exclude<keyof PairNumbers, "allowed" | "e
   readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
 };
 
-export interface Pair extends Numbers {
+export interface ExplainedPair extends Numbers {
   readonly query: number;
   readonly key: number;
   readonly products: Float32Array | null;
@@ -41,7 +41,7 @@ export interface Pair extends Numbers {
 
 export async function decodeStages(message: StagesMessage): Promise<Stages> {
   const { layer, batch, head, output } = message;
-  const small = async (one: StagesMessage["pictures"][number]): Promise<Small> => ({
+  const small = async (one: StagesMessage["pictures"][number]): Promise<SmallPicture> => ({
     stage: one.stage,
     grid: await decodeGrid(one.values, one.blocked),
     queryBin: one.query_bin,
@@ -54,12 +54,12 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
   const [drawn, ...pictures] = await Promise.all([values && small(values), ...message.pictures.map(small)]);
   return {
     of: { layer, batch, head },
-    pictures: pictures as Small[],
+    pictures: pictures as SmallPicture[],
     output: drawn && output && { ...drawn, rows: output.rows, columns: output.columns },
   };
 }
 
-export async function decodePair(message: PairMessage): Promise<Pair> {
+export async function decodePair(message: PairMessage): Promise<ExplainedPair> {
   const { original } = message;
   const keys = await decode(message.row.keys);
   if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
@@ -79,7 +79,7 @@ export async function decodePair(message: PairMessage): Promise<Pair> {
   };
 }
 
-/** An envelope of float32 numbers. */
+/** Decode an envelope of float32 numbers. */
 export async function vector(envelope: Envelope | null, buffers?: readonly Bytes[]): Promise<Float32Array | null> {
   if (envelope === null) return null;
   const found = await decode(envelope, buffers);
@@ -102,17 +102,19 @@ const NAMES = [
 ] as const;
 
 function numbersOf(message: PairNumbers): Numbers {
-  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])]));
+  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])])) as {
+    [K in (typeof NAMES)[number]]: number | null;
+  };
   const effects = message.effects.map((effect) => ({ ...effect, adds: numberOf(effect.adds) }));
-  return { ...numbers, allowed: message.allowed, effects } as unknown as Numbers;
+  return { ...numbers, allowed: message.allowed, effects };
 }
 
 export function numberOf(figure: Figure): number | null {
   return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
 }
 
-/** A small picture in the form that colours are made for. */
-export function asPicture(small: Small, of: Stages["of"]): Picture {
+/** Return a small picture in the form that colours are made for. */
+export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
   const { grid, queryBin, keyBin, low, high } = small;
   return {
     of: { ...of, stage: small.stage, pool: "max" },
@@ -137,7 +139,7 @@ export interface Step {
   readonly to: number;
 }
 
-/** Products summed one after the other, as they are or the largest first; the last `to` is the score. */
+/** Sum products one after the other, as they are or the largest first; the last `to` is the score. */
 export function waterfall(products: Float32Array, largestFirst: boolean): Step[] {
   const order = Array.from(products.keys());
   if (largestFirst) order.sort((a, b) => products[b]! - products[a]! || a - b);

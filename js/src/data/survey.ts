@@ -32,7 +32,7 @@ export interface HeadOf {
 }
 
 /** One metric of all heads: NaN of a head that has none, or is not known yet. */
-export interface Measured {
+export interface HeadMetric {
   readonly name: Metric;
   readonly word: string;
   readonly kind: Kind;
@@ -49,7 +49,7 @@ export interface Survey {
   readonly heads: readonly HeadOf[];
   /** By place; null as long as it is not known. */
   readonly pictures: readonly (Grid | null)[];
-  readonly metrics: readonly Measured[];
+  readonly metrics: readonly HeadMetric[];
   /** Whether all layers are there. */
   readonly complete: boolean;
   readonly error: string | null;
@@ -89,7 +89,7 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
   };
 }
 
-/** The pictures of some heads of one layer. */
+/** Decode the pictures of some heads of one layer. */
 export async function picturesOf(values: Envelope, layer: number, batch: number, buffers: readonly Bytes[] = []) {
   return (await decodeThumbnails({ layer, batch, values }, buffers)).heads;
 }
@@ -106,8 +106,8 @@ function medianOf(sorted: Float32Array): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
-export function rankOf({ values }: Measured, place: number): number {
+/** Return 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
+export function rankOf({ values }: HeadMetric, place: number): number {
   const own = values[place]!;
   if (!Number.isFinite(own)) return 0;
   let above = 0;
@@ -115,9 +115,9 @@ export function rankOf({ values }: Measured, place: number): number {
   return above + 1;
 }
 
-/** The metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
-export function strongestOf(survey: Survey, place: number): { metric: Measured; rank: number } | null {
-  let best: { metric: Measured; rank: number } | null = null;
+/** Return the metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
+export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number } | null {
+  let best: { metric: HeadMetric; rank: number } | null = null;
   for (const metric of survey.metrics) {
     const rank = rankOf(metric, place);
     const alone = metric.values.some((value) => value < metric.values[place]!);
@@ -126,7 +126,10 @@ export function strongestOf(survey: Survey, place: number): { metric: Measured; 
   return best;
 }
 
-/** Places in the order in which they are drawn: as they are, or the largest number first, those without one last. */
+/**
+ * Return the places in the order in which they are drawn: as they are, or the largest number first, those without one
+ * last.
+ */
 export function orderOf(survey: Survey, order: string): number[] {
   const places = survey.heads.map((_, place) => place);
   const metric = survey.metrics.find(({ name }) => name === order);
@@ -135,7 +138,7 @@ export function orderOf(survey: Survey, order: string): number[] {
   return places.sort((a, b) => number(b) - number(a) || a - b);
 }
 
-/** `1.39 bits`, `.567`, `8.7`, `47 %` */
+/** Return `1.39 bits`, `.567`, `8.7`, `47 %`. */
 export function metricText(value: number, kind: Kind): string {
   if (!Number.isFinite(value)) return "NaN";
   if (kind === "bits") return `${value.toFixed(2)} bits`;
@@ -163,7 +166,7 @@ const MARGIN = 4;
 const GUTTER = 30; // left of the rows, for the layers' numbers
 const HEADER = 22; // above the columns, for the heads'
 
-export interface Sheet {
+export interface HeadsLayout {
   /** Side of a picture, and from one to the next, in pixels. */
   readonly size: number;
   readonly across: number;
@@ -185,8 +188,8 @@ export interface Sheet {
   readonly where: readonly (readonly [column: number, row: number])[];
 }
 
-/** A row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
-export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): Sheet {
+/** Lay out a row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
+export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): HeadsLayout {
   const room = width / unit;
   const places = orderOf(survey, order);
   const where: [number, number][] = new Array(places.length);
@@ -249,34 +252,34 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
 
 const sizeFor = (pitch: number) => Math.min(SIZE, Math.round(pitch - Math.max(8, 0.216 * pitch)));
 
-/** The place at a point of the canvas: a picture with half of what is around it. */
-export function placeAt(sheet: Sheet, x: number, y: number): number {
-  const gap = (sheet.across - sheet.size) / 2;
-  return sheet.at(
-    Math.floor((x - sheet.margin + gap) / sheet.across),
-    Math.floor((y - sheet.margin + Math.min(gap, sheet.margin)) / sheet.down),
+/** Return the place at a point of the canvas: a picture with half of what is around it. */
+export function placeAt(layout: HeadsLayout, x: number, y: number): number {
+  const gap = (layout.across - layout.size) / 2;
+  return layout.at(
+    Math.floor((x - layout.margin + gap) / layout.across),
+    Math.floor((y - layout.margin + Math.min(gap, layout.margin)) / layout.down),
   );
 }
 
-/** `2·9`, or of a single layer `9`. */
+/** Return `2·9`, or of a single layer `9`. */
 export function nameOf({ layers, heads }: Survey, place: number): string {
   const { layer, head } = heads[place]!;
   return layers.length === 1 ? String(head) : `${layer}·${head}`;
 }
 
-/** The corner of a picture on the canvas. */
-export function cornerOf(sheet: Sheet, place: number): { x: number; y: number } {
-  const [column, row] = sheet.where[place]!;
-  return { x: sheet.margin + column * sheet.across, y: sheet.margin + row * sheet.down };
+/** Return the corner of a picture on the canvas. */
+export function cornerOf(layout: HeadsLayout, place: number): { x: number; y: number } {
+  const [column, row] = layout.where[place]!;
+  return { x: layout.margin + column * layout.across, y: layout.margin + row * layout.down };
 }
 
-/** Where an arrow key leads: the next that there is in its direction, or where it was. */
-export function stepFrom(sheet: Sheet, place: number, right: number, down: number): number {
-  const [column, row] = sheet.where[place]!;
-  if (right !== 0) return orElse(sheet.at(column + right, row), place);
-  for (let at = row + down; at >= 0 && at < sheet.rows; at += down) {
+/** Return where an arrow key leads: the next that there is in its direction, or where it was. */
+export function stepFrom(layout: HeadsLayout, place: number, right: number, down: number): number {
+  const [column, row] = layout.where[place]!;
+  if (right !== 0) return orElse(layout.at(column + right, row), place);
+  for (let at = row + down; at >= 0 && at < layout.rows; at += down) {
     for (let back = column; back >= 0; back--) {
-      const found = sheet.at(back, at); // a layer of fewer heads: its last
+      const found = layout.at(back, at); // a layer of fewer heads: its last
       if (found >= 0) return found;
     }
   }

@@ -6,11 +6,11 @@ import type { Patch } from "../data/matrix";
 import { GAPS_FROM, NUMBERS_FROM } from "../geometry/layout";
 import { edge, type Span, type Viewport, visible } from "../geometry/viewport";
 import { cellNumber } from "../text/format";
-import type { Brush, Paints } from "./color-mapper";
+import type { ColorMapper, Paints } from "./color-mapper";
 
 export interface Scene {
   readonly grid: Grid;
-  readonly brush: Brush;
+  readonly mapper: ColorMapper;
   readonly paints: Paints;
   readonly stage: Stage;
   readonly cellWidth: number;
@@ -27,8 +27,8 @@ export interface Scene {
   readonly patch: Patch | null;
   /** Where the grid begins, if it is but a part: the row and column of its first cell. */
   readonly origin?: { readonly row: number; readonly column: number };
-  /** The brush's row of a row that is drawn, if they differ. */
-  readonly brushRow?: (row: number) => number;
+  /** The colour mapper's row of a row that is drawn, if they differ. */
+  readonly mapperRow?: (row: number) => number;
 }
 
 const ORIGIN = { row: 0, column: 0 };
@@ -53,7 +53,9 @@ export function paint(canvas: HTMLCanvasElement, scene: Scene): void {
   }
 }
 
-/** A canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels. */
+/**
+ * Return the context of a canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels.
+ */
 export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
   const across = Math.round(width * dpr);
   const down = Math.round(height * dpr);
@@ -75,9 +77,9 @@ function boxOf(scene: Scene, row: number, column: number, gap: number) {
   return { left, top, width: right - left - gap, height: bottom - top - gap };
 }
 
-/** One tile a cell, with its number where that fits. */
+/** Paint one tile for each cell, with its number where that fits. */
 export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
-  const { grid, brush, paints, unit, viewport, dpr, brushRow } = scene;
+  const { grid, mapper, paints, unit, viewport, dpr, mapperRow } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;
   context.setTransform(dpr, 0, 0, dpr, 0, 0);
   const size = Math.min(scene.cellWidth, scene.cellHeight) * viewport.k;
@@ -97,10 +99,10 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
         continue;
       }
       const value = grid.values[at]!;
-      const index = brush.index(value, brushRow ? brushRow(row) : row);
+      const index = mapper.index(value, mapperRow ? mapperRow(row) : row);
       context.fillStyle = paints.css[index]!;
       context.beginPath();
-      if (brush.clips(value)) cutCorner(context, box, radius);
+      if (mapper.clips(value)) cutCorner(context, box, radius);
       else context.roundRect(box.left, box.top, box.width, box.height, radius);
       context.fill();
       if (!numbers) continue;
@@ -136,12 +138,12 @@ function paintNumber(
   box: Box,
   fontSize: number,
 ): void {
-  const { paints, brush, stage, font } = scene;
+  const { paints, mapper, stage, font } = scene;
   context.font = `400 ${fontSize}px ${font}`;
   const room = box.width - 2;
   const text = cellNumber(value, stage);
   if (text === "" || context.measureText(text).width > room) return;
-  context.globalAlpha = brush.share(value) < 0.04 ? 0.6 : 1;
+  context.globalAlpha = mapper.share(value) < 0.04 ? 0.6 : 1;
   context.fillStyle = paints.inkOn[index]!;
   context.fillText(text, box.left + box.width / 2, box.top + box.height / 2 + 0.5);
   context.globalAlpha = 1;
@@ -230,11 +232,11 @@ function cross(context: CanvasRenderingContext2D, paints: Paints, { left, top, w
   context.stroke();
 }
 
-/** One pixel a cell, made once for each grid, brush and theme, then stretched without smoothing. */
+/** One pixel a cell, made once for each grid, colour mapper and theme, then stretched without smoothing. */
 function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { cellWidth, cellHeight, viewport, dpr } = scene;
   const small = Math.min(cellWidth, cellHeight) * viewport.k < CROSS_FROM * scene.unit;
-  const source = rasterOf(scene.grid, scene.brush, scene.paints, small);
+  const source = rasterOf(scene.grid, scene.mapper, scene.paints, small);
   const across = columns.stop - columns.start;
   const down = rows.stop - rows.start;
   if (across === 0 || down === 0) return;
@@ -248,7 +250,7 @@ function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span
 
 interface Raster {
   grid: Grid;
-  brush: Brush;
+  mapper: ColorMapper;
   paints: Paints;
   small: boolean;
   canvas: HTMLCanvasElement;
@@ -257,18 +259,25 @@ interface Raster {
 /** By their numbers: a picture whose rows become exact one after the other keeps its canvas. */
 const rasters = new WeakMap<Float32Array, Raster>();
 
-export function rasterOf(grid: Grid, brush: Brush, paints: Paints, small: boolean): HTMLCanvasElement {
+/** Return a canvas with one pixel for each cell, made again only where grid, colours or size differ. */
+export function rasterOf(grid: Grid, mapper: ColorMapper, paints: Paints, small: boolean): HTMLCanvasElement {
   const known = rasters.get(grid.values);
-  const same = known && known.grid === grid && known.brush === brush && known.paints === paints;
+  const same = known && known.grid === grid && known.mapper === mapper && known.paints === paints;
   if (same && known.small === small) return known.canvas;
   const canvas = known?.canvas ?? document.createElement("canvas");
-  drawRaster(canvas, grid, brush, paints, small);
-  rasters.set(grid.values, { grid, brush, paints, small, canvas });
+  drawRaster(canvas, grid, mapper, paints, small);
+  rasters.set(grid.values, { grid, mapper, paints, small, canvas });
   return canvas;
 }
 
 /** Fill a canvas with one pixel for each cell. */
-export function drawRaster(canvas: HTMLCanvasElement, grid: Grid, brush: Brush, paints: Paints, small = true): void {
+export function drawRaster(
+  canvas: HTMLCanvasElement,
+  grid: Grid,
+  mapper: ColorMapper,
+  paints: Paints,
+  small = true,
+): void {
   canvas.width = grid.columns;
   canvas.height = grid.rows;
   const context = canvas.getContext("2d");
@@ -279,7 +288,7 @@ export function drawRaster(canvas: HTMLCanvasElement, grid: Grid, brush: Brush, 
   for (let row = 0, at = 0; row < grid.rows; row++) {
     for (let column = 0; column < grid.columns; column++, at++) {
       const kind = kinds[at]!;
-      if (kind === NUMBER) pixels[at] = paints.packed[brush.index(values[at]!, row)]!;
+      if (kind === NUMBER) pixels[at] = paints.packed[mapper.index(values[at]!, row)]!;
       else if (kind === NAN) pixels[at] = small ? paints.badPacked : paints.badTintPacked;
       else if (kind === PLUS_INF) pixels[at] = paints.inkPacked;
       else if (kind === MINUS_INF) pixels[at] = paints.ink3Packed;
@@ -288,7 +297,7 @@ export function drawRaster(canvas: HTMLCanvasElement, grid: Grid, brush: Brush, 
   context.putImageData(image, 0, 0);
 }
 
-/** What a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
+/** Paint what a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
 export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { grid, paints, unit, viewport, dpr } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;

@@ -20,7 +20,7 @@ export interface Paints {
   readonly badTintPacked: number;
 }
 
-export interface Brush {
+export interface ColorMapper {
   readonly signed: boolean;
   readonly log: boolean;
   /** The ends of the legend; null where each row has its own. */
@@ -35,13 +35,14 @@ export interface Brush {
   share(value: number): number;
 }
 
-export function makeBrush(
+/** Return the colour mapper of a picture: which table, which domain, and what is cut off. */
+export function makeColorMapper(
   picture: Picture,
   grid: Grid,
   signed: boolean,
   scale: ColorScaleName,
   range: ColorRange,
-): Brush {
+): ColorMapper {
   const kind = signed ? "diverging" : "sequential";
   const greatest = signed
     ? Math.max(Math.abs(picture.low ?? 0), Math.abs(picture.high ?? 0))
@@ -87,7 +88,7 @@ function rowScales(grid: Grid, kind: "sequential" | "diverging", scale: ColorSca
   });
 }
 
-/** Both tables on the page as it is now. */
+/** Read the colours of the page as it is now, and make both tables on it. */
 export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Palette) {
   const look = LOOK[isDark(theme) ? "dark" : "light"];
   const page = parseColor(style.backgroundColor);

@@ -42,12 +42,12 @@ export const LOOK = {
 /** The same hue for a head in both; beyond the fourth, colour alone must not tell heads apart. */
 export const HEAD_COLORS = { light: hexList(heads.light), dark: hexList(heads.dark) };
 
-/** Whether a theme draws light ink on a dark page. */
+/** Return whether a theme draws light ink on a dark page. */
 export function isDark(theme: Theme): boolean {
   return theme === "dark" || theme === "contrast";
 }
 
-/** The tile of a zero: the page with a little ink, so that it differs from a missing tile on any page. */
+/** Return the tile of a zero: the page with a little ink, so that it differs from a missing tile on any page. */
 export function plate(page: Color, ink: Color, theme: Theme): Color {
   if (theme === "contrast") return { r: 32, g: 32, b: 38, a: 1 };
   const share = isDark(theme) ? 0.07 : 0.045;
@@ -55,6 +55,7 @@ export function plate(page: Color, ink: Color, theme: Theme): Color {
   return { r: mix(page.r, ink.r), g: mix(page.g, ink.g), b: mix(page.b, ink.b), a: 1 };
 }
 
+/** Return the 256 colours of a ramp that begins at the page's own zero. */
 export function buildTable(look: {
   kind: RampKind;
   palette: Palette;
@@ -125,24 +126,26 @@ export function scaleOf(domain: { kind: RampKind; scale: ColorScaleName; low: nu
   };
 }
 
-/** Black or white, whichever can be read better: at least 4.5:1 on every colour. */
+/** Return black or white, whichever can be read better: at least 4.5:1 on every colour. */
 export function inkOn(color: Color): TextColor {
   const luminance = luminanceOf(color);
   return (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) ? "#000" : "#fff";
 }
 
-/** WCAG's contrast ratio, 1 to 21. */
+/** Return WCAG's contrast ratio, 1 to 21. */
 export function contrast(one: Color, other: Color): number {
   const [darker, lighter] = [luminanceOf(one), luminanceOf(other)].sort((a, b) => a - b) as [number, number];
   return (lighter + 0.05) / (darker + 0.05);
 }
 
-/** WCAG's relative luminance, 0 to 1. */
+/** Return WCAG's relative luminance, 0 to 1. */
 export function luminanceOf({ r, g, b }: Color): number {
   return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
 }
 
-/** A colour as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`. */
+/**
+ * Read a colour as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`.
+ */
 export function parseColor(css: string): Color | null {
   const text = css.trim().toLowerCase();
   if (text === "transparent") return { r: 0, g: 0, b: 0, a: 0 };
@@ -159,14 +162,14 @@ export function parseColor(css: string): Color | null {
   return Object.values(color).every(Number.isFinite) ? color : null;
 }
 
-/** `#rrggbb`, or `rgb()` where the colour is not opaque. */
+/** Return `#rrggbb`, or `rgb()` where the colour is not opaque. */
 export function cssOf({ r, g, b, a }: Color): string {
   const [red, green, blue] = [r, g, b].map((channel) => Math.round(channel)) as [number, number, number];
   if (a < 1) return `rgb(${red} ${green} ${blue} / ${a})`;
   return `#${((1 << 24) | (red << 16) | (green << 8) | blue).toString(16).slice(1)}`;
 }
 
-/** Lightness in OKLab, 0 to 1: what a reader sees as light and dark. */
+/** Return lightness in OKLab, 0 to 1: what a reader sees as light and dark. */
 export function lightnessOf(color: Color): number {
   return toOklab(color)[0];
 }

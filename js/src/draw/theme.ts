@@ -12,13 +12,16 @@ const DARK = 0.179;
 const FORCED_COLORS = "(forced-colors: active)";
 const PREFERS_DARK = "(prefers-color-scheme: dark)";
 
+/** Return which host the element stands in. */
 export function detectHost(el: Element): HostName {
   const { vscodeThemeKind, jpThemeLight, jpThemeName } = bodyOf(el).dataset;
   if (vscodeThemeKind !== undefined) return "vscode";
   return jpThemeLight !== undefined || jpThemeName !== undefined ? "jupyter" : "other";
 }
 
-/** What the reader asks for; else what the host says; else how light the page is; else what the system prefers. */
+/**
+ * Return what the reader asks for; else what the host says; else how light the page is; else what the system prefers.
+ */
 export function detectTheme(el: Element, preference: ThemePreference = "auto"): Theme {
   if (preference !== "auto") return preference;
   if (matches(FORCED_COLORS)) return matches(PREFERS_DARK) ? "contrast" : "contrast-light";
@@ -27,7 +30,7 @@ export function detectTheme(el: Element, preference: ThemePreference = "auto"): 
   return isDark ? "dark" : "light";
 }
 
-/** Calls whenever host, theme or the colours behind them may have changed. */
+/** Call `onChange` whenever host, theme or the colours behind them may have changed. */
 export function watchTheme(el: Element, onChange: () => void, signal: AbortSignal): void {
   if (signal.aborted) return;
   const observer = new MutationObserver(() => onChange());
@@ -63,7 +66,7 @@ function hostHasHighContrast(el: Element): boolean {
   return jpThemeName !== undefined && /high contrast/i.test(jpThemeName);
 }
 
-/** The nearest opaque background behind the element, or undefined if there is none up to the root. */
+/** Return the nearest opaque background behind the element, or undefined if there is none up to the root. */
 export function pageColor(el: Element): Color | undefined {
   for (let at = el.isConnected ? parentOf(el) : bodyOf(el); at; at = parentOf(at)) {
     const color = parseColor(getComputedStyle(at).backgroundColor);

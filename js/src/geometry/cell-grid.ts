@@ -23,7 +23,7 @@ export interface Axis {
   readonly size: number;
 }
 
-export interface Lattice {
+export interface CellGrid {
   readonly rows: Axis;
   readonly columns: Axis;
   /** The levels of both axes where tiles are drawn; null where the picture itself has the cells. */
@@ -48,6 +48,7 @@ interface AxisReach {
 
 type Size = Pick<Picture, "queries" | "keys" | "queryBin" | "keyBin">;
 
+/** Return how large a picture is unzoomed in a figure, and how far it can be magnified. */
 export function reachOf(picture: Size, figure: Figure, unit: number): Reach {
   const { fold, cellWidth, cellHeight, width, height } = figure;
   const pitch = { x: cellWidth / (picture.keyBin * fold), y: cellHeight / (picture.queryBin * fold) };
@@ -67,14 +68,17 @@ const scaleOf = (k: number, { most }: AxisReach) => Math.min(k, most);
 /** CSS pixels of one position of the matrix. */
 export const pitchOf = (reach: AxisReach, k: number) => (reach.cell / reach.own) * scaleOf(k, reach);
 
-/** The zoom at which one cell of the matrix is `size` pixels, or as large as it gets. */
+/** Return the zoom at which one cell of the matrix is `size` pixels, or as large as it gets. */
 export function zoomFor(reach: Reach, size: number): number {
   const wanted = ({ cell, own, most }: AxisReach) => Math.min(most, (size * own) / cell);
   return Math.min(reach.most, Math.max(1, wanted(reach.x), wanted(reach.y)));
 }
 
-/** With `whole` the picture has every cell of the matrix: at any zoom its own cells are drawn, folded or not. */
-export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice {
+/**
+ * Return the cells that are drawn in a view. With `whole` the picture has every cell of the matrix: at any zoom its
+ * own are drawn, folded or not.
+ */
+export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGrid {
   const x = wantedLevel(reach.x, view.k);
   const y = wantedLevel(reach.y, view.k);
   // The picture's own cells as long as nothing finer is worth having.
@@ -88,8 +92,11 @@ export function latticeOf(reach: Reach, view: Viewport, whole: boolean): Lattice
   };
 }
 
-/** A picture that has nothing finer: its own bins at any zoom, as many of them together as the screen has fewer pixels. */
-export function ownLattice(reach: Reach, view: Viewport, size: Size): Lattice {
+/**
+ * Return the cells of a picture that has nothing finer: its own bins at any zoom, as many of them together as the
+ * screen has fewer pixels.
+ */
+export function ownCellGrid(reach: Reach, view: Viewport, size: Size): CellGrid {
   const axis = (axis: AxisReach, offset: number, bin: number) =>
     axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)));
   return {
@@ -127,13 +134,14 @@ export const placesInView = (axis: Axis): Span => visible(axis.total, axis.pitch
 /** The drawn cell that holds a position, and the positions that it holds. */
 export const cellOf = (axis: Axis, place: number) => Math.floor(place / axis.bin);
 
+/** Return the positions that a drawn cell holds. */
 export function placesOf(axis: Axis, index: number): Span {
   return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
 }
 
 // --- moving -----------------------------------------------------------------------------------------------------------
 
-/** Nothing that lies outside the matrix comes into view. */
+/** Return the view, moved so that nothing that lies outside the matrix is in it. */
 export function within(reach: Reach, { k, x, y }: Viewport): Viewport {
   const zoom = Math.min(reach.most, Math.max(1, k));
   const keep = (axis: AxisReach, offset: number) =>
@@ -149,7 +157,9 @@ export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: nu
   return within(reach, { k: zoom, x: moved(reach.x, view.x, point.x), y: moved(reach.y, view.y, point.y) });
 }
 
-/** A view with the middle of a cell of the matrix in its own middle; an axis without a place keeps its middle. */
+/**
+ * Return a view with the middle of a cell of the matrix in its own middle; an axis without a place keeps its middle.
+ */
 export function centred(
   reach: Reach,
   view: Viewport,
@@ -163,7 +173,7 @@ export function centred(
   return within(reach, { k, x: offset(reach.x, view.x, place.key), y: offset(reach.y, view.y, place.query) });
 }
 
-/** The same place at the same size, in a figure of another size. */
+/** Return the view of the same place at the same size, in a figure of another size. */
 export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   if (view.k <= 1) return WHOLE;
   const middle = (axis: AxisReach, offset: number) => (axis.size / 2 - offset) / pitchOf(axis, view.k) - 0.5;
@@ -173,7 +183,7 @@ export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   return centred(now, view, k, place);
 }
 
-/** Part of the way from one view to another: what is in the middle at the end moves in a straight line. */
+/** Return a view part of the way from one to another: what is in the middle at the end moves in a straight line. */
 export function between(reach: Reach, from: Viewport, to: Viewport, share: number): Viewport {
   const k = from.k * (to.k / from.k) ** share;
   const offset = (axis: AxisReach, before: number, after: number) => {

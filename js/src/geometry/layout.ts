@@ -15,6 +15,7 @@ export const CROWDED = 52;
 const KEY_CROWDED = 44;
 const BELOW = 20;
 
+/** Return how the parts of a widget of this width stand. */
 export function modeOf(width: number, unit = 1): Mode {
   const w = width / unit;
   return w < 520 ? "narrow" : w < 720 ? "under" : w < 1100 ? "beside" : "wide";
@@ -86,23 +87,28 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   };
 }
 
-/** Font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
+/** Return the font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
 export function labelFont(cell: number, unit = 1): number {
   const c = cell / unit;
   return c >= 16 ? 12 : c >= 13 ? 10 : 9;
 }
 
-/** Every how many cells a label stands: 1 from 12 px, else such that labels are at least 14 apart. */
+/** Return every how many cells a label stands: 1 from 12 px, else such that labels are at least 14 apart. */
 export function labelStep(cell: number, unit = 1): number {
   return cell >= GAPS_FROM * unit ? 1 : Math.ceil((14 * unit) / cell);
 }
 
-/** Positions instead of tokens: where cells are 5 px or less, or stand for several tokens. */
+/**
+ * Return whether positions stand in the place of tokens: where cells are 5 px or less, or stand for several tokens.
+ */
 export function usesTicks(cell: number, bin: number, unit = 1): boolean {
   return bin > 1 || cell <= 5 * unit;
 }
 
-/** Round positions for ticks from `first` to `last`, both of these among them, at least `apart` pixels from one another. */
+/**
+ * Return round positions for ticks from `first` to `last`, both of these among them, at least `apart` pixels from one
+ * another.
+ */
 export function tickPositions(first: number, last: number, pixelsPerToken: number, apart: number): number[] {
   if (last <= first) return [first];
   const least = apart / pixelsPerToken;
@@ -115,7 +121,10 @@ export function tickPositions(first: number, last: number, pixelsPerToken: numbe
   return ticks;
 }
 
-/** Round positions from `start` to before `stop`, at least `apart` pixels from one another: powers of two, so that they stay. */
+/**
+ * Return round positions from `start` to before `stop`, at least `apart` pixels from one another: powers of two, so
+ * that they stay.
+ */
 export function roundPositions(start: number, stop: number, pixelsPerToken: number, apart: number): number[] {
   const step = 2 ** Math.max(0, Math.ceil(Math.log2(apart / pixelsPerToken)));
   const positions: number[] = [];
@@ -123,6 +132,7 @@ export function roundPositions(start: number, stop: number, pixelsPerToken: numb
   return positions;
 }
 
+/** Return where picture, labels and panel stand in a widget of this width. */
 export function layoutFigure(input: {
   width: number;
   rows: number;

@@ -49,6 +49,7 @@ interface Subscription {
   owner: object;
 }
 
+/** Return a model of these traits, without Jupyter. */
 export function createHost(initial: Partial<Traits>, options: HostOptions = {}): Host {
   const traits: Partial<Traits> = { ...initial };
   const saved: Partial<Traits>[] = [];
@@ -126,7 +127,8 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     saved,
     sent,
     fromPython(changes) {
-      const names = (Object.keys(changes) as TraitName[]).filter((name) => write(name, changes[name] as never));
+      const writeOne = <K extends TraitName>(name: K) => write(name, changes[name] as Traits[K]);
+      const names = (Object.keys(changes) as TraitName[]).filter((name) => writeOne(name));
       for (const name of names) emit(`change:${name}`, undefined, traits[name]);
     },
     tell(message) {
@@ -163,7 +165,7 @@ export interface Mounted {
   unmount(): Promise<void>;
 }
 
-/** Runs a widget in `el`: on a new host of this state, or on a host that is there already. */
+/** Run a widget in `el`: on a new host of this state, or on a host that is there already. */
 export async function mount(
   module: WidgetModule,
   el: HTMLElement,
@@ -211,7 +213,7 @@ export async function mount(
   };
 }
 
-/** State as a page carries it, JSON in which bytes are `{"$bytes": base64}`, with the bytes as `DataView`. */
+/** Return state as a page carries it, JSON in which bytes are `{"$bytes": base64}`, with the bytes as `DataView`. */
 export function reviveState(json: string | object): Partial<Traits> {
   const parsed: unknown = typeof json === "string" ? JSON.parse(json) : json;
   return revive(parsed) as Partial<Traits>;

@@ -9,7 +9,7 @@
 import { type ReadonlySignal, signal as state } from "@preact/signals-core";
 import type { Bytes } from "../contract/messages";
 import type { Reply, RequestKind } from "../contract/requests";
-import type { Model } from "../contract/traits";
+import type { MessageListener, Model } from "../contract/traits";
 
 export type KernelState = "idle" | "waiting" | "gone";
 
@@ -60,203 +60,227 @@ interface Answer {
   error?: unknown;
 }
 
+/** Return the way to ask the Python side of a model. */
 export function createKernel(model: Model, { signal }: { signal: AbortSignal }): Kernel {
-  const current = state<KernelState>("idle");
-  const prefix = Math.random().toString(36).slice(2, 10);
-  let asked = 0;
-  const newId = () => `${prefix}-${++asked}`;
+  const exchange = new Exchange(model, signal);
+  return {
+    state: exchange.state,
+    request: (kind, body = {}, options = {}) => exchange.request(kind, body, options.signal),
+    expect: () => exchange.expect(),
+    tell: (content) => void exchange.send(content),
+    heard: () => exchange.revive(),
+    guard: (write) => exchange.guard(write),
+  };
+}
 
+/** Everything that has been asked and not settled, in order; the clock runs while an answer is due. */
+class Exchange {
+  readonly state = state<KernelState>("idle");
+  readonly #model: Model;
+  readonly #signal: AbortSignal;
+  readonly #prefix = Math.random().toString(36).slice(2, 10);
+  #asked = 0;
   /** All that have not settled, in order; those of them in `onTheWay` have been sent. */
-  const open = new Map<string, Question>();
+  readonly #open = new Map<string, Question>();
   /** Ids of the one message on its way that are not answered yet, aborted ones included. */
-  let onTheWay = new Set<string>();
-  const pings = new Set<string>();
-  let pingsAnswered = 0;
-  let expected = new Set<symbol>();
-  let cancelFrame: (() => void) | null = null;
-  let watch: ReturnType<typeof setTimeout> | undefined;
+  #onTheWay = new Set<string>();
+  readonly #pings = new Set<string>();
+  #pingsAnswered = 0;
+  #expected = new Set<symbol>();
+  #cancelFrame: (() => void) | null = null;
+  #watch: ReturnType<typeof setTimeout> | undefined;
 
-  const isDue = () => onTheWay.size > 0 || open.size > 0 || expected.size > 0;
-
-  function setState(next: KernelState): void {
-    if (!signal.aborted) current.value = next;
+  constructor(model: Model, signal: AbortSignal) {
+    this.#model = model;
+    this.#signal = signal;
+    const onMessage: MessageListener = (content, buffers = []) => this.#hear(content, buffers);
+    model.on("msg:custom", onMessage);
+    signal.addEventListener(
+      "abort",
+      () => {
+        model.off("msg:custom", onMessage);
+        const left = [...this.#open.values()];
+        this.#forget();
+        for (const question of left) question.reject(aborted());
+      },
+      { once: true },
+    );
   }
 
-  /** Starts to watch the clock if an answer is due and no watch is running. */
-  function startWatch(delay = PATIENCE): void {
-    if (watch !== undefined || !isDue() || signal.aborted) return;
-    watch = setTimeout(() => {
-      watch = undefined;
-      if (!ping()) return;
-      setState("waiting");
-      startWatch(PING_EVERY);
-    }, delay);
-  }
+  // --- what others ask of it ------------------------------------------------------------------------------------------
 
-  function stopWatch(): void {
-    clearTimeout(watch);
-    watch = undefined;
-  }
-
-  /** Python has answered something, or nobody waits any more: patience starts anew. */
-  function relax(): void {
-    stopWatch();
-    if (current.peek() === "waiting") setState("idle");
-    startWatch();
-  }
-
-  /** Sends, or finds that the kernel is gone. */
-  function send(content: object): boolean {
-    try {
-      // Jupyter throws at once where it cannot send; marimo returns a promise that fails.
-      const sent: unknown = model.send(content);
-      if (sent instanceof Promise) sent.catch(gone);
-    } catch (cause) {
-      gone(cause);
-      return false;
-    }
-    if (current.peek() === "gone") setState("idle");
-    return true;
-  }
-
-  function gone(cause: unknown): void {
-    const lost = [...open.values()];
-    forget();
-    setState("gone");
-    for (const question of lost) question.reject(new KernelGone("the kernel is gone", { cause }));
-  }
-
-  function forget(): void {
-    stopWatch();
-    cancelFrame?.();
-    cancelFrame = null;
-    open.clear();
-    onTheWay = new Set();
-    pings.clear();
-    pingsAnswered = 0;
-    expected = new Set();
-  }
-
-  function ping(): boolean {
-    const id = newId();
-    pings.add(id);
-    return send({ requests: [{ id, kind: "ping" }] });
-  }
-
-  function scheduleFlush(): void {
-    if (cancelFrame || onTheWay.size > 0 || open.size === 0) return;
-    cancelFrame = onNextFrame(() => {
-      cancelFrame = null;
-      flush();
+  request<K extends RequestKind>(kind: K, body: object, caller?: AbortSignal): Promise<Reply<K>> {
+    return new Promise<Reply<K>>((resolve, reject) => {
+      if (this.#signal.aborted || caller?.aborted) return reject(aborted());
+      const id = this.#newId();
+      const onAbort = () => {
+        this.#open.delete(id);
+        reject(aborted());
+        if (!this.#isDue()) this.#relax();
+      };
+      const released =
+        <V>(done: (value: V) => void) =>
+        (value: V) => {
+          caller?.removeEventListener("abort", onAbort);
+          done(value);
+        };
+      caller?.addEventListener("abort", onAbort, { once: true });
+      const resolveReply = resolve as (reply: object) => void;
+      this.#open.set(id, {
+        message: { ...body, id, kind },
+        resolve: released(resolveReply),
+        reject: released(reject),
+      });
+      this.#scheduleFlush();
+      this.#startWatch();
     });
   }
 
-  function flush(): void {
-    if (open.size === 0) return;
-    const batch = [...open.values()].map(({ message }) => message);
-    onTheWay = new Set(batch.map(({ id }) => id));
-    pings.clear();
-    pingsAnswered = 0;
-    if (send({ requests: batch })) startWatch();
+  expect(): () => void {
+    const token = Symbol("expected");
+    if (!this.#signal.aborted) this.#expected.add(token);
+    this.#startWatch();
+    return () => {
+      if (this.#expected.delete(token)) this.#relax();
+    };
   }
 
-  function settle(answer: Answer, buffers: readonly Bytes[]): void {
-    const question = open.get(answer.id);
-    open.delete(answer.id);
-    onTheWay.delete(answer.id);
+  guard(write: () => void): boolean {
+    try {
+      write();
+      return true;
+    } catch (cause) {
+      this.#gone(cause);
+      return false;
+    }
+  }
+
+  /** Something came or went: the kernel is there. */
+  revive(): void {
+    if (this.state.peek() === "gone") this.#setState("idle");
+  }
+
+  /** Send, or find that the kernel is gone. */
+  send(content: object): boolean {
+    try {
+      // Jupyter throws at once where it cannot send; marimo returns a promise that fails.
+      const sent: unknown = this.#model.send(content);
+      if (sent instanceof Promise) sent.catch((cause) => this.#gone(cause));
+    } catch (cause) {
+      this.#gone(cause);
+      return false;
+    }
+    this.revive();
+    return true;
+  }
+
+  // --- sending and settling -------------------------------------------------------------------------------------------
+
+  #newId(): string {
+    return `${this.#prefix}-${++this.#asked}`;
+  }
+
+  #scheduleFlush(): void {
+    if (this.#cancelFrame || this.#onTheWay.size > 0 || this.#open.size === 0) return;
+    this.#cancelFrame = onNextFrame(() => {
+      this.#cancelFrame = null;
+      this.#flush();
+    });
+  }
+
+  #flush(): void {
+    if (this.#open.size === 0) return;
+    const batch = [...this.#open.values()].map(({ message }) => message);
+    this.#onTheWay = new Set(batch.map(({ id }) => id));
+    this.#pings.clear();
+    this.#pingsAnswered = 0;
+    if (this.send({ requests: batch })) this.#startWatch();
+  }
+
+  #hear(content: unknown, buffers: readonly Bytes[]): void {
+    let alive = false;
+    for (const answer of answersIn(content)) {
+      const isPing = this.#pings.delete(answer.id);
+      const isOurs = isPing || this.#onTheWay.has(answer.id);
+      if (isPing) this.#countPing();
+      else this.#settle(answer, buffers);
+      alive ||= isOurs && !isPing;
+    }
+    if (alive || !this.#isDue()) this.#relax();
+    this.#scheduleFlush();
+  }
+
+  #settle(answer: Answer, buffers: readonly Bytes[]): void {
+    const question = this.#open.get(answer.id);
+    this.#open.delete(answer.id);
+    this.#onTheWay.delete(answer.id);
     if (!question) return;
     if (answer.ok) question.resolve({ ...answer, buffers });
     else question.reject(new KernelError(String(answer.error ?? "Python could not answer")));
   }
 
+  #gone(cause: unknown): void {
+    const lost = [...this.#open.values()];
+    this.#forget();
+    this.#setState("gone");
+    for (const question of lost) question.reject(new KernelGone("the kernel is gone", { cause }));
+  }
+
+  #forget(): void {
+    this.#stopWatch();
+    this.#cancelFrame?.();
+    this.#cancelFrame = null;
+    this.#open.clear();
+    this.#onTheWay = new Set();
+    this.#pings.clear();
+    this.#pingsAnswered = 0;
+    this.#expected = new Set();
+  }
+
+  // --- the clock ------------------------------------------------------------------------------------------------------
+
+  #isDue(): boolean {
+    return this.#onTheWay.size > 0 || this.#open.size > 0 || this.#expected.size > 0;
+  }
+
+  #setState(next: KernelState): void {
+    if (!this.#signal.aborted) this.state.value = next;
+  }
+
+  /** Watch the clock if an answer is due and no watch is running. */
+  #startWatch(delay = PATIENCE): void {
+    if (this.#watch !== undefined || !this.#isDue() || this.#signal.aborted) return;
+    this.#watch = setTimeout(() => {
+      this.#watch = undefined;
+      if (!this.#ping()) return;
+      this.#setState("waiting");
+      this.#startWatch(PING_EVERY);
+    }, delay);
+  }
+
+  #stopWatch(): void {
+    clearTimeout(this.#watch);
+    this.#watch = undefined;
+  }
+
+  /** Python has answered something, or nobody waits any more: patience starts anew. */
+  #relax(): void {
+    this.#stopWatch();
+    if (this.state.peek() === "waiting") this.#setState("idle");
+    this.#startWatch();
+  }
+
+  #ping(): boolean {
+    const id = this.#newId();
+    this.#pings.add(id);
+    return this.send({ requests: [{ id, kind: "ping" }] });
+  }
+
   /** A ping sent later was answered and the message on its way was not. */
-  function countPing(): void {
-    if (onTheWay.size === 0 || ++pingsAnswered < LOST_AFTER) return;
-    for (const id of [...onTheWay]) settle({ id, ok: false, error: "the answer was lost" }, []);
+  #countPing(): void {
+    if (this.#onTheWay.size === 0 || ++this.#pingsAnswered < LOST_AFTER) return;
+    for (const id of [...this.#onTheWay]) this.#settle({ id, ok: false, error: "the answer was lost" }, []);
   }
-
-  function onMessage(content: unknown, buffers: readonly Bytes[] = []): void {
-    const answers = answersIn(content);
-    let alive = false;
-    for (const answer of answers) {
-      const isPing = pings.delete(answer.id);
-      const isOurs = isPing || onTheWay.has(answer.id);
-      if (isPing) countPing();
-      else settle(answer, buffers);
-      alive ||= isOurs && !isPing;
-    }
-    if (alive || !isDue()) relax();
-    scheduleFlush();
-  }
-
-  model.on("msg:custom", onMessage);
-  signal.addEventListener(
-    "abort",
-    () => {
-      model.off("msg:custom", onMessage);
-      const left = [...open.values()];
-      forget();
-      for (const question of left) question.reject(aborted());
-    },
-    { once: true },
-  );
-
-  return {
-    state: current,
-
-    request<K extends RequestKind>(kind: K, body: object = {}, options: { signal?: AbortSignal | undefined } = {}) {
-      const caller = options.signal;
-      return new Promise<Reply<K>>((resolve, reject) => {
-        if (signal.aborted || caller?.aborted) return reject(aborted());
-        const id = newId();
-        const onAbort = () => {
-          open.delete(id);
-          reject(aborted());
-          if (!isDue()) relax();
-        };
-        const released =
-          <V>(done: (value: V) => void) =>
-          (value: V) => {
-            caller?.removeEventListener("abort", onAbort);
-            done(value);
-          };
-        caller?.addEventListener("abort", onAbort, { once: true });
-        const resolveReply = resolve as (reply: object) => void;
-        open.set(id, {
-          message: { ...body, id, kind },
-          resolve: released(resolveReply),
-          reject: released(reject),
-        });
-        scheduleFlush();
-        startWatch();
-      });
-    },
-
-    expect() {
-      const token = Symbol("expected");
-      if (!signal.aborted) expected.add(token);
-      startWatch();
-      return () => {
-        if (expected.delete(token)) relax();
-      };
-    },
-
-    tell: send,
-
-    heard() {
-      if (current.peek() === "gone") setState("idle");
-    },
-
-    guard(write) {
-      try {
-        write();
-        return true;
-      } catch (cause) {
-        gone(cause);
-        return false;
-      }
-    },
-  };
 }
 
 function aborted(): DOMException {

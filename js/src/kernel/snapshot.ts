@@ -3,16 +3,17 @@
  * every head whose picture is exact. Python has computed all of it; nothing here computes attention.
  */
 
-import { BLOCKED, decode, decodePicture, type Grid, NAN, type Picture } from "../contract/decode";
+import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
 import type { Envelope, LinksMessage, PictureMessage } from "../contract/messages";
 import { type TraitName, type Traits, traitsThatAre } from "../contract/traits";
 import type { Side } from "../contract/values";
-import { lineOf } from "../data/matrix";
+import { combine, lineOf } from "../data/matrix";
 import { rank } from "../data/rank";
+import { headsInForce, pinsInForce } from "../data/selection";
 import type { HostOptions, HostRequest } from "./host";
 
 /** A trait that follows from others: which ones, and its value for each selection of them that was saved. */
-export interface Known {
+export interface DerivedValues {
   readonly by: readonly TraitName[];
   readonly values: Readonly<Record<string, unknown>>;
 }
@@ -29,9 +30,9 @@ interface HeadLinks {
   readonly weights: Envelope;
 }
 
-export interface Saved {
+export interface Snapshot {
   readonly state: Partial<Traits>;
-  readonly derived: Readonly<Partial<Record<TraitName, Known>>>;
+  readonly derived: Readonly<Partial<Record<TraitName, DerivedValues>>>;
   /** By layer, sample, head and side. */
   readonly links: Readonly<Record<string, HeadLinks>>;
   /** By layer, sample, head and stage. */
@@ -46,16 +47,16 @@ const NEEDED: readonly TraitName[] = ["facts", "picture"];
 const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
 
-/** The key under which Python has saved what belongs to these values. */
+/** Return the key under which Python has saved what belongs to these values. */
 export const keyOf = (values: readonly unknown[]) => JSON.stringify(values);
 
-/** A request as it was saved, without its name for itself; its fields in the order of the alphabet. */
+/** Return a request as it was saved, without its id; its fields in the order of the alphabet. */
 export function nameOf({ id: _, ...body }: HostRequest): string {
   return JSON.stringify(Object.fromEntries(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1))));
 }
 
-/** Answers and traits from a file. `refuse` is told of what was selected and is not in it. */
-export function answersOf(saved: Saved, refuse: (reason: string) => void): Pick<HostOptions, "answer" | "take"> {
+/** Answer requests and selections from a file. `refuse` is told of what was selected and is not in it. */
+export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pick<HostOptions, "answer" | "take"> {
   let traits: Partial<Traits> = { ...saved.state };
   const grids = new Map<string, Promise<Picture>>();
 
@@ -132,14 +133,12 @@ function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits[
   const head = (next.head ?? 0) < facts.heads ? (next.head ?? 0) : 0;
   const heads = (next.heads ?? []).filter((one) => one < facts.heads);
   const [query, key] = [inside(next.query, facts.queries), inside(next.key, facts.keys)];
-  const last = next.pins?.at(-1) ?? [null, null];
-  const together = last[0] === query && last[1] === key;
-  const pins: Traits["pins"] = together ? (next.pins ?? []) : query === null && key === null ? [] : [[query, key]];
-  return { ...next, head, heads: heads.includes(head) ? heads : [head], query, key, pins };
+  const pins = [...pinsInForce(query, key, next.pins ?? [])];
+  return { ...next, head, heads: [...headsInForce(head, heads)], query, key, pins };
 }
 
 /** The links of the chosen heads, one after the other, as Python sends them. */
-async function linksOf(of: Partial<Traits>, known: Saved["links"]): Promise<LinksMessage | null> {
+async function linksOf(of: Partial<Traits>, known: Snapshot["links"]): Promise<LinksMessage | null> {
   const { layer = 0, batch = 0, heads = [], direction: side = "query" } = of;
   const found = heads.map((head) => known[keyOf([layer, batch, head, side])]);
   const first = found[0];
@@ -221,20 +220,14 @@ async function peak(picture: Picture, known: Peaks, request: HostRequest): Promi
   };
 }
 
+const NOTHING = { values: new Float32Array(0), kinds: new Uint8Array(0) };
+
 /** Several rows, or columns, taken together and ranked, as `_messages/requests.py` does. */
 function ranked(picture: Picture, request: HostRequest): object {
   const side: Side = request.queries === undefined ? "key" : "query";
   const places = (request.queries ?? request.keys) as number[];
   const lines = places.flatMap((index) => lineOf(picture, { side, index }) ?? []);
-  const length = lines[0]?.values.length ?? 0;
-  const values = new Float32Array(length);
-  const kinds = new Uint8Array(length);
-  for (let at = 0; at < length; at++) {
-    const open = lines.filter((line) => line.kinds[at] !== BLOCKED);
-    const sum = open.reduce((total, line) => total + line.values[at]!, 0);
-    values[at] = request.over === "mean" ? sum / lines.length : sum;
-    kinds[at] = open.length === 0 ? BLOCKED : open.some((line) => line.kinds[at] === NAN) ? NAN : 0;
-  }
+  const { values, kinds } = combine(lines, request.over === "mean" ? "mean" : "sum") ?? NOTHING;
   const { top, values: strongest, maxEntropy, ...found } = rank(values, kinds, Number(request.count));
   const whole = (data: ArrayBufferView, dtype: string) => ({
     ...{ data: viewOf(data), dtype, shape: [top.length], deflated: false },

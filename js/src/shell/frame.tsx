@@ -8,15 +8,16 @@ import type { Ui } from "../state/ui";
 import { compare } from "../views/compare/index";
 import { graph } from "../views/graph/index";
 import { heads } from "../views/heads/index";
-import { matrix } from "../views/heatmap/index";
+import { heatmapView } from "../views/heatmap/index";
 import { stages } from "../views/stages/index";
 import { image, text } from "../views/text/index";
-import { picker } from "./head-picker";
+import { headPicker } from "./head-picker";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: matrix, graph, text, image, heads, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: heatmapView, graph, text, image, heads, stages };
 
+/** Return the whole widget; the view in it is another whenever another is chosen. */
 export function frame(ui: Ui): View {
   const { store } = ui;
   const node = part("aw-frame");
@@ -24,12 +25,12 @@ export function frame(ui: Ui): View {
     store.title.value ? <div class="aw-title">{store.title.value}</div> : null,
   );
   const tools = toolbar(ui);
-  const pick = picker(ui);
+  const pick = headPicker(ui);
   const body = part("aw-body");
   const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
-  const views = [title, tools, pick, problem, notice(ui), status(ui)];
-  const [, , , , notes, line] = views as [View, View, View, View, View, View];
+  const notes = notice(ui);
+  const line = status(ui);
   body.append(stage, problem.node);
   node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
 
@@ -51,7 +52,7 @@ export function frame(ui: Ui): View {
     effect(() => {
       // Each view lives and ends with its own signal.
       const own = new AbortController();
-      const view = (VIEWS[store.view.value] ?? matrix)({ ...ui, stop: own.signal });
+      const view = (VIEWS[store.view.value] ?? heatmapView)({ ...ui, stop: own.signal });
       stage.replaceChildren(view.node);
       return () => {
         own.abort();
@@ -67,7 +68,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of views) view.dispose();
+      for (const view of [title, tools, pick, problem, notes, line]) view.dispose();
     },
   };
 }

@@ -5,14 +5,15 @@ import { mount, part, rove, type View } from "../components/dom";
 import type { Grid } from "../contract/decode";
 import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
-import type { Brush, Paints } from "../draw/color-mapper";
+import type { ColorMapper, Paints } from "../draw/color-mapper";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { canCombine } from "../views/heads/menus";
 
 const CHIPS = 12; // more layers than that are stepped through
 
-export function picker(ui: Ui): View {
+/** Return the choice of sample, layer and heads below the toolbar. */
+export function headPicker(ui: Ui): View {
   return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
 }
 
@@ -73,6 +74,7 @@ function Layers({ ui }: { ui: Ui }) {
   );
 }
 
+/** Step through the layers, or type one. */
 export function LayerStepper({ ui }: { ui: Ui }) {
   const { store } = ui;
   const layers = store.facts.value.layers.length;
@@ -91,6 +93,7 @@ export function LayerStepper({ ui }: { ui: Ui }) {
   );
 }
 
+/** Step through the heads, or type one. */
 export function HeadStepper({ ui }: { ui: Ui }) {
   const { store } = ui;
   const heads = store.facts.value.heads;
@@ -216,7 +219,7 @@ function keepInView(list: HTMLElement | null, head: number): void {
 }
 
 /** A thumbnail is on its own range: 0 to 1. */
-const OWN: Brush = {
+const OWN: ColorMapper = {
   signed: false,
   log: false,
   domain: { low: 0, high: 1 },

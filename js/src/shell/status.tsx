@@ -6,18 +6,19 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from ".
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
-import type { Pair } from "../data/stage-data";
+import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 
+/** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
   return mount(part("aw-status", "status"), () => <Status ui={ui} />);
 }
 
-/** A lost kernel, a busy one, and what Python would not take. */
+/** Say that the kernel is lost or busy, and what Python would not take. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }
@@ -245,7 +246,7 @@ function Pinned({ ui }: { ui: Ui }) {
 }
 
 /** Of the stages view: the number that its steps lead to. */
-function PairWeight({ pair }: { pair: Pair }) {
+function PairWeight({ pair }: { pair: ExplainedPair }) {
   return (
     <>
       <i class="aw-gap" />

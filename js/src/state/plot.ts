@@ -1,6 +1,6 @@
 /**
  * The picture's geometry as signals: how large it is, what of it is in view, and which cell is where. It is the one place
- * that knows which cells are drawn at the zoom in force; all that is pointed at, labelled or ringed goes by its lattice.
+ * that knows which cells are drawn at the zoom in force; all that is pointed at, labelled or ringed goes by its cell grid.
  */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
@@ -8,14 +8,14 @@ import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
 import { isSigned } from "../contract/stages";
 import { type Bin, binOf } from "../data/matrix";
 import { foldGrid } from "../draw/cells";
-import { type Brush, makeBrush } from "../draw/color-mapper";
+import { type ColorMapper, makeColorMapper } from "../draw/color-mapper";
 import {
+  type CellGrid,
+  cellGridOf,
   cellOf,
   cellsInView,
   cellUnder,
-  type Lattice,
-  latticeOf,
-  ownLattice,
+  ownCellGrid,
   placesInView,
   placesOf,
   type Reach,
@@ -26,14 +26,14 @@ import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
-import { steady } from "./queries";
-import { type TilesOf, tilesInView, tilesOf, type Wanted } from "./tile-cache";
+import { stableComputed } from "./queries";
+import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
 import type { Ui, Window } from "./ui";
 
 export type Measure = (text: string, size: number, weight?: number) => number;
 
 /** How many cells of the matrix one that is drawn stands for, and how large it is drawn. */
-export interface Scale {
+export interface CellScale {
   readonly queries: number;
   readonly keys: number;
   /** Too small to be told from its neighbours. */
@@ -46,16 +46,16 @@ export interface Plot {
   /** While the view flies somewhere nothing is asked for what it passes. */
   readonly flying: Signal<boolean>;
   readonly reach: ReadonlySignal<Reach | null>;
-  readonly lattice: ReadonlySignal<Lattice | null>;
-  readonly scale: ReadonlySignal<Scale | null>;
+  readonly cellGrid: ReadonlySignal<CellGrid | null>;
+  readonly scale: ReadonlySignal<CellScale | null>;
   readonly measure: ReadonlySignal<Measure>;
   /** The cells that are drawn, where the picture has them: its own, folded where the screen has fewer pixels. */
   readonly grid: ReadonlySignal<Grid | null>;
-  readonly brush: ReadonlySignal<Brush | null>;
+  readonly mapper: ReadonlySignal<ColorMapper | null>;
   /** Whether each cell is one of the matrix and wide enough for its number. */
   readonly numbersFit: ReadonlySignal<boolean>;
   readonly tilesOf: ReadonlySignal<TilesOf>;
-  readonly wanted: ReadonlySignal<Wanted | null>;
+  readonly wanted: ReadonlySignal<WantedTiles | null>;
   /** What is in view, if that is less than everything. */
   readonly window: ReadonlySignal<Window | null>;
   /** Queries for each one that was looked at, where tiles in view are not exact yet; else 1. */
@@ -68,31 +68,66 @@ export interface Plot {
   box(query: number, key: number): Box | null;
 }
 
-/** `layout` places the picture; one that is not `tiled` has nothing finer than its own cells. */
+/**
+ * Return the geometry of one picture. `layout` places it; one that is not `tiled` has nothing finer than its own
+ * cells.
+ */
 export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const { store } = ui;
-  const viewport = signal<Viewport>(WHOLE);
   const flying = signal(false);
-  const every = signal(1);
+  const geometry = plotGeometry(ui, layout, tiled);
+  const { cellGrid } = geometry;
+  const of = computed(() => {
+    const picture = store.picture.value;
+    return picture === null ? "" : tilesOf(picture.of, store.facts.value.version);
+  });
+  return {
+    ...geometry,
+    ...drawnCells(ui, geometry),
+    flying,
+    tilesOf: of,
+    wanted: computed(() => {
+      const picture = store.picture.value;
+      if (cellGrid.value === null || cellGrid.value.levels === null || flying.value || picture === null) return null;
+      return { picture, of: of.value, tiles: tilesInView(cellGrid.value) };
+    }),
+    window: stableComputed<Window>(() => {
+      if (cellGrid.value === null) return null;
+      const { rows, columns } = cellGrid.value;
+      const queries = placesInView(rows);
+      const keys = placesInView(columns);
+      const all = (span: Span, total: number) => span.stop - span.start >= total;
+      if (all(queries, rows.total) && all(keys, columns.total)) return null;
+      return { queries, keys, cellWidth: columns.pitch, cellHeight: rows.pitch };
+    }),
+    every: signal(1),
+    ...cellLookUp(ui, cellGrid, of),
+  };
+}
+
+/** How large the picture is drawn, and which cells at the zoom in force. */
+function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
+  const { store } = ui;
+  const viewport = signal<Viewport>(WHOLE);
   const measure = textMeasure(ui);
   /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
-  const size = steady<Size>(() => {
+  const size = stableComputed<Size>(() => {
     const { queries, keys, queryBin, keyBin, grid } = store.picture.value ?? {};
     return queries && keys && queryBin && keyBin && grid
       ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns }
       : null;
   });
-  const room = computed(() =>
+  const labels = computed(() =>
     size.value === null ? null : labelRoom(size.value, store.queryLabels.value, store.keyLabels.value, measure.value),
   );
   const figure = computed<Figure | null>(() => {
-    if (size.value === null || room.value === null || ui.width.value === 0) return null;
+    if (size.value === null || labels.value === null || ui.width.value === 0) return null;
     return layout({
       width: ui.width.value,
       mode: ui.mode.value,
       rows: size.value.rows,
       columns: size.value.columns,
-      labels: room.value,
+      labels: labels.value,
       dpr: ui.dpr.value,
       unit: ui.unit.value,
     });
@@ -100,55 +135,49 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const reach = computed(() =>
     size.value === null || figure.value === null ? null : reachOf(size.value, figure.value, ui.unit.value),
   );
-  const lattice = computed(() => {
+  const cellGrid = computed(() => {
     if (size.value === null || reach.value === null) return null;
-    if (!tiled || store.facts.value.saved) return ownLattice(reach.value, viewport.value, size.value);
-    return latticeOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
+    if (!tiled || store.facts.value.saved) return ownCellGrid(reach.value, viewport.value, size.value);
+    return cellGridOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
   });
-  const scale = steady<Scale>(() => {
-    if (lattice.value === null) return null;
-    const { rows, columns } = lattice.value;
+  const scale = stableComputed<CellScale>(() => {
+    if (cellGrid.value === null) return null;
+    const { rows, columns } = cellGrid.value;
     const pixel = Math.max(rows.cell, columns.cell) < 4 * ui.unit.value;
     return { queries: rows.bin, keys: columns.bin, pixel };
   });
+  return { viewport, measure, figure, reach, cellGrid, scale };
+}
+
+/** The cells that are drawn, their colours, and whether numbers fit into them. */
+function drawnCells(ui: Ui, { figure, cellGrid, scale }: ReturnType<typeof plotGeometry>) {
+  const { store } = ui;
   const grid = computed<Grid | null>(() => {
     const picture = store.picture.value;
-    if (picture?.grid == null || scale.value === null || lattice.peek()?.levels !== null) return null;
+    if (picture?.grid == null || scale.value === null || cellGrid.peek()?.levels !== null) return null;
     return foldGrid(picture.grid, scale.value.queries / picture.queryBin, scale.value.keys / picture.keyBin);
   });
-  const brush = computed<Brush | null>(() => {
+  const mapper = computed<ColorMapper | null>(() => {
     const picture = store.picture.value;
-    if (picture === null || grid.value === null || grid.value === picture.grid) return ui.brush.value;
+    if (picture === null || grid.value === null || grid.value === picture.grid) return ui.mapper.value;
     const { color_scale, color_range } = store;
-    return makeBrush(picture, grid.value, isSigned(picture.of.stage), color_scale.value, color_range.value);
+    return makeColorMapper(picture, grid.value, isSigned(picture.of.stage), color_scale.value, color_range.value);
   });
   const numbersFit = computed(() => {
-    if (figure.value === null || lattice.value === null || figure.value.mode === "narrow") return false;
-    const { rows, columns } = lattice.value;
+    if (figure.value === null || cellGrid.value === null || figure.value.mode === "narrow") return false;
+    const { rows, columns } = cellGrid.value;
     return rows.bin * columns.bin === 1 && Math.min(rows.cell, columns.cell) >= NUMBERS_FROM * ui.unit.value;
   });
-  const of = computed(() => {
-    const picture = store.picture.value;
-    return picture === null ? "" : tilesOf(picture.of, store.facts.value.version);
-  });
-  const wanted = computed<Wanted | null>(() => {
-    const picture = store.picture.value;
-    if (lattice.value === null || lattice.value.levels === null || flying.value || picture === null) return null;
-    return { picture, of: of.value, tiles: tilesInView(lattice.value) };
-  });
-  const window = steady<Window>(() => {
-    if (lattice.value === null) return null;
-    const { rows, columns } = lattice.value;
-    const queries = placesInView(rows);
-    const keys = placesInView(columns);
-    const all = (span: Span, total: number) => span.stop - span.start >= total;
-    if (all(queries, rows.total) && all(keys, columns.total)) return null;
-    return { queries, keys, cellWidth: columns.pitch, cellHeight: rows.pitch };
-  });
+  return { grid, mapper, numbersFit };
+}
+
+/** From a drawn cell, or a point of the canvas, to places of the matrix, and back. */
+function cellLookUp(ui: Ui, cellGrid: Plot["cellGrid"], of: ReadonlySignal<TilesOf>) {
+  const { store } = ui;
 
   function bin(row: number, column: number): Bin | null {
     const picture = store.picture.value;
-    const cells = lattice.value;
+    const cells = cellGrid.value;
     if (picture === null || cells === null) return null;
     const queries = placesOf(cells.rows, row);
     const keys = placesOf(cells.columns, column);
@@ -173,37 +202,19 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   }
 
   function under(x: number, y: number): Bin | null {
-    if (lattice.value === null) return null;
-    const row = cellUnder(lattice.value.rows, y);
-    const column = cellUnder(lattice.value.columns, x);
+    if (cellGrid.value === null) return null;
+    const row = cellUnder(cellGrid.value.rows, y);
+    const column = cellUnder(cellGrid.value.columns, x);
     return row === null || column === null ? null : bin(row, column);
   }
 
   function box(query: number, key: number): Box | null {
-    if (lattice.value === null) return null;
-    const { rows, columns } = lattice.value;
-    return boxAt(lattice.value, cellOf(rows, query), cellOf(columns, key), ui.dpr.value, ui.unit.value);
+    if (cellGrid.value === null) return null;
+    const { rows, columns } = cellGrid.value;
+    return boxAt(cellGrid.value, cellOf(rows, query), cellOf(columns, key), ui.dpr.value, ui.unit.value);
   }
 
-  return {
-    figure,
-    viewport,
-    flying,
-    reach,
-    lattice,
-    scale,
-    measure,
-    grid,
-    brush,
-    numbersFit,
-    tilesOf: of,
-    wanted,
-    window,
-    every,
-    bin,
-    under,
-    box,
-  };
+  return { bin, under, box };
 }
 
 /** Cells of the matrix among which the kernel looks for the greatest. */
@@ -231,8 +242,8 @@ export interface Box {
   readonly height: number;
 }
 
-/** A drawn cell on the canvas, without the gap that follows it. */
-export function boxAt({ rows, columns }: Lattice, row: number, column: number, dpr: number, unit: number): Box {
+/** Return where a drawn cell is on the canvas, without the gap that follows it. */
+export function boxAt({ rows, columns }: CellGrid, row: number, column: number, dpr: number, unit: number): Box {
   const gap = Math.min(columns.cell, rows.cell) >= GAPS_FROM * unit ? 1 : 0;
   const x = startOf(columns, column, dpr);
   const y = startOf(rows, row, dpr);
@@ -244,8 +255,8 @@ export function boxAt({ rows, columns }: Lattice, row: number, column: number, d
   };
 }
 
-/** The drawn cells in view, as rows and columns. */
-export function inView({ rows, columns }: Lattice): { rows: Span; columns: Span } {
+/** Return the drawn cells in view, as rows and columns. */
+export function inView({ rows, columns }: CellGrid): { rows: Span; columns: Span } {
   return { rows: cellsInView(rows), columns: cellsInView(columns) };
 }
 
@@ -255,7 +266,7 @@ export function isWithin(index: number, span: Span): boolean {
 
 const MOST_MEASURED = 8192;
 
-/** Width of text in the widget's own font, remembered. */
+/** Return how to measure the width of text in the widget's own font; widths are remembered. */
 export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
   const context = document.createElement("canvas").getContext("2d");
   return computed(() => {

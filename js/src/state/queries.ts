@@ -7,7 +7,8 @@ import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
 import { type Kernel, KernelError } from "../kernel/kernel";
-import { isOf, type Store } from "./store";
+import type { Store } from "./store";
+import { isOf } from "./store-pictures";
 
 /** What is asked of a row or column: its strongest, and sums over all. */
 export interface Ranked {
@@ -63,7 +64,7 @@ function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
  * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
  * answer stays until the next one comes: a single number only on the picture that it is of.
  */
-export function asked<Q extends { picture: Picture }, A>(
+export function latestAnswer<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
   known: (question: Q) => A | null,
   ask: (question: Q, signal: AbortSignal) => Promise<A | null>,
@@ -98,8 +99,8 @@ export function asked<Q extends { picture: Picture }, A>(
 
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
-/** A computed that keeps its old value while the new one says the same. */
-export function steady<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
+/** Return a computed signal that keeps its old value while the new one says the same. */
+export function stableComputed<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
   let last: T | null = null;
   return computed(() => {
     const next = compute();
@@ -109,14 +110,14 @@ export function steady<T extends object>(compute: () => T | null): ReadonlySigna
   });
 }
 
-/** The row or column in question, ranked: here where its numbers are, else by the kernel. */
+/** Rank the row or column in question: here where its numbers are, else by the kernel. */
 export function rankedSource(
   store: Store,
   kernel: Kernel,
   target: ReadonlySignal<Target | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Target }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Target }, Ranked | Unranked>(
     questionOf(store, target),
     ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
     async ({ picture, about }, signal) => {
@@ -203,7 +204,10 @@ export interface HeadTarget extends Target {
 
 const REMEMBERED = 512; // rows and columns that are kept
 
-/** Several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they come. */
+/**
+ * Bring several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they
+ * come.
+ */
 export function linesSource(
   store: Store,
   kernel: Kernel,
@@ -257,19 +261,20 @@ export function linesSource(
 }
 
 /** Several rows or columns of the selected head taken together, ranked. */
-export interface Together {
+export interface Combination {
   readonly side: Side;
   readonly indices: readonly number[];
   readonly over: Over;
 }
 
-export function togetherSource(
+/** Rank several rows or columns taken together: here where their numbers are, else by the kernel. */
+export function combinationSource(
   store: Store,
   kernel: Kernel,
-  wanted: ReadonlySignal<Together | null>,
+  wanted: ReadonlySignal<Combination | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
-  return asked<{ picture: Picture; about: Together }, Ranked | Unranked>(
+  return latestAnswer<{ picture: Picture; about: Combination }, Ranked | Unranked>(
     questionOf(store, wanted),
     ({ picture, about }) => {
       if (!picture.exact) return null;
@@ -295,18 +300,18 @@ export function togetherSource(
 }
 
 /** A link of the matrix, with its weight. */
-export interface Pair {
+export interface WeightedPair {
   readonly query: number;
   readonly key: number;
   readonly weight: number;
 }
 
 /** Strongest first; or Python's sentence, or null while nobody knows. */
-export type Strongest = readonly Pair[] | { readonly problem: string } | null;
+export type Strongest = readonly WeightedPair[] | { readonly problem: string } | null;
 
 const PAIRS = 8;
 
-/** The strongest links of a long head once its picture is exact, those to the first token left aside. */
+/** Bring the strongest links of a long head once its picture is exact, those to the first token left aside. */
 export function strongestSource(
   store: Store,
   kernel: Kernel,
@@ -317,7 +322,7 @@ export function strongestSource(
     const picture = store.picture.value;
     return picture !== null && hasPairs(picture) && picture.sampled === null && isWanted() ? true : null;
   });
-  return asked<{ picture: Picture; about: true }, NonNullable<Strongest>>(
+  return latestAnswer<{ picture: Picture; about: true }, NonNullable<Strongest>>(
     questionOf(store, wanted),
     () => null,
     async ({ picture }, signal) => {
@@ -334,13 +339,17 @@ export function strongestSource(
   );
 }
 
-/** Whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest are known. */
+/**
+ * Return whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest
+ * are known.
+ */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
   return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
 }
 
+/** Bring the exact number of a cell, or the greatest of a bin. */
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
-  return asked<{ picture: Picture; about: Bin }, Reading>(
+  return latestAnswer<{ picture: Picture; about: Bin }, Reading>(
     questionOf(store, bin),
     ({ picture, about: bin }) => {
       if (!picture.exact || picture.grid === null || bin.keys.start >= picture.keys) return null;
@@ -359,7 +368,7 @@ export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<
   );
 }
 
-/** The greatest number in a bin, from the kernel. */
+/** Ask the kernel for the greatest number in a bin. */
 export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: AbortSignal): Promise<Reading> {
   const body = {
     ...address(picture),
@@ -384,13 +393,13 @@ function kindOf(value: number): number {
   return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
 }
 
-/** Exact numbers for a window of cells that a person could read, where the picture only has colours. */
+/** Bring exact numbers for a window of cells that a person could read, where the picture only has colours. */
 export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   const question = computed(() => {
     const picture = store.picture.value;
     return picture === null || picture.exact || window.value === null ? null : { picture, window: window.value };
   });
-  return asked<{ picture: Picture; window: Bin }, Patch>(
+  return latestAnswer<{ picture: Picture; window: Bin }, Patch>(
     question,
     () => null,
     async ({ picture, window }, signal) => {
@@ -407,7 +416,7 @@ export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal
   );
 }
 
-/** Whether what a picture shows is what is selected. */
+/** Return whether what a picture shows is what is selected. */
 export function isCurrent(store: Store): boolean {
   const picture = store.picture.value;
   return (

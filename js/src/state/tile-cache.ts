@@ -3,7 +3,7 @@
 import { effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeTile, type Picture, TILE, type Tile } from "../contract/decode";
 import type { Bytes, Facts, TileAddress, TileMessage } from "../contract/messages";
-import { type Axis, cellsInView, type Lattice } from "../geometry/cell-grid";
+import { type Axis, type CellGrid, cellsInView } from "../geometry/cell-grid";
 import type { Span } from "../geometry/viewport";
 import { type Kernel, KernelGone } from "../kernel/kernel";
 
@@ -15,6 +15,7 @@ const OVERHEAD = 1536;
 /** What tiles are of, as a text. */
 export type TilesOf = string;
 
+/** Return the name of what tiles are of. */
 export function tilesOf({ layer, batch, head, stage, pool }: Picture["of"], version: number): TilesOf {
   return `${layer} ${batch} ${head} ${stage} ${pool} ${version}`;
 }
@@ -44,7 +45,7 @@ export interface TileCache {
 const nameOf = (of: TilesOf, rowLevel: number, columnLevel: number, row: number, column: number) =>
   `${of}|${rowLevel} ${columnLevel} ${row} ${column}`;
 
-/** `heard` is told of every tile that is kept. */
+/** Return a cache of tiles; `heard` is told of every tile that is kept. */
 export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile) => void = () => {}): TileCache {
   const kept = new Map<string, KeptTile>(); // the longest unused first
   /** How many tiles there are of each pair of levels: where to look for a coarser one. */
@@ -120,8 +121,8 @@ export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile
   };
 }
 
-/** The tiles that a lattice has in view, those in the middle first. */
-export function tilesInView({ rows, columns, levels }: Lattice): TileAddress[] {
+/** Return the tiles that a cell grid has in view, those in the middle first. */
+export function tilesInView({ rows, columns, levels }: CellGrid): TileAddress[] {
   if (levels === null) return [];
   const span = (axis: Axis): Span => {
     const { start, stop } = cellsInView(axis);
@@ -141,7 +142,7 @@ export function tilesInView({ rows, columns, levels }: Lattice): TileAddress[] {
 }
 
 /** What is wanted: tiles of a picture. */
-export interface Wanted {
+export interface WantedTiles {
   readonly picture: Picture;
   readonly of: TilesOf;
   readonly tiles: readonly TileAddress[];
@@ -158,7 +159,7 @@ let views = 0;
 export function tileSource(
   cache: TileCache,
   kernel: Kernel,
-  wanted: ReadonlySignal<Wanted | null>,
+  wanted: ReadonlySignal<WantedTiles | null>,
   isCurrent: () => boolean,
   stop: AbortSignal,
 ): void {
@@ -167,7 +168,7 @@ export function tileSource(
   let current: { of: TilesOf; end: AbortController } | null = null;
   let asked: { of: TilesOf; names: Set<string> } = { of: "", names: new Set() };
 
-  async function ask({ picture, of, tiles }: Wanted): Promise<void> {
+  async function ask({ picture, of, tiles }: WantedTiles): Promise<void> {
     const end = new AbortController();
     current = { of, end };
     asking.value = true;

@@ -3,15 +3,15 @@
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned } from "../contract/stages";
 import type { HeadName, Theme, ViewName } from "../contract/values";
-import type { Changed } from "../data/comparison";
+import type { CellChange } from "../data/comparison";
 import type { Bin, Target } from "../data/matrix";
 import type { HeadOf } from "../data/survey";
 import { contrast, cssOf } from "../draw/color";
-import { type Brush, makeBrush, type Paints, readPaints } from "../draw/color-mapper";
+import { type ColorMapper, makeColorMapper, type Paints, readPaints } from "../draw/color-mapper";
 import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
 import { type Mode, modeOf } from "../geometry/layout";
 import type { Kernel } from "../kernel/kernel";
-import { type Ranked, type Reading, rankedSource, readingSource, steady, type Unranked } from "./queries";
+import { type Ranked, type Reading, rankedSource, readingSource, stableComputed, type Unranked } from "./queries";
 import type { Store } from "./store";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
@@ -29,7 +29,7 @@ export interface Window extends Bin {
 }
 
 /** A place to bring into view: at the zoom in force, or close enough to read its cells. */
-export interface Travel {
+export interface Destination {
   readonly query: number | null;
   readonly key: number | null;
   readonly close: boolean;
@@ -51,7 +51,7 @@ export interface Ui {
   readonly mode: ReadonlySignal<Mode>;
   readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
   /** From number to colour for the picture in hand. */
-  readonly brush: ReadonlySignal<Brush | null>;
+  readonly mapper: ReadonlySignal<ColorMapper | null>;
   /** Where the view's own parts end on the right: toolbar and status end there too. */
   readonly extent: Signal<number | null>;
   readonly hover: Signal<Hover | null>;
@@ -60,9 +60,9 @@ export interface Ui {
   /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
   readonly window: Signal<Window | null>;
   /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
-  readonly change: Signal<Changed | null>;
+  readonly change: Signal<CellChange | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
-  readonly travel: Signal<Travel | null>;
+  readonly destination: Signal<Destination | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
   readonly target: ReadonlySignal<Target | null>;
   readonly ranked: ReadonlySignal<Ranked | Unranked | null>;
@@ -74,6 +74,7 @@ export interface Ui {
 /** The views whose panel ranks a row or column. */
 const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
 
+/** Return what one view adds to the store, kept up to date with its element. */
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
   const outer = signal(0);
@@ -85,11 +86,11 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const hover = signal<Hover | null>(null);
   const extent = signal<number | null>(null);
 
-  const hoverBin = steady(() => {
+  const hoverBin = stableComputed(() => {
     const at = hover.value;
     return at !== null && "bin" in at ? at.bin : null;
   });
-  const pinBin = steady<Bin>(() => {
+  const pinBin = stableComputed<Bin>(() => {
     const query = store.query.value;
     const key = store.key.value;
     return query === null || key === null
@@ -99,7 +100,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const hovered = readingSource(store, kernel, hoverBin, stop);
   const pinned = readingSource(store, kernel, pinBin, stop);
 
-  const target = steady<Target>(() => {
+  const target = stableComputed<Target>(() => {
     const [query, key] = [store.query.value, store.key.value];
     if (key !== null && (query === null || store.direction.value === "key")) return { side: "key", index: key };
     if (query !== null) return { side: "query", index: query };
@@ -114,12 +115,12 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
 
   const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask for their own
 
-  const brush = computed(() => {
+  const mapper = computed(() => {
     const picture = store.picture.value;
     const both = paints.value;
     if (picture === null || both === null || picture.grid === null) return null;
     const { color_scale, color_range } = store;
-    return makeBrush(picture, picture.grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
+    return makeColorMapper(picture, picture.grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
   });
 
   const ui: Ui = {
@@ -135,13 +136,13 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     theme,
     mode: computed(() => modeOf(outer.value, unit.value)),
     paints,
-    brush,
+    mapper,
     extent,
     hover,
     pointedHead: signal<HeadOf | null>(null),
     window: signal<Window | null>(null),
-    change: signal<Changed | null>(null),
-    travel: signal<Travel | null>(null),
+    change: signal<CellChange | null>(null),
+    destination: signal<Destination | null>(null),
     target,
     ranked: rankedSource(store, kernel, listed, stop),
     hovered,

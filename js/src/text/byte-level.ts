@@ -16,7 +16,7 @@ export const neverInText = (byte: number) =>
 
 export const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** The text of a byte-level token; bytes that are no whole character are shown as such. */
+/** Return the text of a byte-level token; bytes that are no whole character are shown as such. */
 export function fromBytes(token: string): string {
   const raw = Uint8Array.from(token, byteOf);
   try {
@@ -26,6 +26,7 @@ export function fromBytes(token: string): string {
   }
 }
 
+/** Return the byte that a character of a byte-level token stands for. */
 export function byteOf(character: string): number {
   const code = character.charCodeAt(0);
   if (code < 0x100) return code;
@@ -35,7 +36,7 @@ export function byteOf(character: string): number {
 
 export const hex = (byte: number) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
-/** How many bytes the character has that begins here; 0 where none does. */
+/** Return how many bytes the character has that begins here; 0 where none does. */
 export function characterAt(bytes: readonly number[], at: number): number {
   const first = bytes[at] as number;
   const length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;

@@ -23,7 +23,9 @@ export interface Labels {
   find(text: string): number[] | null;
 }
 
-/** The labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use. */
+/**
+ * Return the labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use.
+ */
 export function labels(tokens: readonly string[] | null, length: number, spelling?: TokenStyle): Labels {
   let read: ReturnType<typeof readAll> | null = null;
   const readNow = () => {
@@ -58,12 +60,12 @@ export function labels(tokens: readonly string[] | null, length: number, spellin
   };
 }
 
-/** The label of a token that is not known: its position. */
+/** Return the label of a token that is not known: its position. */
 export function unnamed(position: number): Label {
   return { text: count(position), special: false, position, repeated: false, subscript: "" };
 }
 
-/** Positions without tokens, of which some are image patches: named by row and column. */
+/** Name positions without tokens that are image patches, by row and column. */
 export function withPatches(
   of: Labels,
   { rows, columns }: { rows: number; columns: number },
@@ -83,7 +85,7 @@ export function withPatches(
   };
 }
 
-/** A token of running text that is not known: its position. */
+/** Return a token of running text that is not known: its position. */
 export function unread(position: number): Piece {
   return { text: count(position), space: true, breaks: false, special: false };
 }

@@ -3,13 +3,13 @@
 const NUMBER = String.raw`(\d{1,3}(?:,\d{3})+(?!\d)|\d+)`;
 const PLACE = new RegExp(String.raw`^${NUMBER}(?:\s*(?:→|->|,|\s)\s*${NUMBER})?$`);
 
-export type Wanted =
+export type WantedPlace =
   | { readonly query: number; readonly key: number | null }
   | { readonly beyond: number; readonly total: number }
   | { readonly text: string };
 
-/** `12,301`, `12301 → 4110`, or a text; in quotation marks a number is a text too. Null if nothing was typed. */
-export function readWanted(typed: string, queries: number, keys: number): Wanted | null {
+/** Read `12,301`, `12301 → 4110`, or a text; in quotation marks a number is a text too. Null if nothing was typed. */
+export function readWanted(typed: string, queries: number, keys: number): WantedPlace | null {
   const text = typed.trim();
   if (text === "") return null;
   const quoted = /^["“](.+)["”]$/.exec(text);
@@ -31,7 +31,7 @@ export interface Found {
   readonly at: number;
 }
 
-/** The next place, or the one before, round both ends; null where it is not among the known positions. */
+/** Return the next place, or the one before, round both ends; null where it is not among the known positions. */
 export function stepped(found: Found, by: 1 | -1): Found | null {
   const at = (found.at + by + found.total) % found.total;
   return at < found.positions.length ? { ...found, at } : null;

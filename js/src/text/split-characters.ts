@@ -6,7 +6,7 @@ import { ALWAYS_SPECIAL, BYTES, type Piece, type TokenStyle, visible } from "./t
 /** Tokens to either side among which the rest of a character is looked for: it has at most four bytes. */
 const AROUND = 3;
 
-/** A token within running text: of a character in parts the first shows it, each other one a dot. */
+/** Return a token within running text: of a character in parts the first shows it, each other one a dot. */
 export function inText(
   piece: Piece,
   raw: (position: number) => string | null,
@@ -18,7 +18,7 @@ export function inText(
   return { ...piece, text: text.replace(/ 1\/\d/g, "").replace(/\S+ [2-4]\/\d/gu, "·") };
 }
 
-/** Of a token that holds part of a character, that character, and which part: `é 1/2`; `text` of any other. */
+/** Return, of a token that holds part of a character, that character and which part: `é 1/2`; `text` of any other. */
 export function partly(
   raw: (position: number) => string | null,
   position: number,

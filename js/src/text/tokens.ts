@@ -50,7 +50,7 @@ const JOINING =
   /^(?:\p{Extended_Pictographic}|\p{RI}|(?![\p{sc=Latn}\p{sc=Grek}\p{sc=Cyrl}\p{sc=Hani}\p{sc=Hira}\p{sc=Kana}])\p{L})/u;
 const JOINER = /\u200c|\u200d|[\u{e0020}-\u{e007f}]/gu;
 
-/** A token as its label shows it. */
+/** Return a token as its label shows it. */
 export function display(token: string, style: TokenStyle = "text"): TokenText {
   if (token === "") return { text: NOTHING, special: false };
   if (PLAIN.test(token)) return { text: token, special: false };
@@ -58,7 +58,7 @@ export function display(token: string, style: TokenStyle = "text"): TokenText {
   return { text: visible(plainText(token, style)), special: false };
 }
 
-/** The text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
+/** Return the text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
 export function shorten(text: string, max: number, measure: (text: string) => number): string {
   if (text === "" || (text.length < 1024 && measure(text) <= max)) return text;
   // Of a very long text only the ends can ever be seen.
@@ -98,6 +98,7 @@ export function styleOf(tokens: Iterable<string>): TokenStyle {
 /** How tokens become running text: their spaces are known, or those after the last piece of a word, or none is. */
 export type Join = "known" | "ends" | "words";
 
+/** Return how tokens of this style become running text. */
 export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
   if (style === "bytes" || style === "spaced") return "known";
   for (const token of tokens) {
@@ -108,7 +109,7 @@ export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
   return "words";
 }
 
-/** A token as running text shows it: without the space before it and the marks of a piece. */
+/** Return a token as running text shows it: without the space before it and the marks of a piece. */
 export function pieceOf(token: string, style: TokenStyle, join: Join): Piece {
   const { text, special } = display(token, style);
   if (special) return { text, special, space: true, breaks: false };
@@ -149,7 +150,7 @@ function spacesOf(token: string, style: TokenStyle): string {
   return bare.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
 }
 
-/** Spaces at the ends and in runs, line breaks, tabs and all that is invisible, made visible. */
+/** Make visible what is not seen: spaces at the ends and in runs, line breaks, tabs, invisible characters. */
 export function visible(text: string): string {
   const spaced = text
     .replace(/^ +| +$| {2,}/g, (spaces) => "·".repeat(spaces.length))

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** Pointing, clicking, dragging, scrolling and keys, as a person does it. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { pressOn, settle, show } from "../helpers/page.ts";
 import {
@@ -17,13 +17,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 async function small(changes: Partial<Traits> = {}) {
   const state = stateOf(CAUSAL, changes);

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** What stands around the picture of a long head: progress, going to a token, the strongest pairs, rankings, its tokens. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { timeLeft } from "../../src/components/progress";
 import type { Progress } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -9,13 +9,9 @@ import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { LENGTH, longAnswers, longBand, longFacts, longPicture, longState, STRONG, TOKENS } from "../helpers/long.ts";
 import { pressOn, settle, show, type View } from "../helpers/page.ts";
 import { asked, CAUSAL, factsOf, python, stateOf, tokenAnswers, tokensOf, weights } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 /** The invented head; `share` of it is computed. */
 async function draw(changes: Partial<Traits> & { share?: number } = {}, options: HostOptions = {}, width = 900) {

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { type Grid, NUMBER, type Picture } from "../../src/contract/decode";
 import type { ColorRange, ColorScaleName } from "../../src/contract/values";
 import { scaleOf } from "../../src/draw/color";
-import { makeBrush } from "../../src/draw/color-mapper";
+import { makeColorMapper } from "../../src/draw/color-mapper";
 import { checkGolden, portable } from "../helpers/golden";
 
 /** Ends and values are dyadic, so that linear places are the same to the last bit. */
@@ -89,7 +89,7 @@ test("values take the place on the ramp that Python gives them", () => {
         RANGES.map((range) => {
           const grid = gridOf(rows);
           const [low, high] = [Math.min(...rows.flat()), Math.max(...rows.flat())];
-          const mapper = makeBrush({ low, high } as Picture, grid, stage === "scores", scale, range);
+          const mapper = makeColorMapper({ low, high } as Picture, grid, stage === "scores", scale, range);
           const places = rows.map((row, at) => row.map((value) => mapper.position(value, at)));
           return { stage, scale, range, rows, low, high, places };
         }),

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** Two attentions side by side: places and positions, ranges, layout, and the view in a page. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { BLOCKED, type Grid, NUMBER } from "../../src/contract/decode";
 import type { ChangesMessage, ComparisonMessage, Envelope } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -13,12 +13,12 @@ import {
   decodeChanges,
   decodeComparison,
   labelsOf,
-  merged,
-  type Shown,
-  spanOf,
+  mergedGrid,
+  type ReadyComparison,
+  sharedRange,
 } from "../../src/data/comparison";
 import { foldGrid } from "../../src/draw/cells";
-import { latticeOf, ownLattice, reachOf } from "../../src/geometry/cell-grid";
+import { cellGridOf, ownCellGrid, reachOf } from "../../src/geometry/cell-grid";
 import type { HostOptions } from "../../src/kernel/host";
 import { labels } from "../../src/text/labels";
 import { layoutCompare } from "../../src/views/compare/layout";
@@ -36,13 +36,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const FULL: Cells = [
   [0.4, 0.3, 0.2, 0.1],
@@ -123,7 +119,7 @@ function changesOf(a: Cells, b: Cells, query: number, changes: Partial<ChangesMe
   };
 }
 
-async function shown(message: ComparisonMessage): Promise<Shown> {
+async function shown(message: ComparisonMessage): Promise<ReadyComparison> {
   const found = await decodeComparison(message);
   if (found.error !== null) throw new Error(found.error);
   return found;
@@ -205,10 +201,13 @@ describe("what Python sends", () => {
 describe("scales", () => {
   test("one range for both sides, from the least to the greatest", async () => {
     const { a, b } = (await shown(comparisonOf(FULL, CAUSAL))).pictures;
-    expect(spanOf(a, b).high).toBe(1);
-    expect(spanOf({ ...a, low: null, high: null }, b).high).toBe(1);
-    expect(spanOf({ ...a, low: null, high: null }, { ...b, low: null, high: null })).toEqual({ low: null, high: null });
-    const both = merged(grid([[0.1, X, -3, X]]), grid([[0.4, 2, 1, X]]));
+    expect(sharedRange(a, b).high).toBe(1);
+    expect(sharedRange({ ...a, low: null, high: null }, b).high).toBe(1);
+    expect(sharedRange({ ...a, low: null, high: null }, { ...b, low: null, high: null })).toEqual({
+      low: null,
+      high: null,
+    });
+    const both = mergedGrid(grid([[0.1, X, -3, X]]), grid([[0.4, 2, 1, X]]));
     expect([...both.values].slice(0, 3).map((value) => Number(value.toFixed(1)))).toEqual([0.4, 2, -3]);
     expect(both.kinds[3]).toBe(BLOCKED);
   });
@@ -265,11 +264,11 @@ describe("where things stand", () => {
     });
     const reach = reachOf(size, at, 1);
     expect(at.fold).toBe(2);
-    const bins = [1, 1.9, 2, 8].map((k) => ownLattice(reach, { k, x: 0, y: 0 }, size).rows.bin);
+    const bins = [1, 1.9, 2, 8].map((k) => ownCellGrid(reach, { k, x: 0, y: 0 }, size).rows.bin);
     expect(bins).toEqual([6, 6, 3, 3]);
-    expect(ownLattice(reach, { k: 8, x: 0, y: 0 }, size).levels).toBeNull();
-    expect(ownLattice(reach, { k: 1, x: 0, y: 0 }, size).rows).toEqual(
-      latticeOf(reach, { k: 1, x: 0, y: 0 }, false).rows,
+    expect(ownCellGrid(reach, { k: 8, x: 0, y: 0 }, size).levels).toBeNull();
+    expect(ownCellGrid(reach, { k: 1, x: 0, y: 0 }, size).rows).toEqual(
+      cellGridOf(reach, { k: 1, x: 0, y: 0 }, false).rows,
     );
   });
 });

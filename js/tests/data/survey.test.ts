@@ -97,9 +97,9 @@ describe("where they stand", () => {
   };
 
   test("12 × 6 as drawn: 58 pixels, pitch 74 × 76", async () => {
-    const sheet = layoutHeads(await survey(...new Array<number>(6).fill(12)), "layer", 952);
-    expect([sheet.size, sheet.across, sheet.down, sheet.bars]).toEqual([58, 74, 76, true]);
-    expect(sheet.left + sheet.width - 2 * sheet.margin).toBeLessThanOrEqual(952);
+    const layout = layoutHeads(await survey(...new Array<number>(6).fill(12)), "layer", 952);
+    expect([layout.size, layout.across, layout.down, layout.bars]).toEqual([58, 74, 76, true]);
+    expect(layout.left + layout.width - 2 * layout.margin).toBeLessThanOrEqual(952);
   });
 
   test.each([1272, 952, 592, 352])(
@@ -114,11 +114,13 @@ describe("where they stand", () => {
       ] as const) {
         const of = await survey(...new Array<number>(layers).fill(heads));
         for (const order of ["layer", "entropy"]) {
-          const sheet = layoutHeads(of, order, width);
-          const wide = sheet.left + sheet.width - 2 * sheet.margin;
-          expect(wide <= width || (sheet.size === 20 && order === "layer"), `${layers} × ${heads} ${order}`).toBe(true);
-          expect(sheet.size).toBeGreaterThanOrEqual(14);
-          expect(sheet.where.length).toBe(layers * heads);
+          const layout = layoutHeads(of, order, width);
+          const wide = layout.left + layout.width - 2 * layout.margin;
+          expect(wide <= width || (layout.size === 20 && order === "layer"), `${layers} × ${heads} ${order}`).toBe(
+            true,
+          );
+          expect(layout.size).toBeGreaterThanOrEqual(14);
+          expect(layout.where.length).toBe(layers * heads);
         }
       }
     },
@@ -134,39 +136,39 @@ describe("where they stand", () => {
   });
 
   test("32 × 32: 20 pixels, no bars", async () => {
-    const sheet = layoutHeads(await survey(...new Array<number>(32).fill(32)), "layer", 952);
-    expect([sheet.size, sheet.bars]).toEqual([20, false]);
-    expect(sheet.height).toBeLessThan(920);
+    const layout = layoutHeads(await survey(...new Array<number>(32).fill(32)), "layer", 952);
+    expect([layout.size, layout.bars]).toEqual([20, false]);
+    expect(layout.height).toBeLessThan(920);
   });
 
   test("what a point is over is the head whose picture or bar is there", async () => {
     const of = await survey(3, 2);
-    const sheet = layoutHeads(of, "layer", 952);
+    const layout = layoutHeads(of, "layer", 952);
     for (let place = 0; place < 5; place++) {
-      const { x, y } = cornerOf(sheet, place);
-      expect(placeAt(sheet, x + 1, y + 1)).toBe(place);
-      expect(placeAt(sheet, x + sheet.size - 1, y + sheet.size + 6)).toBe(place);
+      const { x, y } = cornerOf(layout, place);
+      expect(placeAt(layout, x + 1, y + 1)).toBe(place);
+      expect(placeAt(layout, x + layout.size - 1, y + layout.size + 6)).toBe(place);
     }
-    const { x, y } = cornerOf(sheet, 2);
-    expect(placeAt(sheet, x + 10, y + sheet.down + 10)).toBe(-1); // the second layer has but two
-    expect(placeAt(sheet, -40, 10)).toBe(-1);
+    const { x, y } = cornerOf(layout, 2);
+    expect(placeAt(layout, x + 10, y + layout.down + 10)).toBe(-1); // the second layer has but two
+    expect(placeAt(layout, -40, 10)).toBe(-1);
   });
 
   test("arrows walk, and in a shorter layer to its last head", async () => {
-    const sheet = layoutHeads(await survey(3, 1, 3), "layer", 952);
-    expect(stepFrom(sheet, 0, 1, 0)).toBe(1);
-    expect(stepFrom(sheet, 2, 1, 0)).toBe(2);
-    expect(stepFrom(sheet, 0, -1, 0)).toBe(0);
-    expect(stepFrom(sheet, 2, 0, 1)).toBe(3);
-    expect(stepFrom(sheet, 3, 0, 1)).toBe(4);
-    expect(stepFrom(sheet, 1, 0, -1)).toBe(1);
+    const layout = layoutHeads(await survey(3, 1, 3), "layer", 952);
+    expect(stepFrom(layout, 0, 1, 0)).toBe(1);
+    expect(stepFrom(layout, 2, 1, 0)).toBe(2);
+    expect(stepFrom(layout, 0, -1, 0)).toBe(0);
+    expect(stepFrom(layout, 2, 0, 1)).toBe(3);
+    expect(stepFrom(layout, 3, 0, 1)).toBe(4);
+    expect(stepFrom(layout, 1, 0, -1)).toBe(1);
   });
 
   test("by a metric the largest stands first", async () => {
-    const sheet = layoutHeads(await survey(3, 3), "entropy", 952);
-    expect(sheet.named).toBe(true);
-    expect(sheet.where[5]).toEqual([0, 0]);
-    expect(sheet.at(5, 0)).toBe(0);
-    expect([sheet.left, sheet.top]).toEqual([0, 0]);
+    const layout = layoutHeads(await survey(3, 3), "entropy", 952);
+    expect(layout.named).toBe(true);
+    expect(layout.where[5]).toEqual([0, 0]);
+    expect(layout.at(5, 0)).toBe(0);
+    expect([layout.left, layout.top]).toEqual([0, 0]);
   });
 });

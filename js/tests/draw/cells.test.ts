@@ -5,7 +5,7 @@ import type { ColorRange, Stage } from "../../src/contract/values";
 import type { Patch } from "../../src/data/matrix";
 import { foldGrid, paint, type Scene } from "../../src/draw/cells";
 import { parseColor } from "../../src/draw/color";
-import { makeBrush, type Paints, readPaints } from "../../src/draw/color-mapper";
+import { makeColorMapper, type Paints, readPaints } from "../../src/draw/color-mapper";
 import { MAX_CELL } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { CAUSAL, type Cells, pictureOf, X } from "../helpers/states.ts";
@@ -44,7 +44,7 @@ async function draw(cells: Cells, { cell = 40, range = "head", ...changes }: Wan
   const signed = stage !== "weights";
   return drawScene({
     grid,
-    brush: makeBrush(picture, grid, signed, "linear", range),
+    mapper: makeColorMapper(picture, grid, signed, "linear", range),
     paints: signed ? paints.diverging : paints.light,
     stage,
     cellWidth: cell,
@@ -266,14 +266,14 @@ describe("numbers in cells", () => {
         [0.5, 0.5],
         [0.48, 0.5],
       ],
-      { cell: 30, numbers: true, brush: without.scene.brush },
+      { cell: 30, numbers: true, mapper: without.scene.mapper },
     );
     const glyphs = (drawn: Drawn) => {
       const { data } = drawn.canvas.getContext("2d")!.getImageData(6, 38, 18, 14);
       return data.filter((_, at) => at % 4 === 0).reduce((sum, red) => sum + red, 0);
     };
     expect(glyphs(patched)).toBeGreaterThan(0);
-    const numberOf = (drawn: Drawn) => drawn.again({ brush: { ...drawn.scene.brush, index: () => 255 } });
+    const numberOf = (drawn: Drawn) => drawn.again({ mapper: { ...drawn.scene.mapper, index: () => 255 } });
     expect(glyphs(numberOf(patched))).toBe(glyphs(numberOf(exact)));
   });
 });
@@ -308,7 +308,7 @@ describe("rasters", () => {
     const first = await draw(CAUSAL, { cell: 4 });
     const { grid } = first.scene;
     const picture = await decodePicture(pictureOf(CAUSAL));
-    const unit = first.again({ brush: makeBrush(picture, grid, false, "linear", [0, 4]) });
+    const unit = first.again({ mapper: makeColorMapper(picture, grid, false, "linear", [0, 4]) });
     expect(unit.in(0, 0)).toEqual(rgba(paints.light.css[64]!));
     expect(unit.again({ paints: paints.dark }).in(0, 0)).toEqual(rgba(paints.dark.css[64]!));
   });

@@ -3,17 +3,17 @@ import { describe, expect, test } from "vitest";
 import { decodePicture } from "../../src/contract/decode";
 import type { ColorRange, ColorScaleName, Stage } from "../../src/contract/values";
 import { buildTable, parseColor, plate } from "../../src/draw/color";
-import { makeBrush, readPaints } from "../../src/draw/color-mapper";
+import { makeColorMapper, readPaints } from "../../src/draw/color-mapper";
 import { type Cells, pictureOf, X } from "../helpers/states.ts";
 
-async function brushOf(
+async function mapperOf(
   cells: Cells,
   stage: Stage = "weights",
   range: ColorRange = "head",
   scale: ColorScaleName = "linear",
 ) {
   const picture = await decodePicture(pictureOf(cells, { stage }));
-  return makeBrush(picture, picture.grid!, stage !== "weights", scale, range);
+  return makeColorMapper(picture, picture.grid!, stage !== "weights", scale, range);
 }
 
 const HALVES: Cells = [
@@ -27,78 +27,78 @@ const SCORES: Cells = [
 
 describe("weights", () => {
   test("on the head's range run from 0 to its greatest", async () => {
-    const brush = await brushOf(HALVES);
-    expect(brush.domain).toEqual({ low: 0, high: 0.5 });
-    expect([0, 0.25, 0.5].map((value) => brush.index(value, 0))).toEqual([0, 128, 255]);
-    expect([brush.clips(0.5), brush.share(0.25)]).toEqual([false, 0.5]);
+    const mapper = await mapperOf(HALVES);
+    expect(mapper.domain).toEqual({ low: 0, high: 0.5 });
+    expect([0, 0.25, 0.5].map((value) => mapper.index(value, 0))).toEqual([0, 128, 255]);
+    expect([mapper.clips(0.5), mapper.share(0.25)]).toEqual([false, 0.5]);
   });
 
   test("on the unit range run from 0 to 1, whatever the head holds", async () => {
-    const brush = await brushOf(HALVES, "weights", "unit");
-    expect(brush.domain).toEqual({ low: 0, high: 1 });
-    expect(brush.position(0.5, 0)).toBe(0.5);
+    const mapper = await mapperOf(HALVES, "weights", "unit");
+    expect(mapper.domain).toEqual({ low: 0, high: 1 });
+    expect(mapper.position(0.5, 0)).toBe(0.5);
   });
 
   test("on a range of one's own, what lies beyond either end is clipped", async () => {
-    const brush = await brushOf(HALVES, "weights", [0.2, 0.4]);
-    expect(brush.domain).toEqual({ low: 0.2, high: 0.4 });
-    expect([0.1, 0.2, 0.3, 0.4, 0.5].map((value) => brush.clips(value))).toEqual([true, false, false, false, true]);
-    expect([0.1, 0.25, 0.5].map((value) => brush.index(value, 0))).toEqual([0, 64, 255]);
+    const mapper = await mapperOf(HALVES, "weights", [0.2, 0.4]);
+    expect(mapper.domain).toEqual({ low: 0.2, high: 0.4 });
+    expect([0.1, 0.2, 0.3, 0.4, 0.5].map((value) => mapper.clips(value))).toEqual([true, false, false, false, true]);
+    expect([0.1, 0.25, 0.5].map((value) => mapper.index(value, 0))).toEqual([0, 64, 255]);
   });
 
   test("row by row each row's greatest is the strongest colour, and nothing is clipped", async () => {
-    const brush = await brushOf(HALVES, "weights", "row");
-    expect(brush.domain).toBeNull();
-    expect([brush.index(0.5, 0), brush.index(0.25, 0), brush.index(0.1, 1)]).toEqual([255, 128, 255]);
-    expect([brush.clips(9), brush.index(0.5, 7)]).toEqual([false, 0]);
+    const mapper = await mapperOf(HALVES, "weights", "row");
+    expect(mapper.domain).toBeNull();
+    expect([mapper.index(0.5, 0), mapper.index(0.25, 0), mapper.index(0.1, 1)]).toEqual([255, 128, 255]);
+    expect([mapper.clips(9), mapper.index(0.5, 7)]).toEqual([false, 0]);
   });
 
   test("on a log scale a thousandth of the greatest is zero's colour, and each tenth a third of the ramp", async () => {
-    const brush = await brushOf([[1, 0.1, 0.01, 0.001]], "weights", "head", "log");
-    expect(brush.log).toBe(true);
-    expect([1, 0.1, 0.01, 0.001, 0].map((value) => Number(brush.position(value, 0).toFixed(6)))).toEqual([
+    const mapper = await mapperOf([[1, 0.1, 0.01, 0.001]], "weights", "head", "log");
+    expect(mapper.log).toBe(true);
+    expect([1, 0.1, 0.01, 0.001, 0].map((value) => Number(mapper.position(value, 0).toFixed(6)))).toEqual([
       1, 0.666667, 0.333333, 0, 0,
     ]);
   });
 
   test("a head of nothing but zeros has one colour, not a division by zero", async () => {
-    const brush = await brushOf([[0, 0]]);
-    expect([brush.index(0, 0), brush.share(0)]).toEqual([0, 0]);
+    const mapper = await mapperOf([[0, 0]]);
+    expect([mapper.index(0, 0), mapper.share(0)]).toEqual([0, 0]);
   });
 
   test("a head without any finite number too", async () => {
-    const brush = await brushOf([[Number.NaN, X]]);
-    expect(brush.domain).toEqual({ low: 0, high: 0 });
+    const mapper = await mapperOf([[Number.NaN, X]]);
+    expect(mapper.domain).toEqual({ low: 0, high: 0 });
   });
 });
 
 describe("scores", () => {
   test("are symmetric: as far below zero as above, by the larger of both", async () => {
-    const brush = await brushOf(SCORES, "scores");
-    expect(brush.domain).toEqual({ low: -4, high: 4 });
-    expect([-4, 0, 4].map((value) => brush.index(value, 0))).toEqual([1, 128, 255]);
-    expect(brush.share(-4)).toBe(1);
+    const mapper = await mapperOf(SCORES, "scores");
+    expect(mapper.domain).toEqual({ low: -4, high: 4 });
+    expect([-4, 0, 4].map((value) => mapper.index(value, 0))).toEqual([1, 128, 255]);
+    expect(mapper.share(-4)).toBe(1);
   });
 
   test("have no log scale", async () => {
-    const brush = await brushOf(SCORES, "scores", "head", "log");
-    expect(brush.log).toBe(false);
-    expect(brush.position(2, 0)).toBe(0.75);
+    const mapper = await mapperOf(SCORES, "scores", "head", "log");
+    expect(mapper.log).toBe(false);
+    expect(mapper.position(2, 0)).toBe(0.75);
   });
 
   test("on a range of one's own are clipped at both ends of the larger", async () => {
-    const brush = await brushOf(SCORES, "scores", [-1, 3]);
-    expect(brush.domain).toEqual({ low: -3, high: 3 });
-    expect([-4, -3, 2, 3, 3.1].map((value) => brush.clips(value))).toEqual([true, false, false, false, true]);
+    const mapper = await mapperOf(SCORES, "scores", [-1, 3]);
+    expect(mapper.domain).toEqual({ low: -3, high: 3 });
+    expect([-4, -3, 2, 3, 3.1].map((value) => mapper.clips(value))).toEqual([true, false, false, false, true]);
   });
 
   test("on the unit range run from −1 to 1", async () => {
-    expect((await brushOf(SCORES, "scores", "unit")).domain).toEqual({ low: -1, high: 1 });
+    expect((await mapperOf(SCORES, "scores", "unit")).domain).toEqual({ low: -1, high: 1 });
   });
 
   test("row by row by the larger of both sides", async () => {
-    const brush = await brushOf(SCORES, "scores", "row");
-    expect([brush.index(-4, 0), brush.index(2, 1), brush.index(0, 1)]).toEqual([1, 255, 128]);
+    const mapper = await mapperOf(SCORES, "scores", "row");
+    expect([mapper.index(-4, 0), mapper.index(2, 1), mapper.index(0, 1)]).toEqual([1, 255, 128]);
   });
 });
 

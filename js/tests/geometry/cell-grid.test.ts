@@ -1,12 +1,12 @@
 import { describe, expect, test } from "vitest";
 import {
   between,
+  type CellGrid,
+  cellGridOf,
   cellOf,
   cellsInView,
   cellUnder,
   centred,
-  type Lattice,
-  latticeOf,
   MOST_BINS,
   pitchOf,
   placesInView,
@@ -34,7 +34,7 @@ function headOf(queries: number, keys = queries, { width = 1200, dpr = 1 } = {})
     picture,
     figure,
     reach,
-    at: (view = WHOLE) => latticeOf(reach, view, picture.queryBin * picture.keyBin === 1),
+    at: (view = WHOLE) => cellGridOf(reach, view, picture.queryBin * picture.keyBin === 1),
   };
 }
 
@@ -152,7 +152,7 @@ describe("at 1,048,576 tokens", () => {
     let view = deep(1_000_001, 999_983);
     const before = at(view);
     const point = { x: 200.3, y: 111.7 };
-    const query = (lattice: Lattice) => (point.y - lattice.rows.offset) / lattice.rows.pitch;
+    const query = (cellGrid: CellGrid) => (point.y - cellGrid.rows.offset) / cellGrid.rows.pitch;
     const start = query(before);
     for (let step = 0; step < 1000; step++) {
       const factor = 0.5 + next();
@@ -166,10 +166,10 @@ describe("at 1,048,576 tokens", () => {
   });
 
   test("a place that is gone to is in the middle, in single cells", () => {
-    const lattice = at(deep(524_289, 31));
-    expect([lattice.rows.bin, lattice.columns.bin]).toEqual([1, 1]);
-    expect(cellUnder(lattice.rows, lattice.rows.size / 2)).toBe(524_289);
-    expect(cellsInView(lattice.columns).start).toBeLessThanOrEqual(31);
+    const cellGrid = at(deep(524_289, 31));
+    expect([cellGrid.rows.bin, cellGrid.columns.bin]).toEqual([1, 1]);
+    expect(cellUnder(cellGrid.rows, cellGrid.rows.size / 2)).toBe(524_289);
+    expect(cellsInView(cellGrid.columns).start).toBeLessThanOrEqual(31);
   });
 });
 

@@ -9,7 +9,7 @@ import type { Traits } from "../../src/contract/traits";
 import { buildTable, parseColor } from "../../src/draw/color";
 import { unpack } from "../../src/export-page";
 import { createHost, type Host, type HostRequest } from "../../src/kernel/host";
-import { answersOf, keyOf, nameOf, type Saved } from "../../src/kernel/snapshot";
+import { answersOf, keyOf, nameOf, type Snapshot } from "../../src/kernel/snapshot";
 import { show } from "../helpers/page.ts";
 import { CAUSAL, type Cells, factsOf, linksOf, pictureOf, quantised, stateOf, weights } from "../helpers/states.ts";
 
@@ -21,7 +21,7 @@ const HEADS: Record<number, Cells> = { 0: CAUSAL, 2: weights(4, 4, 5) };
 const FACTS: Facts = { ...factsOf(CAUSAL), saved: { layers: [0], heads: [0, 2], samples: [0] } };
 
 /** A file with heads 0 and 2 of layer 0, the stage weights. */
-function saved(changes: Partial<Traits> = {}, pictures: Record<string, PictureMessage> = {}): Saved {
+function saved(changes: Partial<Traits> = {}, pictures: Record<string, PictureMessage> = {}): Snapshot {
   const own = Object.entries(HEADS).map(([head, cells]) => {
     const of = { layer: 0, batch: 0, head: Number(head), stage: "weights", pool: "max" } as const;
     return [keyOf(Object.values(of)), pictureOf(cells, of)];
@@ -47,7 +47,7 @@ function saved(changes: Partial<Traits> = {}, pictures: Record<string, PictureMe
   };
 }
 
-function openFile(file: Saved) {
+function openFile(file: Snapshot) {
   const refused: string[] = [];
   const answers = answersOf(file, (reason) => {
     refused.push(reason);
@@ -57,7 +57,7 @@ function openFile(file: Saved) {
   return { host, refused, ...answers };
 }
 
-const ask = (file: Saved, request: Omit<HostRequest, "id">) =>
+const ask = (file: Snapshot, request: Omit<HostRequest, "id">) =>
   openFile(file).answer?.({ id: "1", ...request } as HostRequest) as Promise<Record<string, never>>;
 const OF = { layer: 0, batch: 0, head: 2, stage: "weights" };
 

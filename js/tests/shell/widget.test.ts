@@ -1,7 +1,6 @@
 // @vitest-environment jsdom
 /** The widget in the places that hosts put it into, with the kernels that they have. */
 
-import { readFileSync } from "node:fs";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import type { Model, Traits } from "../../src/contract/traits";
 import { contrast, parseColor } from "../../src/draw/color";
@@ -23,6 +22,7 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { styleSheet } from "../helpers/style-sheet.ts";
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -240,7 +240,7 @@ describe("a tab that goes to the back", () => {
 });
 
 describe("VS Code's white panel with pale text", () => {
-  const sheet = readFileSync(`${import.meta.dirname}/../../src/styles/theme.css`, "utf8");
+  const sheet = styleSheet();
   /** A rule's own declarations, as the style sheet has them. */
   const rule = (selector: string) => {
     const at = sheet.indexOf(`${selector} {`);
@@ -871,8 +871,7 @@ test("no request leaves the page", async () => {
   view.button("More").click();
   await settle(500);
   expect(view.all("[src], [href], link, script, iframe")).toHaveLength(0);
-  const css = readFileSync(`${import.meta.dirname}/../../src/styles/theme.css`, "utf8");
-  expect(css).not.toMatch(/url\(|@import|@font-face/);
+  expect(styleSheet()).not.toMatch(/url\(|@import|@font-face/);
   expect(touched).toEqual([]);
   vi.unstubAllGlobals();
 });

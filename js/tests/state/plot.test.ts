@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
-import { cellOf, type Lattice, latticeOf, placesOf, reachOf } from "../../src/geometry/cell-grid";
+import { type CellGrid, cellGridOf, cellOf, placesOf, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost } from "../../src/kernel/host";
@@ -12,16 +12,9 @@ import { createUi } from "../../src/state/ui";
 import { settle } from "../helpers/page.ts";
 import { resize } from "../helpers/setup.ts";
 import { CAUSAL, type Cells, factsOf, pictureOf, quantised, stateOf, tokensOf, weights } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 async function plotOf(cells: Cells, { width = 900, ...changes }: Partial<Traits> & { width?: number } = {}) {
   const host = createHost(stateOf(cells, changes));
@@ -102,7 +95,7 @@ describe("numbers fit", () => {
     expect(plot.figure.value!.cellWidth).toBe(44);
     expect(plot.numbersFit.value).toBe(false);
     plot.viewport.value = { k: 1.2, x: 0, y: 0 };
-    expect(plot.lattice.value).toMatchObject({ rows: { bin: 1 }, columns: { bin: 1 } });
+    expect(plot.cellGrid.value).toMatchObject({ rows: { bin: 1 }, columns: { bin: 1 } });
     expect(plot.numbersFit.value).toBe(true);
   });
 });
@@ -154,21 +147,21 @@ describe("more cells than pixels", () => {
     expect(store.picture.value!.grid!.values[(queries.start / 2048) * 512 + keys.start / 2048]).toBe(shown);
   });
 
-  test("on a range for each row have a brush of their own rows", async () => {
+  test("on a range for each row have a colour mapper of their own rows", async () => {
     const { plot } = await plotOf(cells, { facts, width: 480, picture: pictureOf(cells), color_range: "row" });
     const grid = plot.grid.value!;
     for (const row of [0, 50, grid.rows - 1]) {
       const greatest = Math.max(...grid.values.subarray(row * grid.columns, (row + 1) * grid.columns));
-      expect(plot.brush.value!.index(greatest, row)).toBe(255);
+      expect(plot.mapper.value!.index(greatest, row)).toBe(255);
     }
   });
 });
 
 describe("places", () => {
-  const latticeFor = (queries: number, keys: number, bin = 1, fold = 1, view = WHOLE): Lattice => {
+  const latticeFor = (queries: number, keys: number, bin = 1, fold = 1, view = WHOLE): CellGrid => {
     const figure = { ...figureOf(Math.ceil(queries / bin / fold), Math.ceil(keys / bin / fold)), fold };
     const picture = { queries, keys, queryBin: bin, keyBin: bin };
-    return latticeOf(reachOf(picture, figure, 1), view, bin === 1);
+    return cellGridOf(reachOf(picture, figure, 1), view, bin === 1);
   };
 
   test("a cell stands for its bin, and every place of the bin is in that cell", () => {
@@ -191,11 +184,11 @@ describe("places", () => {
     const { plot } = await plotOf(weights(20, 20));
     for (const view of [WHOLE, { k: 1.7, x: -140.5, y: -61.25 }]) {
       plot.viewport.value = view;
-      const lattice = plot.lattice.value!;
-      const { rows, columns } = inView(lattice);
+      const cellGrid = plot.cellGrid.value!;
+      const { rows, columns } = inView(cellGrid);
       for (let row = rows.start; row < rows.stop; row++) {
         for (let column = columns.start; column < columns.stop; column++) {
-          const box = boxAt(lattice, row, column, 1, 1);
+          const box = boxAt(cellGrid, row, column, 1, 1);
           expect(plot.box(row, column)).toEqual(box);
           const bin = plot.under(box.x + box.width / 2, box.y + box.height / 2);
           expect(bin?.queries.start).toBe(row);

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { type Signal, signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
 import type { Sampled } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -8,6 +8,8 @@ import { type Bin, binOf, lineOf, type Target } from "../../src/data/matrix";
 import { createHost, type Host, type HostOptions } from "../../src/kernel/host";
 import { createKernel, type Kernel } from "../../src/kernel/kernel";
 import {
+  type Combination,
+  combinationSource,
   type HeadTarget,
   isCurrent,
   linesSource,
@@ -16,10 +18,8 @@ import {
   type Ranked,
   rankedSource,
   readingSource,
-  steady,
+  stableComputed,
   strongestSource,
-  type Together,
-  togetherSource,
   type Unranked,
 } from "../../src/state/queries";
 import { createStore, type Store } from "../../src/state/store";
@@ -36,16 +36,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 const LARGE = weights(300, 300);
 /** Other numbers for each head. */
@@ -327,7 +320,7 @@ test("a picture is current while it is of the selection", async () => {
 
 test("what says the same stays the same object, so that nobody asks again", () => {
   const at = signal({ query: 1, colour: "red" });
-  const query = steady(() => ({ query: at.value.query }));
+  const query = stableComputed(() => ({ query: at.value.query }));
   const first = query.value;
   at.value = { query: 1, colour: "blue" };
   expect(query.value).toBe(first);
@@ -414,11 +407,11 @@ describe("a head too long to send its rows whole", () => {
   });
 
   test("several rows are taken together by Python; short ones here", async () => {
-    const about = signal<Together | null>({ side: "query", indices: [0, 4], over: "mean" });
+    const about = signal<Combination | null>({ side: "query", indices: [0, 4], over: "mean" });
     const long = await wide();
-    const together = togetherSource(long.store, long.kernel, about, end.signal);
+    const together = combinationSource(long.store, long.kernel, about, end.signal);
     const short = await start(LARGE, { picture: quantised(LARGE), facts: factsOf(LARGE) });
-    const here = togetherSource(short.store, short.kernel, about, end.signal);
+    const here = combinationSource(short.store, short.kernel, about, end.signal);
     await settle();
     const mean = (cells: Cells) => cells[0]!.map((value, key) => ((value as number) + (cells[4]![key] as number)) / 2);
     expect(listed(together.value)).toEqual(twelve(mean(WIDE)));

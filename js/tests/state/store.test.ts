@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { deflateSync } from "node:zlib";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { decodePicture } from "../../src/contract/decode";
 import type { Traits } from "../../src/contract/traits";
 import { createHost, type HostOptions } from "../../src/kernel/host";
@@ -8,16 +8,9 @@ import { createKernel } from "../../src/kernel/kernel";
 import { createStore } from "../../src/state/store";
 import { settle } from "../helpers/page.ts";
 import { CAUSAL, factsOf, failed, pictureOf, python, stateOf, tokensOf } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 async function start(changes: Partial<Traits> = {}, options?: HostOptions) {
   const state = stateOf(CAUSAL, changes);

@@ -1,17 +1,18 @@
 // @vitest-environment jsdom
 import { signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
 import type { TileAddress } from "../../src/contract/messages";
-import { centred, latticeOf, reachOf, zoomFor } from "../../src/geometry/cell-grid";
+import { cellGridOf, centred, reachOf, zoomFor } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost, type HostRequest } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
-import { createTileCache, tileSource, tilesInView, tilesOf, type Wanted } from "../../src/state/tile-cache";
+import { createTileCache, tileSource, tilesInView, tilesOf, type WantedTiles } from "../../src/state/tile-cache";
 import { longHead } from "../helpers/long-head.ts";
 import { settle } from "../helpers/page.ts";
 import { asked, random, stateOf } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
 const head = longHead(16_384);
 const size = { queries: head.queries, keys: head.keys };
@@ -115,44 +116,36 @@ const reach = (() => {
   return reachOf({ ...size, queryBin: bin, keyBin: bin }, figure, 1);
 })();
 const latticeAt = (k: number, query: number, key: number) =>
-  latticeOf(reach, centred(reach, WHOLE, k, { query, key }), false);
+  cellGridOf(reach, centred(reach, WHOLE, k, { query, key }), false);
 
 describe("the tiles in view", () => {
   test("hold all cells in view and no others, at most sixteen, the middle first", () => {
     for (const k of [3, 5, 9, 20, 60, 200, 700, reach.most]) {
-      const lattice = latticeAt(k, 9_000, 3_000);
-      const tiles = tilesInView(lattice);
+      const cellGrid = latticeAt(k, 9_000, 3_000);
+      const tiles = tilesInView(cellGrid);
       expect(tiles.length).toBeLessThanOrEqual(16);
       expect(new Set(tiles.map(String)).size).toBe(tiles.length);
       const [rowLevel, columnLevel, row, column] = tiles[0]!;
-      expect([2 ** rowLevel, 2 ** columnLevel]).toEqual([lattice.rows.bin, lattice.columns.bin]);
+      expect([2 ** rowLevel, 2 ** columnLevel]).toEqual([cellGrid.rows.bin, cellGrid.columns.bin]);
       const beside = (at: number, of: number, bin: number) => Math.abs((at + 0.5) * 128 * bin - of) <= 128 * bin;
-      expect(beside(row, 9_000, lattice.rows.bin) && beside(column, 3_000, lattice.columns.bin)).toBe(true);
+      expect(beside(row, 9_000, cellGrid.rows.bin) && beside(column, 3_000, cellGrid.columns.bin)).toBe(true);
     }
   });
 
   test("whole, none is wanted", () => {
-    expect(tilesInView(latticeOf(reach, WHOLE, false))).toEqual([]);
+    expect(tilesInView(cellGridOf(reach, WHOLE, false))).toEqual([]);
   });
 });
 
 describe("asking", () => {
-  let end: AbortController;
-  beforeEach(() => {
-    vi.useFakeTimers();
-    end = new AbortController();
-  });
-  afterEach(() => {
-    end.abort();
-    vi.useRealTimers();
-  });
+  const end = endOfTest();
 
   async function asker(answer: (request: HostRequest) => object | Promise<object> = head.answer) {
     const picture = await decodePicture(head.picture());
     const host = createHost(stateOf([[1]]), { answer });
     const kernel = createKernel(host, { signal: end.signal });
     const cache = createTileCache();
-    const wanted = signal<Wanted | null>(null);
+    const wanted = signal<WantedTiles | null>(null);
     const current = signal(true);
     tileSource(cache, kernel, wanted, () => current.value, end.signal);
     const look = (k: number, query: number, key: number, of: Picture = picture) => {
@@ -290,6 +283,6 @@ describe("asking", () => {
 });
 
 test("single cells are asked for at the closest", () => {
-  const lattice = latticeAt(zoomFor(reach, 26), 12_301, 4_110);
-  expect(tilesInView(lattice).map(([row, column]) => [row, column])).toContainEqual([0, 0]);
+  const cellGrid = latticeAt(zoomFor(reach, 26), 12_301, 4_110);
+  expect(tilesInView(cellGrid).map(([row, column]) => [row, column])).toContainEqual([0, 0]);
 });

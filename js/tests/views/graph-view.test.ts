@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** The graph in a page: what it draws, what pointer and keys do, and what is left when it is gone. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { HEAD_COLORS, parseColor } from "../../src/draw/color";
 import type { HostRequest } from "../../src/kernel/host";
@@ -22,13 +22,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const TEXT = "[CLS] she sat on the bank of the river and counted the money the bank had lent her . [SEP]".split(" ");
 const HEADS = [0, 1, 2, 3].map((head) => weights(20, 20, 11 + head));

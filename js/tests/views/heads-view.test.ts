@@ -1,19 +1,15 @@
 // @vitest-environment jsdom
 /** The heads view in a page: what is under the pointer, what clicks and keys do, larger pictures, several heads as one. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { settle, show } from "../helpers/page.ts";
 import { asked, type Cells, factsOf, stateOf } from "../helpers/states.ts";
 import { surveyOf } from "../helpers/survey.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const CELLS: Cells = Array.from({ length: 16 }, (_, query) =>
   Array.from({ length: 16 }, (__, key) => ((query * 7 + key * 3) % 11) / 11),

@@ -1,19 +1,15 @@
 // @vitest-environment jsdom
 /** The graph of a head too long for all its links: what is pinned, or the strongest pairs, with gaps between. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions } from "../../src/kernel/host";
 import { LENGTH, longAnswers, longFacts, longPicture, longState, STRONG, weightAt } from "../helpers/long.ts";
 import { settle, show, type View } from "../helpers/page.ts";
 import { asked } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 async function draw(changes: Partial<Traits> & { share?: number } = {}, options: HostOptions = {}, width = 900) {
   const isExact = () => (changes.share ?? 1) === 1;

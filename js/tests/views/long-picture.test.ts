@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** A long head in a page: from the whole to single cells, and what is said of it meanwhile. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import type { TileAddress } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions } from "../../src/kernel/host";
@@ -9,13 +9,9 @@ import { HIGH, longHead, weightAt } from "../helpers/long-head.ts";
 import { pressOn, real, type Shown, settle, show } from "../helpers/page.ts";
 import { media } from "../helpers/setup.ts";
 import { asked } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const head = longHead(4096);
 const OF = { layer: 0, batch: 0, head: 0, stage: "weights", pool: "max", version: 0 } as const;

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** What toolbar and status line say of a part of a long head, whatever brought it into view. */
 
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { createHost } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
@@ -13,16 +13,9 @@ import { longAnswers, longState } from "../helpers/long.ts";
 import { settle } from "../helpers/page.ts";
 import { resize } from "../helpers/setup.ts";
 import { CAUSAL, python, stateOf } from "../helpers/states.ts";
+import { endOfTest } from "../helpers/timers.ts";
 
-let end: AbortController;
-beforeEach(() => {
-  vi.useFakeTimers();
-  end = new AbortController();
-});
-afterEach(() => {
-  end.abort();
-  vi.useRealTimers();
-});
+const end = endOfTest();
 
 async function start(
   state: Partial<Traits>,

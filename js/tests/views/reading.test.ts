@@ -1,17 +1,13 @@
 // @vitest-environment jsdom
 /** Text and image in a page: what is coloured, what clicks and keys pin, which pages of a long text are there. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { settle, show, type View } from "../helpers/page.ts";
 import { asked, CAUSAL, type Cells, factsOf, python, stateOf, tokensOf, WORDS, weights } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const words = (view: View) => view.all(".aw-word");
 const word = (view: View, at: number) => view.find<HTMLElement>(`[data-at="${at}"]`);

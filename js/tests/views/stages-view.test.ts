@@ -2,7 +2,7 @@
 /** The stages view in a page: what it shows of a pair, what clicks, keys and other rules do. */
 
 import { signal } from "@preact/signals-core";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { newestOnly, whatIfName } from "../../src/components/what-if";
 import type { Envelope, PairMessage, StagesMessage, WhatIf } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
@@ -10,13 +10,9 @@ import { waterfall } from "../../src/data/stage-data";
 import type { Store } from "../../src/state/store";
 import { settle, show } from "../helpers/page.ts";
 import { type Cells, floats, pictureOf, stateOf } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 const SCORES = [
   [2, -1, 0.5],
@@ -110,6 +106,14 @@ describe("the pictures", () => {
       "softmax",
       "· V",
     ]);
+  });
+
+  test("say why an output is not drawn, and nothing where there are no values", async () => {
+    const facts = { ...stateOf(WEIGHTS).facts, queries: 131_072, value_size: 64 };
+    const large = await draw({ facts, stages: { ...stagesOf(), output: null } });
+    expect(large.view.text(".aw-steps")).toContain("The output, 131,072 × 64, is too large to draw here");
+    const none = await draw({ facts: { ...facts, value_size: null }, stages: { ...stagesOf(), output: null } });
+    expect(none.view.text(".aw-steps")).not.toContain("too large");
   });
 
   test("say that a pair is to be pinned, and whether torch computes the same", async () => {

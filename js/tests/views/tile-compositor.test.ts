@@ -3,18 +3,18 @@ import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
 import type { TileAddress } from "../../src/contract/messages";
 import type { ColorRange } from "../../src/contract/values";
-import { type Brush, makeBrush, type Paints, readPaints } from "../../src/draw/color-mapper";
-import { centred, type Lattice, latticeOf, reachOf } from "../../src/geometry/cell-grid";
+import { type ColorMapper, makeColorMapper, type Paints, readPaints } from "../../src/draw/color-mapper";
+import { type CellGrid, cellGridOf, centred, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createTileCache, type TileCache, tilesInView } from "../../src/state/tile-cache";
 import {
   colorsOf,
   FADE,
-  type Mosaic,
-  type Painted,
-  paintMosaic,
-  Rasters,
+  type PaintedTiles,
+  paintTiles,
+  TileRasters,
+  type TileScene,
 } from "../../src/views/heatmap/tile-compositor";
 import { longHead } from "../helpers/long-head.ts";
 
@@ -27,7 +27,7 @@ const reach = reachOf({ ...size, queryBin: 8, keyBin: 8 }, figure, 1);
 let paints: Paints;
 let picture: Picture;
 let tiles: TileCache;
-let rasters: Rasters;
+let rasters: TileRasters;
 beforeAll(async () => {
   const el = document.createElement("div");
   document.body.append(el);
@@ -37,16 +37,18 @@ beforeAll(async () => {
 });
 beforeEach(() => {
   tiles = createTileCache();
-  rasters = new Rasters();
+  rasters = new TileRasters();
 });
 
-const brushOf = (range: ColorRange = "head"): Brush => makeBrush(picture, picture.grid!, false, "log", range);
-const at = (k: number, query: number, key: number) => latticeOf(reach, centred(reach, WHOLE, k, { query, key }), false);
+const mapperOf = (range: ColorRange = "head"): ColorMapper =>
+  makeColorMapper(picture, picture.grid!, false, "log", range);
+const at = (k: number, query: number, key: number) =>
+  cellGridOf(reach, centred(reach, WHOLE, k, { query, key }), false);
 
-function draw(lattice: Lattice, changes: Partial<Mosaic> = {}) {
+function draw(cellGrid: CellGrid, changes: Partial<TileScene> = {}) {
   const canvas = document.createElement("canvas");
-  const painted: Painted = paintMosaic(canvas, {
-    brush: brushOf(),
+  const painted: PaintedTiles = paintTiles(canvas, {
+    mapper: mapperOf(),
     paints,
     stage: "weights",
     width: figure.width,
@@ -57,7 +59,7 @@ function draw(lattice: Lattice, changes: Partial<Mosaic> = {}) {
     numbers: false,
     patch: null,
     picture,
-    lattice,
+    cellGrid,
     tiles,
     of: "a",
     rasters,
@@ -69,8 +71,8 @@ function draw(lattice: Lattice, changes: Partial<Mosaic> = {}) {
   /** The middle of what is drawn for a place of the matrix. */
   const place = (query: number, key: number) =>
     pixel(
-      (key + 0.5) * lattice.columns.pitch + lattice.columns.offset,
-      (query + 0.5) * lattice.rows.pitch + lattice.rows.offset,
+      (key + 0.5) * cellGrid.columns.pitch + cellGrid.columns.offset,
+      (query + 0.5) * cellGrid.rows.pitch + cellGrid.rows.offset,
     );
   const all = context.getImageData(0, 0, canvas.width, canvas.height).data;
   return {
@@ -82,8 +84,8 @@ function draw(lattice: Lattice, changes: Partial<Mosaic> = {}) {
   };
 }
 
-const colorOf = (value: number, brush = brushOf(), row = 0) => {
-  const css = paints.css[brush.index(value, row)]!;
+const colorOf = (value: number, mapper = mapperOf(), row = 0) => {
+  const css = paints.css[mapper.index(value, row)]!;
   return [1, 3, 5].map((from) => Number.parseInt(css.slice(from, from + 2), 16)).concat(255);
 };
 const decoded = (address: TileAddress, options = {}) => decodeTile(head.tile(address, options), size);
@@ -106,12 +108,12 @@ describe("a place without tiles", () => {
   });
 
   test("is a coarser tile where there is one, the finest of them", async () => {
-    const lattice = at(16, 2000, 2000);
-    expect(lattice.levels).toEqual({ row: 0, column: 0 });
+    const cellGrid = at(16, 2000, 2000);
+    expect(cellGrid.levels).toEqual({ row: 0, column: 0 });
     tiles.put("a", await flat([2, 2, 4, 3], 100));
     tiles.put("a", await flat([1, 1, 7, 7], 200));
     const tile = await flat([1, 1, 7, 7], 200);
-    const { place, blank } = draw(lattice);
+    const { place, blank } = draw(cellGrid);
     expect(blank).toBe(0);
     expect(place(1990, 1990)).toEqual(colorOf(numberAt(tile, 200)));
     expect(place(2047, 2047)).toEqual(colorOf(numberAt(tile, 200)));
@@ -121,9 +123,9 @@ describe("a place without tiles", () => {
 
 describe("a tile", () => {
   test("is drawn in its place, cell by cell", async () => {
-    const lattice = at(16, 2000, 2000);
-    for (const address of tilesInView(lattice)) tiles.put("a", await decoded(address));
-    const { place } = draw(lattice);
+    const cellGrid = at(16, 2000, 2000);
+    for (const address of tilesInView(cellGrid)) tiles.put("a", await decoded(address));
+    const { place } = draw(cellGrid);
     for (const [query, key] of [
       [2000, 2000],
       [2001, 2000],
@@ -137,77 +139,77 @@ describe("a tile", () => {
   });
 
   test("that is sampled is drawn as it is, and said", async () => {
-    const lattice = at(16, 2000, 2000);
+    const cellGrid = at(16, 2000, 2000);
     tiles.put("a", await flat([0, 0, 15, 15], 150, 4));
-    const { place, painted } = draw(lattice);
+    const { place, painted } = draw(cellGrid);
     expect(painted.every).toBe(4);
     expect(place(2000, 2000)).toEqual(colorOf(numberAt(await flat([0, 0, 15, 15], 150), 150)));
     tiles.put("a", await flat([0, 0, 15, 15], 160));
-    expect(draw(lattice).painted.every).toBe(1);
+    expect(draw(cellGrid).painted.every).toBe(1);
   });
 
   test("leaves blocked cells empty, whatever lies under them", async () => {
-    const lattice = at(16, 2000, 2000);
+    const cellGrid = at(16, 2000, 2000);
     tiles.put("a", await flat([1, 1, 7, 7], 200));
     tiles.put("a", await flat([0, 0, 15, 15], 252));
-    expect(draw(lattice).place(2000, 2000)[3]).toBe(0);
+    expect(draw(cellGrid).place(2000, 2000)[3]).toBe(0);
   });
 
   test("fades in over the coarser one, then stands alone; one that was there before does not", async () => {
-    const lattice = at(16, 2000, 2000);
+    const cellGrid = at(16, 2000, 2000);
     tiles.put("a", await flat([1, 1, 7, 7], 40));
     tiles.put("a", await flat([0, 0, 15, 15], 250));
     const { arrived } = tiles.get("a", 0, 0, 15, 15)!;
     const [under, over] = await Promise.all([flat([1, 1, 7, 7], 40), flat([0, 0, 15, 15], 250)]);
     const [from, to] = [colorOf(numberAt(under, 40)), colorOf(numberAt(over, 250))];
-    const early = draw(lattice, { now: arrived });
+    const early = draw(cellGrid, { now: arrived });
     expect([early.painted.fading, early.place(2000, 2000)]).toEqual([true, from]);
-    const half = draw(lattice, { now: arrived + FADE / 2 }).place(2000, 2000);
+    const half = draw(cellGrid, { now: arrived + FADE / 2 }).place(2000, 2000);
     half.forEach((channel, index) => {
       expect(Math.abs(channel - (from[index]! + to[index]!) / 2)).toBeLessThanOrEqual(3);
     });
-    const late = draw(lattice, { now: arrived + FADE });
+    const late = draw(cellGrid, { now: arrived + FADE });
     expect([late.painted.fading, late.place(2000, 2000)]).toEqual([false, to]);
     tiles.put("a", await flat([0, 0, 15, 14], 250, 2));
     tiles.put("a", await flat([0, 0, 15, 14], 250));
-    expect(draw(lattice, { now: arrived + FADE }).painted.fading).toBe(false);
+    expect(draw(cellGrid, { now: arrived + FADE }).painted.fading).toBe(false);
   });
 });
 
 describe("at 12 px and more", () => {
   test("cells are tiles with gaps between them; what is missing is coarser, not blank", async () => {
-    const lattice = at(100, 1920, 1920);
-    expect(lattice.rows.cell).toBeGreaterThan(12);
+    const cellGrid = at(100, 1920, 1920);
+    expect(cellGrid.rows.cell).toBeGreaterThan(12);
     tiles.put("a", await decoded([0, 0, 15, 15]));
-    const { place, pixel, blank } = draw(lattice);
+    const { place, pixel, blank } = draw(cellGrid);
     const tile = tiles.get("a", 0, 0, 15, 15)!;
     expect(place(1922, 1921)).toEqual(colorOf(numberAt(tile, tile.codes[2 * 128 + 1]!)));
-    const edge = Math.round(1922 * lattice.rows.cell + lattice.rows.offset) - 1;
-    const middle = 1921.5 * lattice.columns.cell + lattice.columns.offset;
+    const edge = Math.round(1922 * cellGrid.rows.cell + cellGrid.rows.offset) - 1;
+    const middle = 1921.5 * cellGrid.columns.cell + cellGrid.columns.offset;
     expect(pixel(middle, edge)[3]).toBe(0);
     expect(place(1918, 1918)[3]).toBe(255);
     expect(blank).toBeLessThan(0.1 * figure.width * figure.height);
   });
 
   test("exact numbers stand in them as soon as they are known", async () => {
-    const lattice = at(200, 2000, 2000);
-    for (const address of tilesInView(lattice)) tiles.put("a", await decoded(address));
-    const bare = draw(lattice).all.join();
+    const cellGrid = at(200, 2000, 2000);
+    for (const address of tilesInView(cellGrid)) tiles.put("a", await decoded(address));
+    const bare = draw(cellGrid).all.join();
     const queries = { start: 1984, stop: 2016 };
     const grid = { rows: 32, columns: 32, values: new Float32Array(1024).fill(0.25), kinds: new Uint8Array(1024) };
-    expect(draw(lattice, { numbers: true }).all.join()).toBe(bare);
-    expect(draw(lattice, { numbers: true, patch: { queries, keys: queries, grid } }).all.join()).not.toBe(bare);
+    expect(draw(cellGrid, { numbers: true }).all.join()).toBe(bare);
+    expect(draw(cellGrid, { numbers: true, patch: { queries, keys: queries, grid } }).all.join()).not.toBe(bare);
   });
 });
 
 describe("rasters", () => {
   test("are made once for a tile and its colours, and bounded", async () => {
     const tile = { ...(await decoded([0, 0, 0, 0])), arrived: 0 };
-    const brush = brushOf();
-    const canvas = rasters.of(tile, brush, paints, 8);
-    expect(rasters.of(tile, brush, paints, 8)).toBe(canvas);
+    const mapper = mapperOf();
+    const canvas = rasters.of(tile, mapper, paints, 8);
+    expect(rasters.of(tile, mapper, paints, 8)).toBe(canvas);
     const seen = new Set<HTMLCanvasElement>();
-    for (let step = 0; step < 500; step++) seen.add(rasters.of({ ...tile }, brush, paints, 8));
+    for (let step = 0; step < 500; step++) seen.add(rasters.of({ ...tile }, mapper, paints, 8));
     expect(rasters.size).toBeLessThanOrEqual(96);
     expect(seen.size).toBeLessThanOrEqual(96);
     rasters.dispose();
@@ -216,25 +218,25 @@ describe("rasters", () => {
 
   test("of another range are drawn anew, in the same canvas", async () => {
     const tile = { ...(await flat([0, 0, 0, 0], 200)), arrived: 0 };
-    const first = rasters.of(tile, brushOf(), paints, 8);
+    const first = rasters.of(tile, mapperOf(), paints, 8);
     const pixel = () => first.getContext("2d")!.getImageData(5, 5, 1, 1).data.join();
     const before = pixel();
-    expect(rasters.of(tile, brushOf([0, 0.3]), paints, 8)).toBe(first);
+    expect(rasters.of(tile, mapperOf([0, 0.3]), paints, 8)).toBe(first);
     expect(pixel()).not.toBe(before);
   });
 
   test("on a range for each row take that of the picture's row", async () => {
     const tile = { ...(await flat([0, 0, 0, 0], 100)), arrived: 0 };
-    const brush = brushOf("row");
-    const data = rasters.of(tile, brush, paints, 8).getContext("2d")!.getImageData(0, 0, 1, 128).data;
+    const mapper = mapperOf("row");
+    const data = rasters.of(tile, mapper, paints, 8).getContext("2d")!.getImageData(0, 0, 1, 128).data;
     for (const row of [0, 7, 8, 127]) {
-      expect([...data.slice(4 * row, 4 * row + 4)]).toEqual(colorOf(numberAt(tile, 100), brush, Math.floor(row / 8)));
+      expect([...data.slice(4 * row, 4 * row + 4)]).toEqual(colorOf(numberAt(tile, 100), mapper, Math.floor(row / 8)));
     }
   });
 
   test("every code has its colour: numbers, blocked, NaN and infinities", async () => {
     const tile = await decoded([0, 0, 0, 0]);
-    const colors = colorsOf(tile, brushOf(), 0, paints);
+    const colors = colorsOf(tile, mapperOf(), 0, paints);
     expect(colors[250]).toBe(paints.packed[255]);
     expect([colors[252], colors[253], colors[254], colors[255]]).toEqual([
       0,

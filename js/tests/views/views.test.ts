@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 /** What the parts of the widget say and show: panel, legend, status, pickers, menus. */
 
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { ColorRange, Stage } from "../../src/contract/values";
 import { buildTable, parseColor } from "../../src/draw/color";
@@ -20,13 +20,9 @@ import {
   weights,
   X,
 } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
 
-beforeEach(() => {
-  vi.useFakeTimers();
-});
-afterEach(() => {
-  vi.useRealTimers();
-});
+useFakeTime();
 
 async function draw(cells: Cells, changes: Partial<Traits> = {}, width = 900) {
   const state = stateOf(cells, changes);

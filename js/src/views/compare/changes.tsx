@@ -2,9 +2,10 @@
 
 import { px, Token } from "../../components/dom";
 import { isNamed } from "../../components/phrases";
-import { axisTicks, type ChangeRow, type Changes, changesIn, type Shown } from "../../data/comparison";
+import { axisTicks, type ChangeRow, type Changes, changesIn, type ReadyComparison } from "../../data/comparison";
 import { count, listNumber, signed } from "../../text/format";
-import type { Lens } from "./place-space";
+import type { Labels } from "../../text/labels";
+import type { PlaceSpace } from "./place-space";
 
 const ROWS = 12;
 const NARROW_ROWS = 9;
@@ -12,7 +13,8 @@ const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
 const SIDES = ["a", "b"] as const;
 
-export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | null }) {
+/** List what changes for what is pinned or pointed at. */
+export function ChangeList({ ui, comparison }: { ui: PlaceSpace; comparison: ReadyComparison | null }) {
   const { store } = ui;
   if (comparison === null) return <div style={{ minHeight: px((ROW * (ROWS + 1) + 60) * ui.unit.value) }} />;
   const most = ui.mode.value === "narrow" ? NARROW_ROWS : ROWS;
@@ -42,7 +44,7 @@ export function ChangeList({ ui, comparison }: { ui: Lens; comparison: Shown | n
 }
 
 /** What Python says of the pin; until it does, what the pictures say. */
-function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
+function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Changes | null {
   const [query, key, said] = [store.query.value, store.key.value, store.changes.value];
   if (lost.value || said === null) return said;
   const { layer, batch, head } = comparison.of;
@@ -53,7 +55,7 @@ function ofPin({ store, lost }: Lens, comparison: Shown): Changes | null {
   return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
 }
 
-function whyNothing({ store, lost }: Lens, pinned: boolean): string {
+function whyNothing({ store, lost }: PlaceSpace, pinned: boolean): string {
   if (!pinned) return "Point at a row to see what changes for it. Click to keep it.";
   if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
   if (store.query.value === null) return "Of a key of a long head the changes are not listed: pin a query.";
@@ -61,9 +63,9 @@ function whyNothing({ store, lost }: Lens, pinned: boolean): string {
 }
 
 interface ListProps {
-  readonly ui: Lens;
+  readonly ui: PlaceSpace;
   readonly found: Changes;
-  readonly comparison: Shown;
+  readonly comparison: ReadyComparison;
   readonly pinned: boolean;
   readonly most: number;
 }
@@ -72,115 +74,153 @@ interface ListProps {
 function List({ ui, found, comparison, pinned, most }: ListProps) {
   const { store } = ui;
   const byQuery = found.side === "query";
-  const [ownLabels, otherLabels] = byQuery
-    ? [store.queryLabels.value, store.keyLabels.value]
-    : [store.keyLabels.value, store.queryLabels.value];
   const own = byQuery ? comparison.queries.of(found.query ?? -1) : comparison.keys.of(found.key ?? -1);
   const chosen = byQuery ? store.key.value : store.query.value;
   const first = found.rows.slice(0, most);
   const kept = found.rows.find(({ place }, at) => place === chosen && at >= most);
   const rows = kept === undefined ? first : [...first.slice(0, -1), kept];
-  const left = found.rows.filter((row) => !rows.includes(row));
-  const sums = {
-    a: found.rest.a + sum(left, "a"),
-    b: found.rest.b + sum(left, "b"),
-    count: found.rest.count + left.length,
-  };
   const finite = rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite);
   const ticks = axisTicks(Math.max(...finite, 0));
-  const end = ticks.at(-1)!;
-  const names = { a: store.sides.value?.[0] ?? "A", b: found.of.against };
   const select = (place: number) =>
     own === null ? undefined : store.select(byQuery ? { query: own, key: place } : { query: place, key: own });
-  const what = byQuery ? "keys" : "queries";
   return (
     <>
-      <div class="aw-changes-head">
-        {own !== null && (
-          <span class={pinned ? "aw-pill" : "aw-name"}>
-            {isNamed(ownLabels, own) ? "" : `${found.side} `}
-            <Token labels={ownLabels} index={own} subscript />
-          </span>
-        )}
-        <span>{byQuery ? "attends to" : "is attended to by"}</span>
-        <span class="aw-changes-sides">
-          {SIDES.map((side) => (
-            <span key={side}>
-              <i class="aw-dot" data-side={side} />
-              <bdi title={names[side]}>
-                {names[side] === LETTERS[side] ? LETTERS[side] : `${LETTERS[side]} ${names[side]}`}
-              </bdi>
-            </span>
-          ))}
-        </span>
-      </div>
-      <div class="aw-change aw-change-top">
-        <span />
-        <span class="aw-change-plot">
-          {ticks.map((tick) => (
-            <span class="aw-value" key={tick} style={{ left: `${(100 * tick) / end}%` }}>
-              {tickText(tick)}
-            </span>
-          ))}
-        </span>
-        <span>A</span>
-        <span>B</span>
-        <span>B − A</span>
-      </div>
-      <ol class="aw-change-list" aria-label={byQuery ? "attends to" : "is attended to by"}>
+      <ListHead ui={ui} found={found} own={own} pinned={pinned} />
+      <AxisHead ticks={ticks} />
+      <ol class="aw-change-list" aria-label={wordsOf(found.side)}>
         {rows.map((row) => (
-          <li key={row.place}>
-            <button
-              type="button"
-              class="aw-change"
-              aria-current={row.place === chosen || undefined}
-              onClick={() => select(row.place)}
-            >
-              <span
-                class={row.place === chosen ? "aw-token aw-pill" : "aw-token"}
-                data-special={otherLabels.at(row.place).special || undefined}
-                title={otherLabels.at(row.place).text}
-              >
-                <Token labels={otherLabels} index={row.place} subscript />
-              </span>
-              <Dumbbell row={row} ticks={ticks} />
-              <span>{weightOf(row.a)}</span>
-              <span>{weightOf(row.b)}</span>
-              <span class="aw-number">{row.value === null ? "" : signed(row.value)}</span>
-            </button>
-          </li>
+          <Change
+            key={row.place}
+            row={row}
+            labels={(byQuery ? store.keyLabels : store.queryLabels).value}
+            chosen={row.place === chosen}
+            ticks={ticks}
+            select={select}
+          />
         ))}
-        {sums.count > 0 && (
-          <li class="aw-change aw-rest">
-            <span class="aw-token">
-              {count(sums.count)} more {what}
-            </span>
-            <span />
-            <span>{listNumber(sums.a, "weights")}</span>
-            <span>{listNumber(sums.b, "weights")}</span>
-            <span class="aw-number">{signed(sums.b - sums.a)}</span>
-          </li>
-        )}
-        {found.only?.map(
-          (only, index) =>
-            only.count > 0 && (
-              <li class="aw-change aw-rest" key={LETTERS[SIDES[index]!]}>
-                <span class="aw-token">
-                  {count(only.count)} only in {LETTERS[SIDES[index]!]}
-                </span>
-                <span />
-                <span>{index === 0 ? listNumber(only.sum, "weights") : ""}</span>
-                <span>{index === 1 ? listNumber(only.sum, "weights") : ""}</span>
-                <span />
-              </li>
-            ),
-        )}
-        {found.masked > 0 && (
-          <li class="aw-change aw-rest">
-            <span class="aw-token">{count(found.masked)} masked in both</span>
-          </li>
-        )}
+        <Rest found={found} left={found.rows.filter((row) => !rows.includes(row))} />
       </ol>
+    </>
+  );
+}
+
+const wordsOf = (side: Changes["side"]) => (side === "query" ? "attends to" : "is attended to by");
+
+interface ListHeadProps {
+  readonly ui: PlaceSpace;
+  readonly found: Changes;
+  /** The place that the list is of; null where the other side has none. */
+  readonly own: number | null;
+  readonly pinned: boolean;
+}
+
+/** Whose changes these are, and what A and B are called. */
+function ListHead({ ui: { store }, found, own, pinned }: ListHeadProps) {
+  const labels = (found.side === "query" ? store.queryLabels : store.keyLabels).value;
+  const names = { a: store.sides.value?.[0] ?? "A", b: found.of.against };
+  return (
+    <div class="aw-changes-head">
+      {own !== null && (
+        <span class={pinned ? "aw-pill" : "aw-name"}>
+          {isNamed(labels, own) ? "" : `${found.side} `}
+          <Token labels={labels} index={own} subscript />
+        </span>
+      )}
+      <span>{wordsOf(found.side)}</span>
+      <span class="aw-changes-sides">
+        {SIDES.map((side) => (
+          <span key={side}>
+            <i class="aw-dot" data-side={side} />
+            <bdi title={names[side]}>
+              {names[side] === LETTERS[side] ? LETTERS[side] : `${LETTERS[side]} ${names[side]}`}
+            </bdi>
+          </span>
+        ))}
+      </span>
+    </div>
+  );
+}
+
+function AxisHead({ ticks }: { ticks: readonly number[] }) {
+  const end = ticks.at(-1)!;
+  return (
+    <div class="aw-change aw-change-top">
+      <span />
+      <span class="aw-change-plot">
+        {ticks.map((tick) => (
+          <span class="aw-value" key={tick} style={{ left: `${(100 * tick) / end}%` }}>
+            {tickText(tick)}
+          </span>
+        ))}
+      </span>
+      <span>A</span>
+      <span>B</span>
+      <span>B − A</span>
+    </div>
+  );
+}
+
+interface ChangeProps {
+  readonly row: ChangeRow;
+  readonly labels: Labels;
+  readonly chosen: boolean;
+  readonly ticks: readonly number[];
+  select(place: number): void;
+}
+
+function Change({ row, labels, chosen, ticks, select }: ChangeProps) {
+  const { text, special } = labels.at(row.place);
+  return (
+    <li>
+      <button type="button" class="aw-change" aria-current={chosen || undefined} onClick={() => select(row.place)}>
+        <span class={chosen ? "aw-token aw-pill" : "aw-token"} data-special={special || undefined} title={text}>
+          <Token labels={labels} index={row.place} subscript />
+        </span>
+        <Dumbbell row={row} ticks={ticks} />
+        <span>{weightOf(row.a)}</span>
+        <span>{weightOf(row.b)}</span>
+        <span class="aw-number">{row.value === null ? "" : signed(row.value)}</span>
+      </button>
+    </li>
+  );
+}
+
+/** What is not in the list: smaller weights, what only one side has, what both mask. */
+function Rest({ found, left }: { found: Changes; left: readonly ChangeRow[] }) {
+  const { rest, only, masked, side } = found;
+  const sums = { a: rest.a + sum(left, "a"), b: rest.b + sum(left, "b"), count: rest.count + left.length };
+  return (
+    <>
+      {sums.count > 0 && (
+        <li class="aw-change aw-rest">
+          <span class="aw-token">
+            {count(sums.count)} more {side === "query" ? "keys" : "queries"}
+          </span>
+          <span />
+          <span>{listNumber(sums.a, "weights")}</span>
+          <span>{listNumber(sums.b, "weights")}</span>
+          <span class="aw-number">{signed(sums.b - sums.a)}</span>
+        </li>
+      )}
+      {only?.map(
+        (one, index) =>
+          one.count > 0 && (
+            <li class="aw-change aw-rest" key={LETTERS[SIDES[index]!]}>
+              <span class="aw-token">
+                {count(one.count)} only in {LETTERS[SIDES[index]!]}
+              </span>
+              <span />
+              <span>{index === 0 ? listNumber(one.sum, "weights") : ""}</span>
+              <span>{index === 1 ? listNumber(one.sum, "weights") : ""}</span>
+              <span />
+            </li>
+          ),
+      )}
+      {masked > 0 && (
+        <li class="aw-change aw-rest">
+          <span class="aw-token">{count(masked)} masked in both</span>
+        </li>
+      )}
     </>
   );
 }

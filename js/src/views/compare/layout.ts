@@ -12,7 +12,10 @@ const LEAST_BESIDE = 720; // below, one picture stands in the place of three
 /** Whether all three pictures stand side by side. */
 export const isBeside = (mode: Mode) => mode === "beside" || mode === "wide";
 
-/** One of the three pictures; all are as large. Key labels are only for what is pinned, so they need no room of their own. */
+/**
+ * Return where one of the three pictures stands; all are as large. Key labels are only for what is pinned, so they
+ * need no room of their own.
+ */
 export function layoutCompare(input: {
   width: number;
   rows: number;

@@ -3,20 +3,21 @@
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
 import type { Pin } from "../../contract/values";
-import { type Changed, changedAt, labelsOf, type Places, type Shown } from "../../data/comparison";
+import { type CellChange, changedAt, labelsOf, type Places, type ReadyComparison } from "../../data/comparison";
 import { type Bin, numberIn } from "../../data/matrix";
-import { asked, type Reading, steady } from "../../state/queries";
+import { latestAnswer, type Reading, stableComputed } from "../../state/queries";
 import type { Store } from "../../state/store";
 import type { Hover, Ui } from "../../state/ui";
 
 /** What the parts of a heatmap know of the widget, with the places that both sides have for positions. */
-export interface Lens extends Ui {
-  readonly changed: ReadonlySignal<Changed | null>;
+export interface PlaceSpace extends Ui {
+  readonly changed: ReadonlySignal<CellChange | null>;
   /** Whether something is pinned that the other side has not. */
   readonly lost: ReadonlySignal<boolean>;
 }
 
-export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Lens {
+/** Return the widget as the parts of a heatmap see it, with places for positions. */
+export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparison | null>): PlaceSpace {
   const { store, stop } = outer;
   const placeOf = (places: Places | undefined, position: number | null) =>
     position === null || places === undefined ? null : places.of(position);
@@ -29,7 +30,7 @@ export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Len
     ...(change.query === undefined ? {} : { query: back(comparison.value?.queries, change.query) }),
     ...(change.key === undefined ? {} : { key: back(comparison.value?.keys, change.key) }),
   });
-  const lens: Store = {
+  const placeStore: Store = {
     ...store,
     query,
     key,
@@ -53,7 +54,7 @@ export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Len
       store.addPin(at.query, at.key);
     },
   };
-  const pinBin = steady<Bin>(() =>
+  const pinBin = stableComputed<Bin>(() =>
     query.value === null || key.value === null
       ? null
       : {
@@ -62,7 +63,7 @@ export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Len
         },
   );
   const hover = signal<Hover | null>(null);
-  const hoverBin = steady<Bin>(() => {
+  const hoverBin = stableComputed<Bin>(() => {
     const at = hover.value;
     return at !== null && "bin" in at ? at.bin : null;
   });
@@ -70,7 +71,7 @@ export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Len
   const pinnedChange = changeSource(outer, comparison, pinBin, stop);
   return {
     ...outer,
-    store: lens,
+    store: placeStore,
     hover,
     target: computed(() => {
       const at = hover.value;
@@ -90,15 +91,15 @@ export function lensOf(outer: Ui, comparison: ReadonlySignal<Shown | null>): Len
 /** The exact numbers of some places: from the pictures, or from the kernel. */
 function changeSource(
   { kernel, store }: Ui,
-  comparison: ReadonlySignal<Shown | null>,
+  comparison: ReadonlySignal<ReadyComparison | null>,
   bin: ReadonlySignal<Bin | null>,
   stop: AbortSignal,
-): ReadonlySignal<Changed | null> {
+): ReadonlySignal<CellChange | null> {
   const question = computed(() => {
     const of = comparison.value;
     return of === null || bin.value === null ? null : { picture: of.pictures.a, of, bin: bin.value };
   });
-  return asked<{ picture: Picture; of: Shown; bin: Bin }, Changed>(
+  return latestAnswer<{ picture: Picture; of: ReadyComparison; bin: Bin }, CellChange>(
     question,
     ({ of, bin }) => changedAt(of, bin),
     ({ of, bin }, signal) => askChange({ kernel, store }, of, bin, signal),
@@ -106,12 +107,13 @@ function changeSource(
   );
 }
 
+/** Ask the kernel for the largest change among some places. */
 export async function askChange(
   { kernel }: Pick<Ui, "kernel" | "store">,
-  of: Shown,
+  of: ReadyComparison,
   bin: Bin,
   signal: AbortSignal,
-): Promise<Changed> {
+): Promise<CellChange> {
   const { layer, batch: sample, head, stage } = of.of;
   const body = {
     ...{ layer, batch: sample, head, stage, against: of.against },
@@ -123,7 +125,7 @@ export async function askChange(
   return { bin, query, key, a: number(a), b: number(b), value: number(value), of };
 }
 
-function readingOf(changed: Changed | null): Reading | null {
+function readingOf(changed: CellChange | null): Reading | null {
   if (changed === null) return null;
   const { bin, query, key, value } = changed;
   return { bin, query, key, value: value ?? Number.NaN, kind: value === null ? BLOCKED : NUMBER };

@@ -20,7 +20,7 @@ export interface Lane {
   y(index: number): number | null;
 }
 
-/** A column of `total` tokens: all of them, or, where they do not fit, those of `keep` with gaps between. */
+/** Lay out a column of `total` tokens: all of them, or, where they do not fit, those of `keep` with gaps between. */
 export function lane(total: number, keep: readonly number[] | null, unit = 1): Lane {
   const tall = TALL * unit;
   const pitch = PITCHES.find((p) => total * p * unit <= tall);
@@ -123,7 +123,7 @@ export interface Stem {
   readonly to: number;
 }
 
-/** Bands of one token: `side` is where it stands, its links go to the other. Heads are stacked in order. */
+/** Return the bands of one token: `side` is where it stands, its links go to the other. Heads are stacked in order. */
 export function bandsOf(links: readonly Link[], side: "query" | "key", queries: Lane, keys: Lane, unit = 1) {
   const near = side === "query" ? queries : keys;
   const far = side === "query" ? keys : queries;
@@ -181,7 +181,7 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
 
 const own = (link: Link, side: "query" | "key") => (side === "query" ? link.query : link.key);
 
-/** Thin curves for all tokens at once: width is the weight, at least a hairline. */
+/** Return thin curves for all tokens at once: width is the weight, at least a hairline. */
 export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit = 1): Band[] {
   const bands: Band[] = [];
   for (const link of links) {
@@ -195,7 +195,10 @@ export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit
   return bands;
 }
 
-/** The strongest of all links, weakest first, as they are to be drawn: more curves than `most` nobody could tell apart. */
+/**
+ * Return the strongest of all links, weakest first, as they are to be drawn: more curves than `most` nobody could tell
+ * apart.
+ */
 export function strongestLast(links: readonly Link[], most: number): Link[] {
   return [...links]
     .sort((a, b) => b.weight - a.weight)
@@ -203,7 +206,7 @@ export function strongestLast(links: readonly Link[], most: number): Link[] {
     .reverse();
 }
 
-/** A band's outline between x0 and x1: cubic, both handles half way. */
+/** Return a band's outline between x0 and x1: cubic, both handles half way. */
 export function outline(
   path: Pick<Path2D, "moveTo" | "lineTo" | "bezierCurveTo" | "closePath">,
   band: Band,
@@ -235,12 +238,12 @@ function progress(share: number): number {
   return 3 * (1 - t) * t * t + t * t * t;
 }
 
-/** Where a band is `share` of the way across: for hit tests. */
+/** Return where a band is `share` of the way across: for hit tests. */
 export function middleAt(band: Band, share: number, ease = progress(share)): { y: number; width: number } {
   return { y: band.y0 + (band.y1 - band.y0) * ease, width: band.width0 + (band.width1 - band.width0) * ease };
 }
 
-/** The band under a point between the columns, the strongest where several lie, or null. */
+/** Return the band under a point between the columns, the strongest where several lie, or null. */
 export function bandUnder(bands: readonly Band[], share: number, y: number, slack: number): Band | null {
   let best: Band | null = null;
   const ease = progress(share);
@@ -252,7 +255,7 @@ export function bandUnder(bands: readonly Band[], share: number, y: number, slac
   return best;
 }
 
-/** What of a token's links is kept: the strongest `top`, and none weaker than `threshold`. */
+/** Return the links of a token that are kept: the strongest `top`, and none weaker than `threshold`. */
 export function keepLinks(links: readonly Link[], top: number | null, threshold: number): Link[] {
   const strong = links.filter((link) => link.weight >= threshold && link.weight > 0);
   if (top === null) return strong;

@@ -12,6 +12,7 @@ import { type Band, bandUnder, outline, type Stem } from "./geometry";
 import { Columns, HEADER, HeadLegend } from "./lanes";
 import { type Frame, type GraphModel, graphModel, STEM } from "./model";
 
+/** Return the graph: two columns of tokens, and bands between them as wide as the weights. */
 export function graph(ui: Ui): View {
   const { store } = ui;
   const model = graphModel(ui);

@@ -1,6 +1,6 @@
 /** The graph's columns: tokens, gaps where tokens are folded away, bars by head with their mean, the heads' legend. */
 
-import { pinLine } from "../../components/axis-labels";
+import { pinRowOrColumn } from "../../components/axis-labels";
 import { px } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
@@ -19,7 +19,7 @@ const BARS_FROM = 0.01;
 /** Partners that a head gives so much are bold. */
 const BOLD_FROM = 0.1;
 
-/** Both columns of tokens, the bars by head and their mean. */
+/** Draw both columns of tokens, the bars by head and their mean. */
 export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const frame = model.frame.value;
@@ -220,7 +220,7 @@ function GraphLabel(props: GraphLabelProps) {
         ui.hover.value = null;
       }}
       onPointerDown={(event: PointerEvent) => event.preventDefault()}
-      onClick={(event: MouseEvent) => pinLine(ui, side, index, event.shiftKey)}
+      onClick={(event: MouseEvent) => pinRowOrColumn(ui, side, index, event.shiftKey)}
     >
       <bdi>{text}</bdi>
       {label.subscript !== "" && <sub>{label.subscript}</sub>}
@@ -314,7 +314,7 @@ function wordAt(lines: readonly (Known | null)[], index: number): string | null 
   return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
 }
 
-/** The colour of each head, and what it attends to most. */
+/** Draw the colour of each head, and what it attends to most. */
 export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const heads = store.drawnHeads.value;

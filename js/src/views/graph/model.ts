@@ -10,11 +10,11 @@ import {
   type HeadTarget,
   type Known,
   linesSource,
-  type Pair,
   RANKS,
   type Strongest,
-  steady,
+  stableComputed,
   strongestSource,
+  type WeightedPair,
   WHOLE,
 } from "../../state/queries";
 import type { Ui } from "../../state/ui";
@@ -77,10 +77,11 @@ export interface GraphModel {
   readonly measure: ReadonlySignal<Measure>;
 }
 
+/** Return what the graph draws, as signals: lanes, links, bands. */
 export function graphModel(ui: Ui): GraphModel {
   const { store, kernel, stop } = ui;
   const measure = textMeasure(ui);
-  const focus = steady<Target>(() => {
+  const focus = stableComputed<Target>(() => {
     const at = ui.target.value;
     const pinned = store.query.value !== null || store.key.value !== null;
     const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
@@ -194,10 +195,13 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
-/** Whether the strongest pairs are known. */
-export const isPairs = (strongest: Strongest): strongest is readonly Pair[] => Array.isArray(strongest);
+/** Return whether the strongest pairs are known. */
+export const isPairs = (strongest: Strongest): strongest is readonly WeightedPair[] => Array.isArray(strongest);
 
-/** The positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked one. */
+/**
+ * Return the positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked
+ * one.
+ */
 export function knownOf(line: Known | null): { other: number; weight: number }[] {
   if (line === null || "problem" in line) return [];
   if ("ranking" in line) {

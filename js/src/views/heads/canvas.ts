@@ -2,13 +2,13 @@
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
-import { cornerOf, type Measured, nameOf, picturesOf, type Sheet, type Survey } from "../../data/survey";
+import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
-import type { Brush, Paints } from "../../draw/color-mapper";
+import type { ColorMapper, Paints } from "../../draw/color-mapper";
 import type { Ui } from "../../state/ui";
 
 /** A small picture is on its own range: 0 to 1. */
-export const OWN_RANGE: Brush = {
+export const OWN_RANGE: ColorMapper = {
   signed: false,
   log: false,
   domain: { low: 0, high: 1 },
@@ -73,45 +73,46 @@ export interface Style {
 }
 
 interface Scene {
-  readonly sheet: Sheet;
+  readonly layout: HeadsLayout;
   readonly survey: Survey;
-  readonly metric: Measured | null;
+  readonly metric: HeadMetric | null;
   readonly paints: Paints;
   readonly style: Style;
   readonly atlas: Atlas;
 }
 
+/** Draw all heads on the canvas: their pictures, and a bar or a tint for each. */
 export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
-  const { sheet, survey, metric, style } = scene;
-  canvas.width = Math.round(sheet.width * style.dpr);
-  canvas.height = Math.round(sheet.height * style.dpr);
+  const { layout, survey, metric, style } = scene;
+  canvas.width = Math.round(layout.width * style.dpr);
+  canvas.height = Math.round(layout.height * style.dpr);
   const context = canvas.getContext("2d");
   if (!context) return;
   context.setTransform(style.dpr, 0, 0, style.dpr, 0, 0);
   for (let place = 0; place < survey.heads.length; place++) {
-    const { x, y } = cornerOf(sheet, place);
-    if (!sheet.bars) tint(context, scene, x, y, shareOf(metric, place));
+    const { x, y } = cornerOf(layout, place);
+    if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place));
     picture(context, scene, place, x, y);
-    if (sheet.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
-    if (sheet.named) name(context, scene, place, x, y);
+    if (layout.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
+    if (layout.named) name(context, scene, place, x, y);
   }
 }
 
-function shareOf(metric: Measured | null, place: number): number {
+function shareOf(metric: HeadMetric | null, place: number): number {
   const value = metric?.values[place] ?? Number.NaN;
   return Number.isFinite(value) ? Math.max(0, Math.min(1, value / metric!.high)) : 0;
 }
 
 /** The picture in whole device pixels, corners a little round; a plate while there is none. */
 function picture(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
-  const { sheet, survey, paints, style, atlas } = scene;
+  const { layout, survey, paints, style, atlas } = scene;
   const image = atlas.image(survey, place, paints);
-  const [left, top, size] = [whole(x, style.dpr), whole(y, style.dpr), whole(sheet.size, style.dpr)];
+  const [left, top, size] = [whole(x, style.dpr), whole(y, style.dpr), whole(layout.size, style.dpr)];
   context.save();
   context.beginPath();
-  context.roundRect(left, top, size, size, (sheet.bars ? 3 : 2) * style.unit);
+  context.roundRect(left, top, size, size, (layout.bars ? 3 : 2) * style.unit);
   context.clip();
-  if (!sheet.bars) {
+  if (!layout.bars) {
     context.fillStyle = style.page; // what is masked is the page, not the tint
     context.fillRect(left, top, size, size);
   }
@@ -129,11 +130,11 @@ function picture(context: CanvasRenderingContext2D, scene: Scene, place: number,
 
 const whole = (length: number, dpr: number) => Math.round(length * dpr) / dpr;
 
-function bar(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: number, y: number, share: number): void {
-  const [left, top, tall] = [whole(x, style.dpr), whole(y + sheet.size + 5 * style.unit, style.dpr), 2 * style.unit];
+function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, x: number, y: number, share: number): void {
+  const [left, top, tall] = [whole(x, style.dpr), whole(y + layout.size + 5 * style.unit, style.dpr), 2 * style.unit];
   for (const [color, width] of [
-    [style.track, sheet.size],
-    [style.ink2, sheet.size * share],
+    [style.track, layout.size],
+    [style.ink2, layout.size * share],
   ] as const) {
     if (width === 0) continue;
     context.fillStyle = color;
@@ -144,21 +145,21 @@ function bar(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: numb
 }
 
 /** The metric behind the picture: what shows of it is a margin. */
-function tint(context: CanvasRenderingContext2D, { sheet, style }: Scene, x: number, y: number, share: number): void {
-  const margin = (sheet.across - sheet.size) / 2;
+function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: number, y: number, share: number): void {
+  const margin = (layout.across - layout.size) / 2;
   context.globalAlpha = 0.6 * share;
   context.fillStyle = style.data;
-  context.fillRect(x - margin, y - margin, sheet.across, sheet.down);
+  context.fillRect(x - margin, y - margin, layout.across, layout.down);
   context.globalAlpha = 1;
 }
 
 function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
-  const { sheet, survey, style } = scene;
+  const { layout, survey, style } = scene;
   context.font = `400 ${10 * style.unit}px ${style.font}`;
   context.fillStyle = style.ink3;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText(nameOf(survey, place), x + sheet.size / 2, y + sheet.size + 20 * style.unit);
+  context.fillText(nameOf(survey, place), x + layout.size / 2, y + layout.size + 20 * style.unit);
 }
 
 // --- more detail --------------------------------------------------------------------------------------------------------
@@ -169,13 +170,13 @@ const PAUSE = 150; // milliseconds that the page stands still, before
 
 interface Detail {
   readonly canvas: HTMLCanvasElement;
-  readonly sheet: ReadonlySignal<Sheet | null>;
+  readonly layout: ReadonlySignal<HeadsLayout | null>;
   readonly atlas: Atlas;
   arrived(): void;
 }
 
 /** Ask for larger pictures of the heads in view, where there is room for them; ends with what it returns. */
-export function moreDetail(ui: Ui, { canvas, sheet, atlas, arrived }: Detail): () => void {
+export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): () => void {
   const { store, kernel } = ui;
   let due: ReturnType<typeof setTimeout> | undefined;
   let asking: AbortController | null = null;
@@ -186,7 +187,7 @@ export function moreDetail(ui: Ui, { canvas, sheet, atlas, arrived }: Detail): (
 
   async function ask(): Promise<void> {
     asking?.abort();
-    const [at, survey] = [sheet.peek(), store.survey.peek()];
+    const [at, survey] = [layout.peek(), store.survey.peek()];
     if (at === null || survey === null || !survey.complete || kernel.state.peek() === "gone") return;
     asking = new AbortController();
     const { signal } = asking;
@@ -220,7 +221,7 @@ export function moreDetail(ui: Ui, { canvas, sheet, atlas, arrived }: Detail): (
   }
 
   const end = effect(() => {
-    void sheet.value;
+    void layout.value;
     void store.survey.value;
     look();
   });
@@ -250,12 +251,12 @@ function isCoarse({ pictures, heads, layers }: Survey, place: number, pixels: nu
 }
 
 /** Places of which anything is in the window. */
-function inView(canvas: HTMLCanvasElement, sheet: Sheet, survey: Survey): number[] {
+function inView(canvas: HTMLCanvasElement, layout: HeadsLayout, survey: Survey): number[] {
   const { top, left } = canvas.getBoundingClientRect();
   const [wide, tall] = [window.innerWidth, window.innerHeight];
   return survey.heads.flatMap((_, place) => {
-    const { x, y } = cornerOf(sheet, place);
-    const inside = left + x < wide && left + x + sheet.size > 0 && top + y < tall && top + y + sheet.size > 0;
+    const { x, y } = cornerOf(layout, place);
+    const inside = left + x < wide && left + x + layout.size > 0 && top + y < tall && top + y + layout.size > 0;
     return inside ? [place] : [];
   });
 }

@@ -1,7 +1,7 @@
 /** The head that is pointed at: every metric with its place among all heads. */
 
 import { px } from "../../components/dom";
-import { cornerOf, metricText, type Sheet, type Survey, strongestOf } from "../../data/survey";
+import { cornerOf, type HeadsLayout, metricText, type Survey, strongestOf } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 
@@ -12,16 +12,17 @@ const SLACK = 40; // beyond the pictures, over words
 
 interface Props {
   readonly ui: Ui;
-  readonly sheet: Sheet | null;
+  readonly layout: HeadsLayout | null;
   readonly place: number;
-  /** How far the sheet is scrolled. */
+  /** How far the pictures are scrolled. */
   readonly scrolled: number;
 }
 
-export function HeadCard({ ui, sheet, place, scrolled }: Props) {
+/** Describe one head: all its metrics, beside the median of all heads. */
+export function HeadCard({ ui, layout, place, scrolled }: Props) {
   const survey = ui.store.survey.value;
   const at = survey?.heads[place];
-  if (sheet === null || survey === null || at === undefined) return null;
+  if (layout === null || survey === null || at === undefined) return null;
   const layer = survey.layers[at.layer]!;
   const best = strongestOf(survey, place)?.metric;
   const shared = layer.groups < layer.heads ? Math.floor(at.head / (layer.heads / layer.groups)) : null;
@@ -34,7 +35,7 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
   return (
     <div
       class="aw-head-card"
-      style={isNarrow ? {} : placeOf(ui, sheet, place, scrolled, ROW * shown.length + REST, unit)}
+      style={isNarrow ? {} : placeOf(ui, layout, place, scrolled, ROW * shown.length + REST, unit)}
     >
       <div class="aw-head-title">
         <b>
@@ -70,25 +71,25 @@ export function HeadCard({ ui, sheet, place, scrolled }: Props) {
 
 const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0))}%`;
 
-/** How tall it may get. */
+/** Return how tall the card may get. */
 export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST;
 
 /** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */
-function placeOf(ui: Ui, sheet: Sheet, place: number, scrolled: number, tall: number, unit: number) {
-  const corner = cornerOf(sheet, place);
+function placeOf(ui: Ui, layout: HeadsLayout, place: number, scrolled: number, tall: number, unit: number) {
+  const corner = cornerOf(layout, place);
   const room = ui.width.value;
   const wide = Math.min(WIDE * unit, room);
-  const x = sheet.left - sheet.margin + corner.x - scrolled;
+  const x = layout.left - layout.margin + corner.x - scrolled;
   const gap = 12 * unit;
-  const y = sheet.top + corner.y;
-  const below = y + sheet.size + gap;
+  const y = layout.top + corner.y;
+  const below = y + layout.size + gap;
   const above = y - gap - tall * unit;
   const inside = (at: number) =>
-    Math.max(0, Math.min(at, Math.max(sheet.left + sheet.width, wide) - wide, room - wide));
-  const bottom = sheet.top + sheet.height;
+    Math.max(0, Math.min(at, Math.max(layout.left + layout.width, wide) - wide, room - wide));
+  const bottom = layout.top + layout.height;
   if (below + tall * unit <= bottom + SLACK * unit) return { left: px(inside(x)), width: px(wide), top: px(below) };
   if (above >= -SLACK * unit) return { left: px(inside(x)), width: px(wide), bottom: `calc(100% - ${px(y - gap)})` };
-  const right = x + sheet.size + gap;
+  const right = x + layout.size + gap;
   const top = Math.max(0, Math.min(y, bottom - tall * unit));
   return { left: px(right + wide <= room ? right : Math.max(0, x - gap - wide)), width: px(wide), top: px(top) };
 }

@@ -1,31 +1,85 @@
 /** All heads of all layers, small: which differ from the others, and in what. Click opens one in the heatmap. */
 
-import { computed, effect, signal } from "@preact/signals-core";
+import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { Message } from "../../components/message";
 import {
   cornerOf,
+  type HeadMetric,
   type HeadOf,
+  type HeadsLayout,
   layoutHeads,
-  type Measured,
   metricText,
   nameOf,
-  placeAt,
-  type Sheet,
   type Survey,
-  stepFrom,
 } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
+import { watchKeys, watchPointer } from "./input";
 import { wordOf } from "./menus";
+import { type HeadsState, headsState } from "./state";
 
+/** Return the view of all heads. */
 export function heads(ui: Ui): View {
   const { store, stop } = ui;
+  const state = headsState(ui);
+  const scrolled = signal(0);
+  const parts = partsOf(ui, state, scrolled);
+  const { node, canvas, scroller } = parts;
+
+  const atlas = new Atlas();
+  const detail = signal(0); // grows as larger pictures come
+  const ends = [
+    effect(() => place(ui, state, parts)),
+    effect(() => {
+      const [at, survey, paints] = [state.layout.value, store.survey.value, ui.paints.value?.sequential];
+      void detail.value;
+      void ui.theme.value;
+      if (at === null || survey === null || !paints) return;
+      drawHeads(canvas, { layout: at, survey, metric: state.metric.value, paints, style: styleOf(ui), atlas });
+    }),
+    effect(() => {
+      const survey = store.survey.value;
+      const metric = state.metric.value;
+      const bar = metric === null ? "" : `, ${metric.word.toLowerCase()} below each`;
+      const size = survey === null ? "" : `, ${sizeOf(survey)}`;
+      canvas.setAttribute("aria-label", `Attention heads${size}${bar}`);
+    }),
+    effect(() => {
+      parts.live.textContent = spoken(store.survey.value, state.pointed.value, state.metric.value);
+    }),
+    moreDetail(ui, { canvas, layout: state.layout, atlas, arrived: () => detail.value++ }),
+  ];
+
+  watchPointer(canvas, state, stop);
+  watchKeys(canvas, scroller, state, stop);
+  scroller.addEventListener(
+    "scroll",
+    () => {
+      scrolled.value = scroller.scrollLeft;
+    },
+    { signal: stop },
+  );
+
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      for (const view of parts.views) view.dispose();
+    },
+  };
+}
+
+/** The elements of the view, one in another, and what keeps them up to date. */
+function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: HeadsState, scrolled: Signal<number>) {
+  const { survey } = ui.store;
   const node = part("aw-all-heads");
   const frame = part("aw-heads-frame");
   const scroller = part("aw-heads-scroller");
+  const board = part("aw-heads-board");
+  const pictures = part("aw-heads-pictures");
   const canvas = document.createElement("canvas");
   canvas.dataset.aw = "picture";
   canvas.tabIndex = 0;
@@ -33,166 +87,47 @@ export function heads(ui: Ui): View {
   canvas.setAttribute("aria-roledescription", "grid of heads");
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
-  const scrolled = signal(0);
 
-  const sheet = computed<Sheet | null>(() => {
-    const survey = store.survey.value;
-    if (survey === null || ui.width.value === 0) return null;
-    return layoutHeads(survey, store.order.value, Math.min(ui.width.value, 1280 * ui.unit.value), ui.unit.value);
-  });
-  const metric = computed(() => store.survey.value?.metrics.find(({ name }) => name === store.bar.value) ?? null);
-  const placeOf = ({ layer, head }: HeadOf) =>
-    store.survey.value?.heads.findIndex((one) => one.layer === layer && one.head === head) ?? -1;
-  const pointed = computed(() => (ui.pointedHead.value === null ? -1 : placeOf(ui.pointedHead.value)));
-  const selected = computed(() => placeOf({ layer: store.layer.value, head: store.head.value }));
-  /** Where it stands below the pictures there is always one, so that nothing moves. */
-  const described = computed(() => (pointed.value < 0 && ui.mode.value === "narrow" ? selected.value : pointed.value));
-  const point = (place: number) => {
-    ui.pointedHead.value = store.survey.value?.heads[place] ?? null;
-  };
+  const caption = mount(part("aw-prompt"), () => <Caption ui={ui} metric={metric.value} />);
+  const names = mount(part("aw-heads-names"), () => (
+    <Names ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />
+  ));
+  const layers = mount(part("aw-heads-layers"), () => (
+    <LayerNames ui={ui} layout={layout.value} pointed={ui.pointedHead.value} />
+  ));
+  const card = mount(part("aw-heads-card"), () => (
+    <HeadCard ui={ui} layout={layout.value} place={described.value} scrolled={scrolled.value} />
+  ));
+  const problem = mount(part("aw-problem"), () => <Problem survey={survey.value} ui={ui} />);
+  const marks = mount(part("aw-heads-marks"), () => (
+    <Marks survey={survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
+  ));
 
-  const views = [
-    mount(part("aw-prompt"), () => <Caption ui={ui} metric={metric.value} />),
-    mount(part("aw-heads-names"), () => <Names ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
-    mount(part("aw-heads-layers"), () => <LayerNames ui={ui} sheet={sheet.value} pointed={ui.pointedHead.value} />),
-    mount(part("aw-heads-card"), () => (
-      <HeadCard ui={ui} sheet={sheet.value} place={described.value} scrolled={scrolled.value} />
-    )),
-    mount(part("aw-problem"), () => <Problem survey={store.survey.value} ui={ui} />),
-    mount(part("aw-heads-marks"), () => (
-      <Marks survey={store.survey.value} sheet={sheet.value} selected={selected.value} pointed={pointed.value} />
-    )),
-  ];
-  const [caption, names, layers, card, problem, marks] = views as [View, View, View, View, View, View];
-  const board = part("aw-heads-board");
-  const pictures = part("aw-heads-pictures");
   pictures.append(canvas, marks.node);
   board.append(names.node, pictures);
   scroller.append(board);
   frame.append(layers.node, scroller, card.node);
   node.append(caption.node, frame, problem.node, live);
-
-  const atlas = new Atlas();
-  const detail = signal(0); // grows as larger pictures come
-  const ends = [
-    effect(() => {
-      const at = sheet.value;
-      if (at === null) return;
-      Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
-      board.style.width = px(at.width);
-      frame.style.paddingLeft = px(at.left);
-      scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
-      frame.style.setProperty("--aw-heads-left", px(at.left));
-      // Few rows: the card stands beside a head, and has room to.
-      const survey = store.survey.value;
-      const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
-      frame.style.minHeight = px(tall);
-      layers.node.style.top = px(at.top);
-      ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
-    }),
-    effect(() => {
-      const [at, survey, paints] = [sheet.value, store.survey.value, ui.paints.value?.sequential];
-      void detail.value;
-      void ui.theme.value;
-      if (at === null || survey === null || !paints) return;
-      drawHeads(canvas, { sheet: at, survey, metric: metric.value, paints, style: styleOf(ui), atlas });
-    }),
-    effect(() => {
-      const survey = store.survey.value;
-      const bar = metric.value === null ? "" : `, ${metric.value.word.toLowerCase()} below each`;
-      const size = survey === null ? "" : `, ${sizeOf(survey)}`;
-      canvas.setAttribute("aria-label", `Attention heads${size}${bar}`);
-    }),
-    effect(() => {
-      live.textContent = spoken(store.survey.value, pointed.value, metric.value);
-    }),
-    moreDetail(ui, { canvas, sheet, atlas, arrived: () => detail.value++ }),
-  ];
-
-  const under = (event: MouseEvent): number => {
-    const at = sheet.value;
-    if (at === null) return -1;
-    const box = canvas.getBoundingClientRect();
-    return placeAt(at, event.clientX - box.left, event.clientY - box.top);
-  };
-  const open = (place: number) => {
-    const head = store.survey.value?.heads[place];
-    if (head === undefined) return;
-    store.select({ layer: head.layer, head: head.head, heads: [head.head] });
-    store.show({ view: "heatmap" });
-  };
-  const listen = { signal: stop };
-  canvas.addEventListener("pointermove", (event) => event.pointerType !== "touch" && point(under(event)), listen);
-  canvas.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && point(-1), listen);
-  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
-  canvas.addEventListener(
-    "click",
-    (event) => {
-      const place = under(event);
-      // A finger cannot point without touching: the first tap points, the second opens.
-      const isTouch = (event as PointerEvent).pointerType === "touch";
-      if (isTouch && place !== pointed.peek()) point(place);
-      else open(place);
-    },
-    listen,
-  );
-  canvas.addEventListener(
-    "keydown",
-    (event) => {
-      const at = sheet.value;
-      if (at === null || event.ctrlKey || event.metaKey || event.altKey) return;
-      const from = pointed.peek() >= 0 ? pointed.peek() : selected.peek();
-      if (from < 0) return;
-      const moves: Record<string, () => void> = {
-        ArrowLeft: () => point(stepFrom(at, from, -1, 0)),
-        ArrowRight: () => point(stepFrom(at, from, 1, 0)),
-        ArrowUp: () => point(stepFrom(at, from, 0, -1)),
-        ArrowDown: () => point(stepFrom(at, from, 0, 1)),
-        Home: () => point(at.at(0, at.where[from]![1])),
-        End: () => point(stepToEnd(at, from)),
-        Enter: () => open(from),
-        " ": () => open(from),
-        Escape: () => point(-1),
-      };
-      const move = moves[event.key];
-      if (move === undefined) return;
-      move();
-      follow(scroller, at, pointed.peek());
-      event.preventDefault();
-      event.stopPropagation();
-    },
-    listen,
-  );
-  scroller.addEventListener(
-    "scroll",
-    () => {
-      scrolled.value = scroller.scrollLeft;
-    },
-    listen,
-  );
-
-  return {
-    node,
-    dispose() {
-      for (const end of ends) end();
-      for (const view of views) view.dispose();
-    },
-  };
+  const views = [caption, names, layers, card, problem, marks];
+  return { node, frame, scroller, board, canvas, live, layers: layers.node, views };
 }
 
-function stepToEnd(sheet: Sheet, place: number): number {
-  let at = place;
-  for (let next = stepFrom(sheet, at, 1, 0); next !== at; next = stepFrom(sheet, at, 1, 0)) at = next;
-  return at;
-}
-
-/** Scroll, across only, so that a head is in view. */
-function follow(scroller: HTMLElement, sheet: Sheet, place: number): void {
-  if (place < 0) return;
-  const { x } = cornerOf(sheet, place);
-  const room = scroller.clientWidth;
-  if (x < scroller.scrollLeft) scroller.scrollLeft = x - sheet.margin;
-  else if (x + sheet.size > scroller.scrollLeft + room) scroller.scrollLeft = x + sheet.size + sheet.margin - room;
+/** Put everything where the layout says. */
+function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>): void {
+  const at = layout.value;
+  if (at === null) return;
+  const { canvas, board, frame, scroller, layers } = parts;
+  Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
+  board.style.width = px(at.width);
+  frame.style.paddingLeft = px(at.left);
+  scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
+  frame.style.setProperty("--aw-heads-left", px(at.left));
+  // Few rows: the card stands beside a head, and has room to.
+  const survey = ui.store.survey.value;
+  const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
+  frame.style.minHeight = px(tall);
+  layers.style.top = px(at.top);
+  ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
 }
 
 function styleOf(ui: Ui) {
@@ -213,30 +148,30 @@ function styleOf(ui: Ui) {
 
 interface MarksProps {
   readonly survey: Survey | null;
-  readonly sheet: Sheet | null;
+  readonly layout: HeadsLayout | null;
   /** Places; -1 for none. */
   readonly selected: number;
   readonly pointed: number;
 }
 
 /** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
-function Marks({ survey, sheet, selected, pointed }: MarksProps) {
-  if (survey === null || sheet === null) return null;
+function Marks({ survey, layout, selected, pointed }: MarksProps) {
+  if (survey === null || layout === null) return null;
   const around = (place: number) => {
-    const { x, y } = cornerOf(sheet, place);
-    const out = sheet.bars ? 1 : 0;
+    const { x, y } = cornerOf(layout, place);
+    const out = layout.bars ? 1 : 0;
     return (
       <div
         key={place}
-        style={{ transform: `translate(${x}px, ${y}px)`, width: px(sheet.size), height: px(sheet.size) }}
+        style={{ transform: `translate(${x}px, ${y}px)`, width: px(layout.size), height: px(layout.size) }}
       >
         <i
           class="aw-ring"
           data-pinned={place === selected || undefined}
-          data-small={!sheet.bars || undefined}
+          data-small={!layout.bars || undefined}
           style={{ inset: px(-out) }}
         />
-        {sheet.named && <b>{nameOf(survey, place)}</b>}
+        {layout.named && <b>{nameOf(survey, place)}</b>}
       </div>
     );
   };
@@ -249,7 +184,7 @@ function Marks({ survey, sheet, selected, pointed }: MarksProps) {
 }
 
 /** How to read what is below. */
-function Caption({ ui, metric }: { ui: Ui; metric: Measured | null }) {
+function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
   if (survey === null) return <>The kernel computes all heads when this view opens.</>;
@@ -282,7 +217,7 @@ function isDense(ui: Ui): boolean {
   return survey !== null && !layoutHeads(survey, ui.store.order.value, width, ui.unit.value).bars;
 }
 
-function rangeOf({ kind, high }: Measured): string {
+function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
   return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
@@ -293,7 +228,7 @@ function sizeOf({ layers, heads }: Survey): string {
   return `${layers.length} ${layers.length === 1 ? "layer" : "layers"} by ${layers[0]?.heads ?? 0} heads`;
 }
 
-function spoken(survey: Survey | null, place: number, metric: Measured | null): string {
+function spoken(survey: Survey | null, place: number, metric: HeadMetric | null): string {
   const at = survey?.heads[place];
   if (at === undefined) return "";
   const number =
@@ -303,27 +238,27 @@ function spoken(survey: Survey | null, place: number, metric: Measured | null): 
 
 interface NamesProps {
   readonly ui: Ui;
-  readonly sheet: Sheet | null;
+  readonly layout: HeadsLayout | null;
   readonly pointed: HeadOf | null;
 }
 
 /** Numbers above the columns; a line below those that share a key/value head, where that is so in all layers. */
-function Names({ ui, sheet, pointed }: NamesProps) {
+function Names({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
-  if (sheet === null || survey === null || sheet.top === 0) return null;
+  if (layout === null || survey === null || layout.top === 0) return null;
   const now = pointed ?? { layer: ui.store.layer.value, head: ui.store.head.value };
   const [first] = survey.layers;
   const alike = survey.layers.every(({ heads, groups }) => heads === first?.heads && groups === first?.groups);
   const shared = alike && first !== undefined && first.groups < first.heads ? first.heads / first.groups : 0;
-  const every = sheet.across >= 22 * ui.unit.value ? 1 : 4;
+  const every = layout.across >= 22 * ui.unit.value ? 1 : 4;
   return (
-    <div style={{ height: px(sheet.top) }}>
-      {Array.from({ length: sheet.columns }, (_, head) =>
+    <div style={{ height: px(layout.top) }}>
+      {Array.from({ length: layout.columns }, (_, head) =>
         head % every === 0 || head === now.head ? (
           <span
             key={head}
             data-now={head === now.head || undefined}
-            style={{ left: px(sheet.margin + head * sheet.across), width: px(sheet.size) }}
+            style={{ left: px(layout.margin + head * layout.across), width: px(layout.size) }}
           >
             {head}
           </span>
@@ -335,8 +270,8 @@ function Names({ ui, sheet, pointed }: NamesProps) {
             key={group}
             title={`key/value head ${group}`}
             style={{
-              left: px(sheet.margin + group * shared * sheet.across),
-              width: px((shared - 1) * sheet.across + sheet.size),
+              left: px(layout.margin + group * shared * layout.across),
+              width: px((shared - 1) * layout.across + layout.size),
             }}
           />
         ))}
@@ -344,9 +279,9 @@ function Names({ ui, sheet, pointed }: NamesProps) {
   );
 }
 
-function LayerNames({ ui, sheet, pointed }: NamesProps) {
+function LayerNames({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
-  if (sheet === null || survey === null || sheet.left === 0) return null;
+  if (layout === null || survey === null || layout.left === 0) return null;
   const now = (pointed ?? { layer: ui.store.layer.value }).layer;
   const names = ui.store.facts.value.layers;
   return (
@@ -356,7 +291,7 @@ function LayerNames({ ui, sheet, pointed }: NamesProps) {
           key={layer}
           title={names[layer]}
           data-now={layer === now || undefined}
-          style={{ top: px(sheet.margin + layer * sheet.down), lineHeight: px(sheet.size) }}
+          style={{ top: px(layout.margin + layer * layout.down), lineHeight: px(layout.size) }}
         >
           {layer}
         </span>

@@ -14,7 +14,8 @@ const ROW = 22;
 const SUMS = 54;
 const LEGEND_LEAST = 420;
 
-export function matrix(ui: Ui): View {
+/** Return the heatmap view: the matrix, its legend, the ranked list and, of a long head, a small map. */
+export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");
   const picture = heatmap(ui);

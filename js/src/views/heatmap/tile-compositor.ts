@@ -15,8 +15,8 @@ import {
   TILE,
 } from "../../contract/decode";
 import { CROSS_FROM, cleared, paintCells, paintMarks, rasterOf, type Scene } from "../../draw/cells";
-import type { Brush, Paints } from "../../draw/color-mapper";
-import { type Axis, cellsInView, type Lattice, startOf } from "../../geometry/cell-grid";
+import type { ColorMapper, Paints } from "../../draw/color-mapper";
+import { type Axis, type CellGrid, cellsInView, startOf } from "../../geometry/cell-grid";
 import { GAPS_FROM } from "../../geometry/layout";
 import type { Span } from "../../geometry/viewport";
 import type { KeptTile, TileCache, TilesOf } from "../../state/tile-cache";
@@ -26,18 +26,18 @@ export const FADE = 80;
 /** Canvases of tiles that a view keeps: several views full. */
 const MOST_RASTERS = 96;
 
-export interface Mosaic
-  extends Omit<Scene, "grid" | "cellWidth" | "cellHeight" | "viewport" | "exact" | "origin" | "brushRow"> {
+export interface TileScene
+  extends Omit<Scene, "grid" | "cellWidth" | "cellHeight" | "viewport" | "exact" | "origin" | "mapperRow"> {
   readonly picture: Picture;
-  readonly lattice: Lattice;
+  readonly cellGrid: CellGrid;
   readonly tiles: TileCache;
   readonly of: TilesOf;
-  readonly rasters: Rasters;
+  readonly rasters: TileRasters;
   /** The page's clock; Infinity where nothing is to move. */
   readonly now: number;
 }
 
-export interface Painted {
+export interface PaintedTiles {
   /** Whether a tile is still appearing. */
   readonly fading: boolean;
   /** Queries for each one that was looked at, in the coarsest sampled tile in view; 1 if there is none. */
@@ -45,16 +45,17 @@ export interface Painted {
 }
 
 /** The cells of one axis that belong to one tile and are in view, and where on the canvas they are, in device pixels. */
-interface Strip {
+interface TileSpan {
   readonly tile: number;
   readonly cells: Span;
   readonly from: number;
   readonly length: number;
 }
 
-export function paintMosaic(canvas: HTMLCanvasElement, mosaic: Mosaic): Painted {
-  const { lattice, tiles, of, width, height, dpr, unit, now } = mosaic;
-  const { rows, columns, levels } = lattice;
+/** Paint what is in view from the finest tiles that there are, each over a coarser one while it appears. */
+export function paintTiles(canvas: HTMLCanvasElement, tileScene: TileScene): PaintedTiles {
+  const { cellGrid, tiles, of, width, height, dpr, unit, now } = tileScene;
+  const { rows, columns, levels } = cellGrid;
   const context = cleared(canvas, width, height, dpr);
   if (!context || levels === null) return { fading: false, every: 1 };
   context.imageSmoothingEnabled = false;
@@ -62,8 +63,8 @@ export function paintMosaic(canvas: HTMLCanvasElement, mosaic: Mosaic): Painted 
   const asCells = size >= GAPS_FROM * unit;
   let fading = false;
   let every = 1;
-  const across = stripsOf(columns, dpr);
-  for (const down of stripsOf(rows, dpr)) {
+  const across = tileSpansOf(columns, dpr);
+  for (const down of tileSpansOf(rows, dpr)) {
     for (const right of across) {
       const tile = tiles.get(of, levels.row, levels.column, down.tile, right.tile);
       if (tile !== undefined) every = Math.max(every, tile.every);
@@ -71,11 +72,11 @@ export function paintMosaic(canvas: HTMLCanvasElement, mosaic: Mosaic): Painted 
       const share = tile === undefined ? 0 : Math.min(1, (now - tile.arrived) / FADE);
       fading ||= tile !== undefined && share < 1;
       context.globalAlpha = 1 - share;
-      if (share < 1) paintCoarser(context, mosaic, down, right);
+      if (share < 1) paintCoarser(context, tileScene, down, right);
       if (tile === undefined || share === 0) continue;
       context.globalAlpha = share;
       if (share < 1) context.globalCompositeOperation = "lighter"; // both shares together are a whole
-      paintPart(context, mosaic, tile, down, right, {
+      paintPart(context, tileScene, tile, down, right, {
         x: right.cells.start - right.tile * TILE,
         y: down.cells.start - down.tile * TILE,
         width: right.cells.stop - right.cells.start,
@@ -86,15 +87,15 @@ export function paintMosaic(canvas: HTMLCanvasElement, mosaic: Mosaic): Painted 
   }
   context.globalAlpha = 1;
   if (size >= CROSS_FROM * unit) {
-    const scene = cellScene(mosaic);
+    const scene = cellScene(tileScene);
     (asCells ? paintCells : paintMarks)(context, scene, cellsInView(rows), cellsInView(columns));
   }
   return { fading, every };
 }
 
-function stripsOf(axis: Axis, dpr: number): Strip[] {
+function tileSpansOf(axis: Axis, dpr: number): TileSpan[] {
   const { start, stop } = cellsInView(axis);
-  const strips: Strip[] = [];
+  const strips: TileSpan[] = [];
   for (let tile = Math.floor(start / TILE); tile * TILE < stop; tile++) {
     const cells = { start: Math.max(start, tile * TILE), stop: Math.min(stop, (tile + 1) * TILE) };
     const from = Math.round(startOf(axis, cells.start, dpr) * dpr);
@@ -104,10 +105,10 @@ function stripsOf(axis: Axis, dpr: number): Strip[] {
 }
 
 /** What there is of a place in coarser cells. */
-function paintCoarser(context: CanvasRenderingContext2D, mosaic: Mosaic, down: Strip, right: Strip): void {
-  const { lattice, picture, tiles, of, brush, paints } = mosaic;
-  const { rows, columns } = lattice;
-  const levels = lattice.levels!;
+function paintCoarser(context: CanvasRenderingContext2D, tileScene: TileScene, down: TileSpan, right: TileSpan): void {
+  const { cellGrid, picture, tiles, of, mapper, paints } = tileScene;
+  const { rows, columns } = cellGrid;
+  const levels = cellGrid.levels!;
   const part = (axis: Axis, cells: Span, bin: number, first: number) => ({
     from: (cells.start * axis.bin) / bin - first,
     length: (Math.min(cells.stop * axis.bin, axis.total) - cells.start * axis.bin) / bin,
@@ -117,25 +118,25 @@ function paintCoarser(context: CanvasRenderingContext2D, mosaic: Mosaic, down: S
     const [rowLevel, columnLevel, row, column] = tile.address;
     const y = part(rows, down.cells, 2 ** rowLevel, row * TILE);
     const x = part(columns, right.cells, 2 ** columnLevel, column * TILE);
-    paintPart(context, mosaic, tile, down, right, { x: x.from, y: y.from, width: x.length, height: y.length });
+    paintPart(context, tileScene, tile, down, right, { x: x.from, y: y.from, width: x.length, height: y.length });
     return;
   }
   if (picture.grid === null) return;
   const y = part(rows, down.cells, picture.queryBin, 0);
   const x = part(columns, right.cells, picture.keyBin, 0);
-  const whole = rasterOf(picture.grid, brush, paints, true);
+  const whole = rasterOf(picture.grid, mapper, paints, true);
   context.drawImage(whole, x.from, y.from, x.length, y.length, right.from, down.from, right.length, down.length);
 }
 
 function paintPart(
   context: CanvasRenderingContext2D,
-  { rasters, brush, paints, picture }: Mosaic,
+  { rasters, mapper, paints, picture }: TileScene,
   tile: KeptTile,
-  down: Strip,
-  right: Strip,
+  down: TileSpan,
+  right: TileSpan,
   part: { x: number; y: number; width: number; height: number },
 ): void {
-  const raster = rasters.of(tile, brush, paints, picture.queryBin);
+  const raster = rasters.of(tile, mapper, paints, picture.queryBin);
   const { x, y, width, height } = part;
   context.drawImage(raster, x, y, width, height, right.from, down.from, right.length, down.length);
 }
@@ -143,15 +144,15 @@ function paintPart(
 // --- cells ------------------------------------------------------------------------------------------------------------
 
 /** The cells in view as a grid; one is filled again and again, so that a pan leaves no garbage. */
-const cellsOf = new WeakMap<Rasters, Grid>();
+const cellsOf = new WeakMap<TileRasters, Grid>();
 
-function cellScene(mosaic: Mosaic): Scene {
-  const { lattice, tiles, of, rasters, picture } = mosaic;
-  const { rows, columns } = lattice;
-  const levels = lattice.levels!;
+function cellScene(tileScene: TileScene): Scene {
+  const { cellGrid, tiles, of, rasters, picture } = tileScene;
+  const { rows, columns } = cellGrid;
+  const levels = cellGrid.levels!;
   const down = cellsInView(rows);
   const across = cellsInView(columns);
-  const grid = roomFor(rasters, down.stop - down.start, across.stop - across.start);
+  const grid = gridFor(rasters, down.stop - down.start, across.stop - across.start);
   for (let tileRow = Math.floor(down.start / TILE); tileRow * TILE < down.stop; tileRow++) {
     for (let tileColumn = Math.floor(across.start / TILE); tileColumn * TILE < across.stop; tileColumn++) {
       const tile = tiles.get(of, levels.row, levels.column, tileRow, tileColumn);
@@ -169,18 +170,18 @@ function cellScene(mosaic: Mosaic): Scene {
     }
   }
   return {
-    ...mosaic,
+    ...tileScene,
     grid,
     cellWidth: columns.cell,
     cellHeight: rows.cell,
     viewport: { k: 1, x: columns.offset, y: rows.offset },
     exact: false,
     origin: { row: down.start, column: across.start },
-    brushRow: (row) => Math.floor((row * rows.bin) / picture.queryBin),
+    mapperRow: (row) => Math.floor((row * rows.bin) / picture.queryBin),
   };
 }
 
-function roomFor(owner: Rasters, rows: number, columns: number): Grid {
+function gridFor(owner: TileRasters, rows: number, columns: number): Grid {
   let grid = cellsOf.get(owner);
   if (grid === undefined || grid.values.length < rows * columns) {
     const room = rows * columns + 1024;
@@ -194,13 +195,13 @@ function roomFor(owner: Rasters, rows: number, columns: number): Grid {
 
 interface Raster {
   tile: KeptTile;
-  brush: Brush;
+  mapper: ColorMapper;
   paints: Paints;
   canvas: HTMLCanvasElement;
 }
 
-/** Tiles as canvases of a pixel a cell, made once for each brush; the longest unused gives its canvas to the next. */
-export class Rasters {
+/** Tiles as canvases of a pixel a cell, made once for each colour mapper; the longest unused gives its canvas to the next. */
+export class TileRasters {
   readonly #made = new Map<KeptTile, Raster>();
   #pixels: { image: ImageData; packed: Uint32Array } | null = null;
 
@@ -208,12 +209,12 @@ export class Rasters {
     return this.#made.size;
   }
 
-  of(tile: KeptTile, brush: Brush, paints: Paints, queryBin: number): HTMLCanvasElement {
+  of(tile: KeptTile, mapper: ColorMapper, paints: Paints, queryBin: number): HTMLCanvasElement {
     const known = this.#made.get(tile);
     this.#made.delete(tile);
     const canvas = known?.canvas ?? this.#free();
-    if (known?.brush !== brush || known.paints !== paints) this.#draw(canvas, tile, brush, paints, queryBin);
-    this.#made.set(tile, { tile, brush, paints, canvas });
+    if (known?.mapper !== mapper || known.paints !== paints) this.#draw(canvas, tile, mapper, paints, queryBin);
+    this.#made.set(tile, { tile, mapper, paints, canvas });
     return canvas;
   }
 
@@ -231,7 +232,7 @@ export class Rasters {
     return Object.assign(document.createElement("canvas"), { width: TILE, height: TILE });
   }
 
-  #draw(canvas: HTMLCanvasElement, tile: KeptTile, brush: Brush, paints: Paints, queryBin: number): void {
+  #draw(canvas: HTMLCanvasElement, tile: KeptTile, mapper: ColorMapper, paints: Paints, queryBin: number): void {
     const context = canvas.getContext("2d");
     if (!context) return;
     this.#pixels ??= pixelsOf(context.createImageData(TILE, TILE));
@@ -242,9 +243,9 @@ export class Rasters {
     let colors: Uint32Array = packed;
     for (let row = 0, at = 0; row < rows; row++) {
       // Where each row has its own range, it is that of the picture's row; else all rows have the same colours.
-      const brushRow = brush.domain === null ? Math.floor(((address[2] * TILE + row) * bin) / queryBin) : 0;
-      if (brushRow !== lookedUp) colors = colorsOf(tile, brush, brushRow, paints);
-      lookedUp = brushRow;
+      const mapperRow = mapper.domain === null ? Math.floor(((address[2] * TILE + row) * bin) / queryBin) : 0;
+      if (mapperRow !== lookedUp) colors = colorsOf(tile, mapper, mapperRow, paints);
+      lookedUp = mapperRow;
       for (let column = 0, to = row * TILE; column < columns; column++, at++, to++) packed[to] = colors[codes[at]!]!;
     }
     context.clearRect(0, 0, TILE, TILE);
@@ -256,12 +257,12 @@ function pixelsOf(image: ImageData) {
   return { image, packed: new Uint32Array(image.data.buffer) };
 }
 
-/** The colour of each of a tile's codes; 0, which is nothing, for what is blocked. */
-export function colorsOf({ numbers, kindOf }: Coded, brush: Brush, row: number, paints: Paints): Uint32Array {
+/** Return the colour of each of a tile's codes; 0, which is nothing, for what is blocked. */
+export function colorsOf({ numbers, kindOf }: Coded, mapper: ColorMapper, row: number, paints: Paints): Uint32Array {
   const colors = new Uint32Array(256);
   for (let code = 0; code < 256; code++) {
     const kind = kindOf[code];
-    if (kind === NUMBER) colors[code] = paints.packed[brush.index(numbers[code]!, row)]!;
+    if (kind === NUMBER) colors[code] = paints.packed[mapper.index(numbers[code]!, row)]!;
     else if (kind === NAN) colors[code] = paints.badPacked;
     else if (kind === PLUS_INF) colors[code] = paints.inkPacked;
     else if (kind === MINUS_INF) colors[code] = paints.ink3Packed;

@@ -6,7 +6,7 @@ import { Asked, headOf } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
 import type { Bytes } from "../../contract/messages";
 import type { Reply, SmallMatrix } from "../../contract/requests";
-import type { Small } from "../../data/stage-data";
+import type { SmallPicture } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 
@@ -20,7 +20,7 @@ const ORDER = [
 ] as const;
 
 interface Drawn {
-  readonly small: Small;
+  readonly small: SmallPicture;
   readonly rows: number;
   readonly columns: number;
 }
@@ -43,6 +43,7 @@ async function readGradients({ pictures, buffers }: Reply<"gradients">): Promise
   return found;
 }
 
+/** Show how the output answers to v, weights, scores, q and k. */
 export function Gradients({ ui }: { ui: Ui }) {
   const { body, key } = headOf(ui);
   const { store } = ui;

@@ -10,13 +10,13 @@ import { whatIfName } from "../../components/what-if";
 import { legendOf } from "../../contract/stages";
 import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
-import type { Pair, Small, Stages } from "../../data/stage-data";
+import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { Gradients } from "./gradients";
-import { isNothing, Ladder, scaleWords } from "./pair-steps";
-import { Cost, Scaling } from "./spread";
+import { isNothing, PairSteps, scaleWords } from "./pair-steps";
+import { Cost, Scaling } from "./scaling";
 
 const SIDE = 112; // pixels of a small picture's longer side, at most
 const LEAST_SIDE = 76; // at least, to stand in one row
@@ -32,6 +32,7 @@ interface Chosen {
   readonly own: Signal<boolean>;
 }
 
+/** Return the stages view: every stage as a small picture, and one pair's way through them. */
 export function stages(ui: Ui): View {
   const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
   return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
@@ -55,7 +56,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
         {found.pictures.map((small, index) => (
           <>
             {index > 0 && <Operation {...operation(small.stage, ui, pair)} side={side} />}
-            <SmallPicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
+            <StagePicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
           </>
         ))}
         {found.output !== null && (
@@ -74,10 +75,16 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
         </p>
       )}
+      {found.output === null && store.facts.value.value_size !== null && (
+        <p class="aw-prompt">
+          The output, {count(store.facts.value.queries)} × {count(store.facts.value.value_size)}, is too large to draw
+          here: `w.attention.output(batch, head)` computes it.
+        </p>
+      )}
       {pair === null ? (
         <p class="aw-prompt">{prompt(ui)}</p>
       ) : (
-        <Ladder ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
+        <PairSteps ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
       )}
       <div class="aw-sections">
         <Findings ui={ui} />
@@ -110,7 +117,7 @@ function prompt({ store }: Ui): string {
 }
 
 /** "bank → lent  why the weight is .2283", and whether torch computes the same. */
-function Headline({ ui, pair }: { ui: Ui; pair: Pair | null }) {
+function Headline({ ui, pair }: { ui: Ui; pair: ExplainedPair | null }) {
   const { store } = ui;
   return (
     <div class="aw-steps-head">
@@ -131,7 +138,7 @@ function Headline({ ui, pair }: { ui: Ui; pair: Pair | null }) {
   );
 }
 
-function why(pair: Pair): string {
+function why(pair: ExplainedPair): string {
   if (isNothing(pair)) return "nothing allowed: weights and output are 0";
   return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
 }
@@ -200,7 +207,7 @@ function Changed({ ui }: { ui: Ui }) {
 const small = (value: number) => (value === 0 ? "0" : value.toExponential(1).replace("-", "−"));
 
 /** What leads from one stage to the next, and what that is for. */
-function operation(to: Stage, ui: Ui, pair: Pair | null): { text: string; about: string } {
+function operation(to: Stage, ui: Ui, pair: ExplainedPair | null): { text: string; about: string } {
   if (to === "scaled") {
     const { sign } = scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size);
     return { text: sign, about: "The same factor for all scores, so that they do not grow with the head size" };
@@ -226,15 +233,15 @@ function Operation({ text, about, side }: { text: string; about: string; side: n
 
 interface SmallProps {
   readonly ui: Ui;
-  readonly small: Small;
+  readonly small: SmallPicture;
   readonly of: Stages["of"];
   readonly paints: { sequential: Paints; diverging: Paints };
-  readonly pair: Pair | null;
+  readonly pair: ExplainedPair | null;
   /** Pixels of the longer side. */
   readonly side: number;
 }
 
-const NUMBER_AT: Partial<Record<Stage, keyof Pair>> = {
+const NUMBER_AT: Partial<Record<Stage, keyof ExplainedPair>> = {
   scores: "score",
   scaled: "scaled",
   capped: "capped",
@@ -242,10 +249,10 @@ const NUMBER_AT: Partial<Record<Stage, keyof Pair>> = {
   weights: "weight",
 };
 
-function SmallPicture({ ui, small, of, paints, pair, side }: SmallProps) {
+function StagePicture({ ui, small, of, paints, pair, side }: SmallProps) {
   const { store } = ui;
   const name = legendOf(small.stage);
-  const number = pair === null ? null : (pair[NUMBER_AT[small.stage] as keyof Pair] as number | null);
+  const number = pair === null ? null : (pair[NUMBER_AT[small.stage] as keyof ExplainedPair] as number | null);
   const blocked = pair !== null && !pair.allowed && (small.stage === "masked" || small.stage === "weights");
   const { width, height } = sizeOf(small, side);
   const box = { width: width / small.grid.columns, height: height / small.grid.rows };

@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { Token } from "../../components/dom";
 import { dragScale } from "../../components/what-if";
 import { BLOCKED, NAN } from "../../contract/decode";
-import { type Numbers, type Pair, waterfall } from "../../data/stage-data";
+import { type ExplainedPair, type Numbers, waterfall } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, percent } from "../../text/format";
 
@@ -18,12 +18,13 @@ const ROOMY = 440; // pixels in which three notes stand side by side
 
 interface StepProps {
   readonly ui: Ui;
-  readonly pair: Pair;
+  readonly pair: ExplainedPair;
   /** Pixels of its picture. */
   readonly wide: number;
 }
 
-export function Ladder({ ui, pair, largestFirst }: { ui: Ui; pair: Pair; largestFirst: Signal<boolean> }) {
+/** Show one pair's way through the stages, step by step. */
+export function PairSteps({ ui, pair, largestFirst }: { ui: Ui; pair: ExplainedPair; largestFirst: Signal<boolean> }) {
   const stacked = ui.mode.value === "narrow" || ui.mode.value === "under";
   const room = ui.width.value / ui.unit.value - MARGIN - (stacked ? 0 : BESIDE);
   const step: StepProps = { ui, pair, wide: Math.max(200, Math.floor(Math.min(WIDEST, room))) };
@@ -39,8 +40,8 @@ export function Ladder({ ui, pair, largestFirst }: { ui: Ui; pair: Pair; largest
   );
 }
 
-/** Whether the query may attend to no key at all. */
-export const isNothing = (pair: Pair) => pair.maximum === Number.NEGATIVE_INFINITY;
+/** Return whether the query may attend to no key at all. */
+export const isNothing = (pair: ExplainedPair) => pair.maximum === Number.NEGATIVE_INFINITY;
 
 interface RowProps {
   readonly name: string;
@@ -80,7 +81,7 @@ const frame = (wide: number, tall: number) => ({
   viewBox: `-2 0 ${wide + MARGIN - 2} ${tall}`,
   style: { width: `calc(${wide + MARGIN - 2} * var(--aw-u))` },
 });
-const beforeOf = (pair: Pair, name: keyof Numbers, say: (value: number | null) => string) =>
+const beforeOf = (pair: ExplainedPair, name: keyof Numbers, say: (value: number | null) => string) =>
   pair.original === null ? undefined : say(pair.original[name] as number | null);
 
 /** The sum of q_d · k_d as it grows; its last edge is the score. */
@@ -170,7 +171,7 @@ function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Si
   );
 }
 
-/** "÷ √32" where the scale is 1 / √d_k, else "× 0.5". */
+/** Return "÷ √32" where the scale is 1 / √d_k, else "× 0.5". */
 export function scaleWords(
   scale: number | null,
   headSize: number | null,
@@ -448,7 +449,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
 }
 
 /** Which row it runs over, and what the log-normalizer is. */
-function AboutSoftmax({ ui, pair }: { ui: Ui; pair: Pair }) {
+function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
   const query = (
     <b>
       <Token labels={ui.store.queryLabels.value} index={pair.query} subscript />

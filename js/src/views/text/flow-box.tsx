@@ -3,7 +3,7 @@
 import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
 import type { Line, Placed } from "./lines";
-import type { Looks } from "./looks";
+import type { TokenLooks } from "./looks";
 import { type Flow, SLACK } from "./model";
 
 const PITCH = 30;
@@ -16,7 +16,7 @@ export interface BoxProps {
   readonly flow: Flow;
   readonly tokens: readonly Placed[];
   readonly lines: readonly Line[];
-  readonly looks: Looks;
+  readonly looks: TokenLooks;
   readonly unit: number;
   readonly room: number;
   readonly top: number;
@@ -24,7 +24,7 @@ export interface BoxProps {
   readonly line: number | null;
 }
 
-/** Lines of a text: only those in view are in the page. */
+/** Show the lines of a text: only those in view are in the page. */
 export class FlowBox extends Component<BoxProps> {
   private box = createRef<HTMLDivElement>();
   private shown: number | null = null;
@@ -115,7 +115,7 @@ interface TokenProps {
   /** Whether the next one follows without a space. */
   readonly glued: boolean;
   readonly numbered: boolean;
-  readonly looks: Looks;
+  readonly looks: TokenLooks;
   readonly flow: Flow;
 }
 

@@ -44,6 +44,7 @@ interface Props {
   readonly dpr: number;
 }
 
+/** Draw the image with its patches tinted, and rings around those that are pinned. */
 export class PatchPicture extends Component<Props> {
   private picture = createRef<HTMLCanvasElement>();
   private over = createRef<HTMLCanvasElement>();

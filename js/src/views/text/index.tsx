@@ -2,14 +2,14 @@
 
 import type { View } from "../../components/dom";
 import type { Ui } from "../../state/ui";
-import { reader } from "./reader";
+import { passagesView } from "./passages";
 
-/** The text view. */
+/** Return the text view. */
 export function text(ui: Ui): View {
-  return reader(ui, false);
+  return passagesView(ui, false);
 }
 
-/** The image view. */
+/** Return the image view. */
 export function image(ui: Ui): View {
-  return reader(ui, true);
+  return passagesView(ui, true);
 }

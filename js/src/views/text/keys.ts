@@ -7,8 +7,11 @@ import { lineOf } from "./lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 
-/** Arrows move the pin along the text, from line to line, from patch to patch. */
-export function press(ui: Ui, model: TextModel, withImage: boolean, { key, shiftKey }: KeyboardEvent): boolean {
+/**
+ * Move the pin by arrows along the text, from line to line, from patch to patch; return whether the key means anything
+ * here.
+ */
+export function pressKey(ui: Ui, model: TextModel, withImage: boolean, { key, shiftKey }: KeyboardEvent): boolean {
   const { store } = ui;
   const flows = model.flows.value;
   const side = ui.target.value?.side ?? store.direction.value;
@@ -23,12 +26,12 @@ export function press(ui: Ui, model: TextModel, withImage: boolean, { key, shift
   const place = at === null ? undefined : flow.places.value.get(at);
   const rtl = place !== undefined && flow.lines.value[lineOf(flow.lines.value, place)]?.rtl === true;
   const actions: Record<string, () => void> = {
-    ArrowLeft: () => pin(along(flow, at, rtl ? step : -step, withImage)),
-    ArrowRight: () => pin(along(flow, at, rtl ? -step : step, withImage)),
-    ArrowUp: () => pin(across(model, flow, at, -1, withImage)),
-    ArrowDown: () => pin(across(model, flow, at, 1, withImage)),
-    Home: () => pin(edge(flow, at, 0)),
-    End: () => pin(edge(flow, at, 1)),
+    ArrowLeft: () => pin(stepAlong(flow, at, rtl ? step : -step, withImage)),
+    ArrowRight: () => pin(stepAlong(flow, at, rtl ? -step : step, withImage)),
+    ArrowUp: () => pin(stepAcross(model, flow, at, -1, withImage)),
+    ArrowDown: () => pin(stepAcross(model, flow, at, 1, withImage)),
+    Home: () => pin(endOfLine(flow, at, 0)),
+    End: () => pin(endOfLine(flow, at, 1)),
     Enter: () => pin(hoveredIn(ui, flow.passage)),
     " ": () => pin(hoveredIn(ui, flow.passage)),
     "[": () => stepHead(ui, -1),
@@ -46,8 +49,8 @@ export function press(ui: Ui, model: TextModel, withImage: boolean, { key, shift
   return action !== undefined;
 }
 
-/** The position so many tokens further on: what is not shown is passed over, and pages are turned. */
-export function along(flow: Flow, at: number | null, by: number, withImage: boolean): number | null {
+/** Return the position so many tokens further on: what is not shown is passed over, and pages are turned. */
+export function stepAlong(flow: Flow, at: number | null, by: number, withImage: boolean): number | null {
   const { passage, pages } = flow;
   const shown = (position: number) =>
     withImage || (flow.places.value.has(position) ?? false) || (pages > 1 && !passage.labels.at(position).special);
@@ -62,15 +65,15 @@ export function along(flow: Flow, at: number | null, by: number, withImage: bool
 }
 
 /** The token above or below, nearest to the middle of this one; of a patch the next row. */
-function across(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, withImage: boolean): number | null {
+function stepAcross(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, withImage: boolean): number | null {
   const { patches } = flow.passage;
-  if (at === null) return along(flow, null, 1, withImage);
+  if (at === null) return stepAlong(flow, null, 1, withImage);
   if (withImage && patches !== null && at >= patches.start && at < patches.start + patches.rows * patches.columns) {
     const next = at + by * patches.columns;
     return next >= patches.start && next < patches.start + patches.rows * patches.columns ? next : at;
   }
   const place = flow.places.value.get(at);
-  if (place === undefined) return along(flow, null, 1, withImage);
+  if (place === undefined) return stepAlong(flow, null, 1, withImage);
   const [tokens, lines] = [flow.tokens.value, flow.lines.value];
   const index = lineOf(lines, place);
   const to = lines[index + by];
@@ -90,7 +93,7 @@ function across(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, wit
 }
 
 /** The first or last token of the line. */
-function edge(flow: Flow, at: number | null, end: 0 | 1): number | null {
+function endOfLine(flow: Flow, at: number | null, end: 0 | 1): number | null {
   const place = at === null ? 0 : flow.places.value.get(at);
   if (place === undefined) return at;
   const line = flow.lines.value[lineOf(flow.lines.value, place)];

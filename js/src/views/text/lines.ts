@@ -31,7 +31,7 @@ const IDEOGRAPHIC = /[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\uf900
 const LETTER = /\p{L}/u;
 const FROM_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
-/** The tokens at some positions as a text. Of the special ones `keep` says whether they are in it. */
+/** Return the tokens at some positions as a text. Of the special ones `keep` says whether they are in it. */
 export function placed(labels: Labels, positions: readonly number[], keep: boolean): Placed[] {
   const found: Placed[] = [];
   let before: Piece | null = null;
@@ -135,7 +135,7 @@ function isFromRight(tokens: readonly Placed[], from: number): boolean {
   return false;
 }
 
-/** The line that the token at a place is in. */
+/** Return the line that the token at a place is in. */
 export function lineOf(lines: readonly Line[], at: number): number {
   let [low, high] = [0, lines.length - 1];
   while (low < high) {

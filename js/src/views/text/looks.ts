@@ -10,33 +10,34 @@ const TINT = 0.4;
 const SIGNED_TINT = 0.32;
 
 /** How each token of a passage looks now. */
-export interface Looks {
+export interface TokenLooks {
   /** Of a position: the tint behind it and its full colour, or how else it is marked. */
-  of(position: number): Look | null;
+  of(position: number): TokenLook | null;
   readonly pinned: ReadonlySet<number>;
   readonly further: ReadonlySet<number>;
   /** The text of the pinned token: others that are alike carry their position. */
   readonly alike: string | null;
 }
 
-type Look = { readonly tint: string; readonly full: string } | "masked" | "nan";
+type TokenLook = { readonly tint: string; readonly full: string } | "masked" | "nan";
 
 /** The side that a click in a passage pins. */
 export const sideOf = ({ store }: Ui, passage: Passage): Side =>
   passage.sides.length > 1 ? store.direction.value : (passage.sides[0] as Side);
 
-/** Whether a passage is coloured: it is what the pinned token attends to, or who attends to it. */
+/** Return the weights that colour a passage: those of what the pinned token attends to, or who attends to it. */
 export function weightsOn(model: TextModel, passage: Passage): Weights | null {
   const known = model.weights.value;
   return known !== null && passage.sides.includes(otherSide(known.of.side)) ? known : null;
 }
 
-export function looksOf(ui: Ui, model: TextModel, passage: Passage): Looks {
+/** Return how each token of a passage looks now. */
+export function tokenLooksOf(ui: Ui, model: TextModel, passage: Passage): TokenLooks {
   const { store } = ui;
   const known = weightsOn(model, passage);
-  const brush = model.brush.value;
+  const mapper = model.mapper.value;
   const both = ui.paints.value;
-  const paints = brush === null || both === null ? null : brush.signed ? both.diverging : both.sequential;
+  const paints = mapper === null || both === null ? null : mapper.signed ? both.diverging : both.sequential;
   const own = ui.target.value?.side ?? sideOf(ui, passage);
   const [pinned, further] = [new Set<number>(), new Set<number>()];
   for (const side of passage.sides) {
@@ -53,23 +54,23 @@ export function looksOf(ui: Ui, model: TextModel, passage: Passage): Looks {
     further,
     alike: first === undefined ? null : passage.labels.at(first).text,
     of(position) {
-      if (known === null || brush === null || paints === null) return null;
+      if (known === null || mapper === null || paints === null) return null;
       const at = position - known.start;
       const kind = known.kinds[at];
       if (kind === undefined) return null;
       if (kind === BLOCKED) return "masked";
       if (kind === NAN) return "nan";
       const value = known.values[at] as number;
-      if (kind === NUMBER && brush.share(value) < LEAST_SHARE) return null;
-      const index = brush.index(value, 0);
-      const [zero, share] = brush.signed ? [128, SIGNED_TINT] : [0, TINT];
+      if (kind === NUMBER && mapper.share(value) < LEAST_SHARE) return null;
+      const index = mapper.index(value, 0);
+      const [zero, share] = mapper.signed ? [128, SIGNED_TINT] : [0, TINT];
       const tint = paints.css[Math.round(zero + (index - zero) * share)] as string;
       return { tint, full: paints.css[index] as string };
     },
   };
 }
 
-/** The position in a passage that the pointer is over. */
+/** Return the position in a passage that the pointer is over. */
 export function hoveredIn({ hover, target }: Ui, passage: Passage): number | null {
   const at = hover.value;
   if (at === null) return null;

@@ -5,10 +5,10 @@ import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
 import { isSigned } from "../../contract/stages";
 import type { Side, Stage } from "../../contract/values";
 import { lineOf, type Target } from "../../data/matrix";
-import { type Brush, makeBrush } from "../../draw/color-mapper";
+import { type ColorMapper, makeColorMapper } from "../../draw/color-mapper";
 import type { Span } from "../../geometry/viewport";
 import { textMeasure } from "../../state/plot";
-import { asked, steady } from "../../state/queries";
+import { latestAnswer, stableComputed } from "../../state/queries";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import type { Labels } from "../../text/labels";
@@ -60,12 +60,13 @@ export interface TextModel {
   readonly flows: ReadonlySignal<readonly Flow[]>;
   /** null while they are not known, or nothing is pinned or pointed at. */
   readonly weights: ReadonlySignal<Weights | null>;
-  readonly brush: ReadonlySignal<Brush | null>;
+  readonly mapper: ReadonlySignal<ColorMapper | null>;
   readonly room: ReadonlySignal<number>;
   readonly image: ReadonlySignal<ImageBitmap | null>;
   widthOf(token: Placed): number;
 }
 
+/** Return passages of text and patches, pages of long ones, and the weights upon them, as signals. */
 export function textModel(ui: Ui, withImage: boolean): TextModel {
   const { store, stop } = ui;
   const measure = textMeasure(ui);
@@ -130,7 +131,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     for (const end of ends) end();
   });
 
-  const span = steady<Span>(() => {
+  const span = stableComputed<Span>(() => {
     const target = ui.target.value;
     const flow =
       target === null ? undefined : flows.value.find(({ passage }) => passage.sides.includes(otherSide(target.side)));
@@ -139,7 +140,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     return { start: flow.page.value * PAGE, stop: Math.min(flow.passage.length, (flow.page.value + 1) * PAGE) };
   });
   const weights = weightsSource(ui, span);
-  const brush = computed(() => {
+  const mapper = computed(() => {
     const known = weights.value;
     const picture = store.picture.value;
     if (known === null || picture === null || picture.grid === null) return null;
@@ -148,9 +149,9 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     const high = flow === undefined ? 0 : greatest(ui, flow, known);
     const range = store.color_range.value;
     const own = { ...picture, low: signed ? -high : 0, high };
-    return makeBrush(own, picture.grid, signed, store.color_scale.value, range === "row" ? "head" : range);
+    return makeColorMapper(own, picture.grid, signed, store.color_scale.value, range === "row" ? "head" : range);
   });
-  return { flows, weights, brush, room, image: decodeImage(store.image, stop), widthOf };
+  return { flows, weights, mapper, room, image: decodeImage(store.image, stop), widthOf };
 }
 
 export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
@@ -226,7 +227,7 @@ function weightsSource(ui: Ui, span: ReadonlySignal<Span | null>): ReadonlySigna
     }
     return last;
   });
-  const answer = asked<Question, Weights>(
+  const answer = latestAnswer<Question, Weights>(
     question,
     ({ picture, target }) => (picture.exact ? fromPicture(picture, target) : null),
     async ({ picture, target, span: { start, stop: end } }, signal) => {

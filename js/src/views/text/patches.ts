@@ -16,6 +16,7 @@ export interface Patches {
   readonly columns: number;
 }
 
+/** Return where the patches of one side are; null where there are none, or they do not fit. */
 export function patchesOf(grid: GridMessage | null, side: Side, length: number): Patches | null {
   const start = grid?.[side] ?? null;
   if (grid === null || start === null) return null;
@@ -25,7 +26,10 @@ export function patchesOf(grid: GridMessage | null, side: Side, length: number):
   return fits && start + many <= length && many <= MAX_PATCHED ? { start, rows, columns } : null;
 }
 
-/** Width and height at which an image, or its patches alone, are drawn: whole pixels for each patch where none is. */
+/**
+ * Return the size at which an image, or its patches alone, are drawn: whole pixels for each patch where there is no
+ * image.
+ */
 export function sizeOf(patches: Patches, image: ImageMessage | null, room: number, unit: number) {
   const most = Math.min(room, MOST * unit);
   const { width, height } = image ?? { width: patches.columns, height: patches.rows };
@@ -33,13 +37,13 @@ export function sizeOf(patches: Patches, image: ImageMessage | null, room: numbe
   return { width: Math.max(1, Math.floor(width * scale)), height: Math.max(1, Math.floor(height * scale)) };
 }
 
-/** The patch under a point of the picture, as its place among them; null outside. */
+/** Return the patch under a point of the picture, as its place among them; null outside. */
 export function patchAt({ rows, columns }: Patches, x: number, y: number): number | null {
   const [row, column] = [Math.floor(y * rows), Math.floor(x * columns)];
   return row >= 0 && row < rows && column >= 0 && column < columns ? row * columns + column : null;
 }
 
-/** The image, decoded by the browser; null where there is none, or it cannot be. */
+/** Let the browser decode the image; null where there is none, or it cannot be. */
 export function decodeImage(
   message: ReadonlySignal<ImageMessage | null | undefined>,
   stop: AbortSignal,

@@ -1,13 +1,13 @@
 /** The pointer on running text and patches: pointing previews, a click pins. */
 
-import { pinLine } from "../../components/axis-labels";
+import { pinRowOrColumn } from "../../components/axis-labels";
 import type { Hover, Ui } from "../../state/ui";
 import { sideOf } from "./looks";
 import { otherSide, type Passage, type TextModel } from "./model";
 import { patchAt } from "./patches";
 
-/** Pointing previews, or says the number of a pair while something is pinned; a click pins, with shift beside others. */
-export function listen(ui: Ui, model: TextModel, node: HTMLElement): void {
+/** Preview what is pointed at, or its pair with what is pinned; pin by a click, with shift beside others. */
+export function watchPointer(ui: Ui, model: TextModel, node: HTMLElement): void {
   const under = (event: MouseEvent): { passage: Passage; position: number } | null => {
     const target = event.target as Element;
     const side = target.closest<HTMLElement>(".aw-passage")?.dataset.side;
@@ -49,7 +49,7 @@ export function listen(ui: Ui, model: TextModel, node: HTMLElement): void {
     "click",
     (event) => {
       const at = under(event);
-      if (at !== null) pinLine(ui, sideOf(ui, at.passage), at.position, event.shiftKey);
+      if (at !== null) pinRowOrColumn(ui, sideOf(ui, at.passage), at.position, event.shiftKey);
     },
     options,
   );

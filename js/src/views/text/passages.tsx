@@ -12,15 +12,16 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { type BoxProps, FlowBox } from "./flow-box";
 import { PatchPicture, type Ring } from "./image";
-import { press } from "./keys";
+import { pressKey } from "./keys";
 import { lineOf } from "./lines";
-import { hoveredIn, looksOf, weightsOn } from "./looks";
+import { hoveredIn, tokenLooksOf, weightsOn } from "./looks";
 import { type Flow, otherSide, type Passage, type TextModel, textModel } from "./model";
-import { listen } from "./pointing";
+import { watchPointer } from "./pointing";
 
 const PANEL_GAP = 36;
 
-export function reader(ui: Ui, withImage: boolean): View {
+/** Return running text, with `withImage` the image too, and the ranked list beside it. */
+export function passagesView(ui: Ui, withImage: boolean): View {
   const { store, stop } = ui;
   const model = textModel(ui, withImage);
   const coloured = signal(true);
@@ -44,11 +45,11 @@ export function reader(ui: Ui, withImage: boolean): View {
   beside.append(side.node);
   node.append(column, beside);
 
-  listen(ui, model, passages);
+  watchPointer(ui, model, passages);
   passages.addEventListener(
     "keydown",
     (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !press(ui, model, withImage, event)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || !pressKey(ui, model, withImage, event)) return;
       event.preventDefault();
       event.stopPropagation();
     },
@@ -157,7 +158,7 @@ function Pager({ flow }: { flow: Flow }) {
 }
 
 function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
-  const looks = looksOf(ui, model, flow.passage);
+  const looks = tokenLooksOf(ui, model, flow.passage);
   const [pinned] = looks.pinned;
   const at = pinned === undefined ? undefined : flow.places.value.get(pinned);
   return {
@@ -175,21 +176,21 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
 function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"> & { passage: Passage }) {
   const patches = passage.patches;
   if (patches === null) return null;
-  const looks = looksOf(ui, model, passage);
+  const looks = tokenLooksOf(ui, model, passage);
   const many = patches.rows * patches.columns;
   const known = weightsOn(model, passage);
-  const brush = model.brush.value;
+  const mapper = model.mapper.value;
   const both = ui.paints.value;
-  const paints = brush === null || both === null ? null : brush.signed ? both.diverging : both.sequential;
+  const paints = mapper === null || both === null ? null : mapper.signed ? both.diverging : both.sequential;
   const bitmap = model.image.value;
   const plate = bitmap === null ? (both?.sequential.css[0] ?? "") : "";
   const colours =
-    known === null || brush === null || paints === null
+    known === null || mapper === null || paints === null
       ? Array<string>(many).fill(plate)
       : Array.from({ length: many }, (_, at) => {
           const kind = known.kinds[patches.start + at - known.start];
           if (kind === NUMBER)
-            return paints.css[brush.index(known.values[patches.start + at - known.start] as number, 0)] ?? "";
+            return paints.css[mapper.index(known.values[patches.start + at - known.start] as number, 0)] ?? "";
           return kind === NAN ? paints.bad : "";
         });
   const within = (position: number) => position >= patches.start && position < patches.start + many;
@@ -230,7 +231,7 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
 
 function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
   const { store } = ui;
-  const brush = model.brush.value;
+  const mapper = model.mapper.value;
   const both = ui.paints.value;
   const picture = store.picture.value;
   if (both === null || picture === null) return null;
@@ -241,24 +242,25 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
   const masked = known?.kinds.includes(BLOCKED) === true;
   const stage = known?.stage ?? picture.of.stage;
   const reading = ui.hovered.value ?? ui.pinned.value;
-  const mark = brush !== null && reading !== null && reading.kind === NUMBER ? brush.position(reading.value, 0) : null;
+  const mark =
+    mapper !== null && reading !== null && reading.kind === NUMBER ? mapper.position(reading.value, 0) : null;
   const range = store.color_range.value;
   return (
     <>
-      {brush !== null && (
+      {mapper !== null && (
         <div class="aw-ramp">
           <span>
             {legendOf(stage)}
-            {brush.log ? ", log" : ""}
+            {mapper.log ? ", log" : ""}
           </span>
-          <Ramp paints={brush.signed ? both.diverging : both.sequential} ticks={ticksOf(brush, stage)} mark={mark} />
+          <Ramp paints={mapper.signed ? both.diverging : both.sequential} ticks={ticksOf(mapper, stage)} mark={mark} />
         </div>
       )}
       <div class="aw-kinds">
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no colour: masked" : "grey: masked"}</span>}
-        {brush !== null && (range === "unit" || Array.isArray(range)) && (
+        {mapper !== null && (range === "unit" || Array.isArray(range)) && (
           <span>{range === "unit" ? "fixed range" : "own range"}</span>
         )}
         {store.pieces.value === "words" && <span>words: weights to one summed, from one averaged</span>}

@@ -1,23 +1,17 @@
 /** Menus about heads: what is drawn under each, in which order they stand, and whether several are shown as one. */
 
-import { Menu, type Section } from "../../components/menu";
+import type { Section } from "../../components/menu";
 import type { Traits } from "../../contract/traits";
 import type { Metric } from "../../contract/values";
 import { METRICS } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 
-export function HeadsMenus({ ui }: { ui: Ui }) {
-  return (
-    <>
-      <Menu name="Bar" label="Bar" value={briefOf(ui.store.bar.value)} sections={[barSection(ui)]} />
-      <Menu name="Order" label="Order" value={`by ${briefOf(ui.store.order.value)}`} sections={[orderSection(ui)]} />
-    </>
-  );
-}
-
 export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
 
 const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
+
+export const barName = ({ store }: Ui) => briefOf(store.bar.value);
+export const orderName = ({ store }: Ui) => `by ${briefOf(store.order.value)}`;
 
 /** The metrics that there are: without tokens some are not. */
 function choices({ store }: Ui) {
@@ -28,25 +22,25 @@ function choices({ store }: Ui) {
   }));
 }
 
-export function barSection(ui: Ui, title?: string): Section {
+/** Return the choices of what the bars are of. */
+export function barSection(ui: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: ui.store.bar.value,
     choices: choices(ui),
     choose: (bar) => ui.store.show({ bar: bar as Metric }),
   };
 }
 
-export function orderSection(ui: Ui, title?: string): Section {
+/** Return the choices of an order. */
+export function orderSection(ui: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: ui.store.order.value,
     choices: [{ value: "layer", name: "Layer" }, ...choices(ui)],
     choose: (order) => ui.store.show(order === "layer" ? { order } : { order: order as Metric, bar: order as Metric }),
   };
 }
 
-/** Whether several heads can be shown as one here. */
+/** Return whether several heads can be shown as one here. */
 export function canCombine({ store }: Ui): boolean {
   const { view, stage, facts, sides } = store;
   if ((sides.value?.length ?? 0) > 0 || facts.value.heads < 2 || stage.value !== "weights") return false;
@@ -55,16 +49,17 @@ export function canCombine({ store }: Ui): boolean {
 
 const HOW = { none: "one", mean: "mean", max: "maximum" } as const;
 
-export function togetherName({ store }: Ui): string {
+/** Return how the chosen heads are shown, in a word or two. */
+export function combineName({ store }: Ui): string {
   const how = store.combine.value ?? "none";
   const heads = store.shownHeads.value.length;
   if (how === "none") return store.view.value === "graph" && heads > 1 ? "each" : HOW.none;
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
-export function togetherSection({ store }: Ui, title?: string): Section {
+/** Return the choices of how to show several heads. */
+export function combineSection({ store }: Ui): Section {
   return {
-    ...(title ? { title } : {}),
     value: store.combine.value ?? "none",
     choices: [
       { value: "none", name: store.view.value === "graph" ? "each by itself" : "one" },

@@ -8,7 +8,7 @@ import { Asked, headOf, sentence } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
 import type { Figure } from "../../contract/messages";
 import type { CostStep, Reply, SweepStep } from "../../contract/requests";
-import { numberOf, type Small, vector } from "../../data/stage-data";
+import { numberOf, type SmallPicture, vector } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 
@@ -29,16 +29,17 @@ function widthOf(ui: Ui): number {
 
 // Scaling.
 
-interface Spread extends Omit<Reply<"spread">, "rows"> {
+interface Variances extends Omit<Reply<"spread">, "rows"> {
   readonly rows: Record<"entropy" | "peak" | "sensitivity" | "allowed", Float32Array>;
 }
 
-async function readSpread(reply: Reply<"spread">): Promise<Spread> {
+async function readVariances(reply: Reply<"spread">): Promise<Variances> {
   const names = ["entropy", "peak", "sensitivity", "allowed"] as const;
   const rows = await Promise.all(names.map((name) => vector(reply.rows[name], reply.buffers)));
-  return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Spread["rows"] };
+  return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Variances["rows"] };
 }
 
+/** Show what dividing by √d_k does to this head, and over head sizes. */
 export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
   const { body, key } = headOf(ui);
   return (
@@ -48,17 +49,73 @@ export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
         kind="spread"
         body={body}
         of={key}
-        read={readSpread}
+        read={readVariances}
         tall={180}
-        draw={(found) => <Spreads ui={ui} found={found} />}
+        draw={(found) => <RowsAndVariances ui={ui} found={found} />}
       />
       <Sweep ui={ui} own={own} />
     </>
   );
 }
 
-function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
-  const { theory, scale, every, rows, means } = found;
+/** Variances before and after scaling, and what the rows of weights are like. */
+function RowsAndVariances({ ui, found }: { ui: Ui; found: Variances }) {
+  return (
+    <>
+      <VarianceTable found={found} />
+      <RowCharts ui={ui} found={found} />
+      <UnusualRows found={found} />
+    </>
+  );
+}
+
+function VarianceTable({ found }: { found: Variances }) {
+  const { theory, scale } = found;
+  return (
+    <table class="aw-table">
+      <thead>
+        <tr>
+          <th scope="col">Variance of the entries of</th>
+          <th scope="col">here</th>
+          <th scope="col">in theory</th>
+        </tr>
+      </thead>
+      <tbody>
+        <tr>
+          <th scope="row">q · k · v</th>
+          <td>{[found.q_variance, found.k_variance, found.v_variance].map(shown).join(" · ")}</td>
+          <td class="aw-muted">1, if drawn independently from a standard normal</td>
+        </tr>
+        <tr>
+          <th scope="row">scores, q · k</th>
+          <td>{shown(found.scores_variance)}</td>
+          <td class="aw-muted">
+            {theory !== null && (
+              <>
+                d<sub>k</sub> = {theory}: a sum of {theory} products, each of variance 1
+              </>
+            )}
+          </td>
+        </tr>
+        <tr>
+          <th scope="row">scaled scores</th>
+          <td>{shown(found.scaled_variance)}</td>
+          <td class="aw-muted">
+            {theory !== null && (
+              <>
+                {plain(theory * scale * scale)} = d<sub>k</sub> × scale², with scale {plain(scale)}
+              </>
+            )}
+          </td>
+        </tr>
+      </tbody>
+    </table>
+  );
+}
+
+/** Entropy, peak and what passes of a gradient, over the queries. */
+function RowCharts({ ui, found }: { ui: Ui; found: Variances }) {
+  const { every, rows, means } = found;
   const query = ui.store.query.value;
   const wide = widthOf(ui);
   const mark = query === null || every > 1 ? undefined : query;
@@ -83,98 +140,62 @@ function Spreads({ ui, found }: { ui: Ui; found: Spread }) {
       mark={mark}
     />
   );
-  const bits = Math.max(1e-9, ...most);
   return (
-    <>
-      <table class="aw-table">
-        <thead>
-          <tr>
-            <th scope="col">Variance of the entries of</th>
-            <th scope="col">here</th>
-            <th scope="col">in theory</th>
-          </tr>
-        </thead>
-        <tbody>
-          <tr>
-            <th scope="row">q · k · v</th>
-            <td>{[found.q_variance, found.k_variance, found.v_variance].map(shown).join(" · ")}</td>
-            <td class="aw-muted">1, if drawn independently from a standard normal</td>
-          </tr>
-          <tr>
-            <th scope="row">scores, q · k</th>
-            <td>{shown(found.scores_variance)}</td>
-            <td class="aw-muted">
-              {theory !== null && (
-                <>
-                  d<sub>k</sub> = {theory}: a sum of {theory} products, each of variance 1
-                </>
-              )}
-            </td>
-          </tr>
-          <tr>
-            <th scope="row">scaled scores</th>
-            <td>{shown(found.scaled_variance)}</td>
-            <td class="aw-muted">
-              {theory !== null && (
-                <>
-                  {plain(theory * scale * scale)} = d<sub>k</sub> × scale², with scale {plain(scale)}
-                </>
-              )}
-            </td>
-          </tr>
-        </tbody>
-      </table>
-      <div class="aw-charts">
-        {chart(
-          "Entropy",
-          [
-            { name: "entropy in bits", points: points(rows.entropy), look: "data" },
-            { name: "the most there can be: log₂ of the allowed keys", points: points(most), look: "faint" },
-          ],
-          bits,
-          means.entropy,
-          " bits; grey: the most, all keys alike",
-        )}
-        {chart(
-          "Peak",
-          [{ name: "largest weight", points: points(rows.peak), look: "data" }],
-          1,
-          means.peak,
-          ", the largest weight",
-        )}
-        {chart(
-          "Σ p(1 − p)",
-          [{ name: "Σ p(1 − p)", points: points(rows.sensitivity), look: "data" }],
-          1,
-          means.sensitivity,
-          ", what passes of a gradient",
-        )}
-      </div>
-      {found.saturated + found.uniform + found.empty > 0 && (
-        <p class="aw-muted">
-          {[
-            [found.saturated, "give one key 99 % of their weight"],
-            [found.uniform, "weigh all keys alike"],
-            [found.empty, "may attend to nothing"],
-          ]
-            .filter(([many]) => (many as number) > 0)
-            .map(([many, what]) => `${count(many as number)} ${many === 1 ? "query" : "queries"}: ${what}`)
-            .join(" · ")}
-        </p>
+    <div class="aw-charts">
+      {chart(
+        "Entropy",
+        [
+          { name: "entropy in bits", points: points(rows.entropy), look: "data" },
+          { name: "the most there can be: log₂ of the allowed keys", points: points(most), look: "faint" },
+        ],
+        Math.max(1e-9, ...most),
+        means.entropy,
+        " bits; grey: the most, all keys alike",
       )}
-    </>
+      {chart(
+        "Peak",
+        [{ name: "largest weight", points: points(rows.peak), look: "data" }],
+        1,
+        means.peak,
+        ", the largest weight",
+      )}
+      {chart(
+        "Σ p(1 − p)",
+        [{ name: "Σ p(1 − p)", points: points(rows.sensitivity), look: "data" }],
+        1,
+        means.sensitivity,
+        ", what passes of a gradient",
+      )}
+    </div>
+  );
+}
+
+function UnusualRows({ found: { saturated, uniform, empty } }: { found: Variances }) {
+  if (saturated + uniform + empty === 0) return null;
+  const kinds = [
+    [saturated, "give one key 99 % of their weight"],
+    [uniform, "weigh all keys alike"],
+    [empty, "may attend to nothing"],
+  ] as const;
+  return (
+    <p class="aw-muted">
+      {kinds
+        .filter(([many]) => many > 0)
+        .map(([many, what]) => `${count(many)} ${many === 1 ? "query" : "queries"}: ${what}`)
+        .join(" · ")}
+    </p>
   );
 }
 
 // The sweep of d_k.
 
 interface Swept extends Omit<SweepStep, "weights" | "unscaled_weights"> {
-  readonly scaled: Small;
-  readonly raw: Small;
+  readonly scaled: SmallPicture;
+  readonly raw: SmallPicture;
 }
 
 async function readSweep(reply: Reply<"sweep">): Promise<{ own: boolean; steps: Swept[] }> {
-  const corner = async (envelope: SweepStep["weights"]): Promise<Small> => {
+  const corner = async (envelope: SweepStep["weights"]): Promise<SmallPicture> => {
     const grid = await decodeGrid(envelope, null, reply.buffers);
     const high = grid.values.reduce((a, b) => Math.max(a, b), 0);
     return { stage: "weights", grid, queryBin: 1, keyBin: 1, low: 0, high, every: 1 };

@@ -1,0 +1,312 @@
+/** The menus of each view, where in the toolbar there is room for them, and what is in them. */
+
+import type { Section } from "../components/menu";
+import { showsCells } from "../components/phrases";
+import { isSigned } from "../contract/stages";
+import type {
+  ColorRange,
+  ColorScaleName,
+  Palette,
+  Pool,
+  Side,
+  Stage,
+  ThemePreference,
+  ViewName,
+} from "../contract/values";
+import type { Mode } from "../geometry/layout";
+import type { Ui } from "../state/ui";
+import { listNumber } from "../text/format";
+import {
+  barName,
+  barSection,
+  canCombine,
+  combineName,
+  combineSection,
+  orderName,
+  orderSection,
+} from "../views/heads/menus";
+
+const COMPARE = { value: "compare", name: "Compare" } as const;
+const VIEWS = [
+  { value: "heatmap", name: "Heatmap" },
+  { value: "graph", name: "Graph" },
+  { value: "text", name: "Text" },
+  { value: "heads", name: "Heads" },
+  { value: "stages", name: "Stages" },
+] as const;
+const IMAGE = { value: "image", name: "Image" } as const;
+
+/** Return the views that there are, in the order of their tabs. */
+export function viewsOf({ store }: Ui) {
+  const compared = (store.sides.value?.length ?? 0) > 0;
+  return [
+    ...(compared ? [COMPARE] : []),
+    ...VIEWS.slice(0, 3),
+    ...(store.grid.value ? [IMAGE] : []),
+    ...VIEWS.slice(3),
+  ];
+}
+
+/** How much room the toolbar has: what needs more of it than there is stands under `⋯`. */
+export interface ToolbarRoom {
+  /** The views are words. */
+  readonly tabs: boolean;
+  /** By what a menu may need. */
+  readonly fits: Readonly<Record<Need, boolean>>;
+}
+
+/** A menu stands in the toolbar always, where any menu does, where views and menus are few, where there is much room, or never. */
+type Need = "nothing" | "menus" | "few" | "much" | "more than there is";
+
+/** Each step of `folded` puts more under `⋯`: what a roomy page has, what is read and kept, the views as words. */
+export const MOST_FOLDED = 3;
+
+/** Return how much room there is at this width, once so much has been folded. */
+export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
+  const narrow = mode === "narrow";
+  return {
+    tabs: !narrow && folded < MOST_FOLDED,
+    fits: {
+      nothing: true,
+      menus: !narrow && folded < 2,
+      few: !narrow && !(mode === "under" && views > 5) && folded < 2,
+      much: (mode === "beside" || mode === "wide") && folded === 0,
+      "more than there is": false,
+    },
+  };
+}
+
+export type MenuName = "against" | "bar" | "order" | "heads" | "whatIf" | "read" | "keep" | "show" | "colour" | "pool";
+
+/** The menus of each view from left to right, and what each needs. */
+const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
+  heatmap: [
+    ["heads", "much"],
+    ["whatIf", "nothing"],
+    ["show", "menus"],
+    ["colour", "much"],
+    ["pool", "much"],
+  ],
+  compare: [
+    ["against", "nothing"],
+    ["whatIf", "nothing"],
+    ["show", "menus"],
+    ["colour", "much"],
+    ["pool", "much"],
+  ],
+  graph: [
+    ["heads", "much"],
+    ["read", "menus"],
+    ["keep", "menus"],
+    ["whatIf", "nothing"],
+  ],
+  text: [
+    ["heads", "much"],
+    ["whatIf", "nothing"],
+    ["show", "much"],
+    ["read", "few"],
+    ["colour", "more than there is"],
+  ],
+  image: [
+    ["heads", "much"],
+    ["whatIf", "nothing"],
+    ["show", "much"],
+    ["read", "few"],
+    ["colour", "more than there is"],
+  ],
+  heads: [
+    ["bar", "menus"],
+    ["order", "menus"],
+  ],
+  stages: [["whatIf", "nothing"]],
+};
+
+/** Whether there is anything to choose; a menu that is not named here always has something. */
+const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
+  against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
+  heads: canCombine,
+  whatIf: ({ store }) =>
+    (store.view.value === "stages" || Object.keys(store.what_if.value).length > 0) &&
+    store.facts.value.stages.length > 2 &&
+    !store.facts.value.saved,
+  pool({ store }) {
+    const picture = store.picture.value;
+    return picture !== null && picture.queryBin * picture.keyBin > 1;
+  },
+};
+
+/** Return the menus in the toolbar, and those whose sections are under `⋯`. */
+export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuName[]; folded: readonly MenuName[] } {
+  const view = ui.store.view.value;
+  const there = (MENUS[view] ?? MENUS.heatmap).filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
+  const names = (isShown: boolean) => there.filter(([, need]) => fits[need] === isShown).map(([menu]) => menu);
+  const folded = names(false);
+  return { shown: names(true), folded: view === "graph" ? folded.reverse() : folded }; // there its own come first
+}
+
+interface MenuText {
+  readonly name: string;
+  /** What is chosen, in a word or two. */
+  value(ui: Ui): string;
+  sections(ui: Ui): Section[];
+}
+
+/** All menus but the one of other rules, which is `WhatIfMenu`. */
+export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
+  against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
+  bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
+  order: { name: "Order", value: orderName, sections: (ui) => [orderSection(ui)] },
+  heads: { name: "Heads", value: combineName, sections: (ui) => [combineSection(ui)] },
+  read: {
+    name: "Read",
+    value: ({ store }) => (store.direction.value === "query" ? "what it attends to" : "who attends to it"),
+    sections: (ui) => [readSection(ui)],
+  },
+  keep: { name: "Keep", value: keepName, sections: (ui) => [keepSection(ui)] },
+  show: { name: "Show", value: ({ store }) => store.stage.value, sections: (ui) => [showSection(ui)] },
+  colour: { name: "Colour", value: ({ store }) => store.color_scale.value, sections: colourSections },
+  pool: {
+    name: "Pool",
+    value: (ui) => (showsCells(ui) ? "none needed" : poolName(ui.store.pool.value)),
+    sections: (ui) => [poolSection(ui)],
+  },
+};
+
+/** Return the sections under `⋯`: those of the menus that did not fit, then how tokens and the widget look. */
+export function moreSections(ui: Ui, folded: readonly MenuName[]): Section[] {
+  const titled = folded.flatMap((menu) => {
+    if (menu === "whatIf") return [];
+    const { name, sections } = MENU[menu];
+    return sections(ui).map((section) => ({ title: name, ...section }));
+  });
+  return [...titled, ...(ui.store.facts.value.has_pieces ? [piecesSection(ui)] : []), ...lookSections(ui)];
+}
+
+function piecesSection({ store }: Ui): Section {
+  return {
+    title: "Tokens",
+    value: store.pieces.value ?? "pieces",
+    choices: [
+      { value: "pieces", name: "pieces", note: "as the tokenizer cuts them" },
+      { value: "words", name: "words", note: "to one summed, from one averaged" },
+    ],
+    choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
+  };
+}
+
+function againstSection({ store }: Ui): Section {
+  return {
+    value: store.against.value ?? "",
+    choices: (store.sides.value ?? []).slice(1).map((name) => ({ value: name, name })),
+    choose: (against) => store.show({ against }),
+  };
+}
+
+const THRESHOLDS = [0, 0.01, 0.02, 0.05, 0.1];
+const TOPS = [1, 3, 5, 10];
+
+const thresholdName = (threshold: number) =>
+  threshold === 0 ? "all" : `≥ ${listNumber(threshold, "weights").replace(/0+$/, "")}`;
+
+function keepName({ store }: Ui): string {
+  return store.top_k.value === null ? thresholdName(store.threshold.value) : `top ${store.top_k.value}`;
+}
+
+function keepSection({ store }: Ui): Section {
+  const top = store.top_k.value;
+  return {
+    value: top === null ? `${store.threshold.value}` : `top ${top}`,
+    choices: [
+      ...TOPS.map((k) => ({ value: `top ${k}`, name: `top ${k}` })),
+      ...THRESHOLDS.map((threshold) => ({ value: `${threshold}`, name: thresholdName(threshold) })),
+    ],
+    choose: (value) =>
+      value.startsWith("top ")
+        ? store.show({ top_k: Number(value.slice(4)), threshold: 0 })
+        : store.show({ top_k: null, threshold: Number(value) }),
+  };
+}
+
+function readSection({ store }: Ui): Section {
+  return {
+    value: store.direction.value,
+    choices: [
+      { value: "query", name: "what it attends to" },
+      { value: "key", name: "who attends to it" },
+    ],
+    choose: (direction) => store.show({ direction: direction as Side }),
+  };
+}
+
+const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
+
+function showSection({ store }: Ui): Section {
+  return {
+    value: store.stage.value,
+    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage })),
+    choose: (stage) => store.show({ stage: stage as Stage }),
+  };
+}
+
+function poolSection({ store }: Ui): Section {
+  return {
+    value: store.pool.value,
+    choices: [
+      { value: "max", name: "maximum" },
+      { value: "mean", name: "mean" },
+    ],
+    choose: (pool) => store.show({ pool: pool as Pool }),
+  };
+}
+
+function colourSections({ store }: Ui): Section[] {
+  const range = store.color_range.value;
+  const signed = isSigned(store.stage.value);
+  const scale: Section = {
+    title: "Colour",
+    value: signed ? "linear" : store.color_scale.value,
+    choices: signed
+      ? [{ value: "linear", name: "linear" }]
+      : [
+          { value: "linear", name: "linear" },
+          { value: "log", name: "log", note: "from maximum ÷ 1,000" },
+        ],
+    choose: (color_scale) => store.show({ color_scale: color_scale as ColorScaleName }),
+  };
+  const ranges: Section = {
+    title: "Range",
+    value: Array.isArray(range) ? "own" : range,
+    choices: [
+      { value: "head", name: "head", note: "its own maximum" },
+      { value: "row", name: "row", note: "each row its own" },
+      { value: "unit", name: signed ? "−1 to 1" : "0 to 1" },
+    ],
+    choose: (color_range) => store.show({ color_range: color_range as ColorRange }),
+  };
+  return [scale, ranges];
+}
+
+function lookSections({ store }: Ui): Section[] {
+  return [
+    {
+      title: "Palette",
+      value: store.palette.value,
+      choices: [
+        { value: "attnwidget", name: "zero is paper" },
+        { value: "viridis", name: "viridis" },
+      ],
+      choose: (palette) => store.show({ palette: palette as Palette }),
+    },
+    {
+      title: "Theme",
+      value: store.theme.value,
+      choices: [
+        { value: "auto", name: store.facts.value.saved ? "as the system" : "as the notebook" },
+        { value: "light", name: "light" },
+        { value: "dark", name: "dark" },
+        { value: "contrast", name: "high contrast" },
+      ],
+      choose: (theme) => store.show({ theme: theme as ThemePreference }),
+    },
+  ];
+}

@@ -1,0 +1,109 @@
+/** The legends of a comparison: one for A and B, one for their difference. */
+
+import { px } from "../../components/dom";
+import { countKinds, KindList, type Kinds, Ramp, ticksOf } from "../../components/legend";
+import { legendOf } from "../../contract/stages";
+import type { Part, Places, ReadyComparison } from "../../data/comparison";
+import type { Plot } from "../../state/plot";
+import type { Store } from "../../state/store";
+import type { Ui } from "../../state/ui";
+import { count } from "../../text/format";
+import { GAP, isBeside } from "./layout";
+import type { Grids, Mappers } from "./mappers";
+
+interface LegendProps {
+  readonly ui: Ui;
+  /** The one picture that is shown, if it is one. */
+  readonly only: Part | null;
+  readonly plot: Plot;
+  readonly comparison: ReadyComparison | null;
+  readonly grids: Grids | null;
+  readonly mappers: Mappers | null;
+}
+
+/** Draw both legends, or the one of the only picture that is shown. */
+export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendProps) {
+  const { store } = ui;
+  const at = plot.figure.value;
+  const both = ui.paints.value;
+  if (at === null || comparison === null || grids === null || mappers === null || both === null) return null;
+  const { stage, pool } = comparison.of;
+  const beside = isBeside(ui.mode.value);
+  const columns = {
+    paddingLeft: px(at.left),
+    gridTemplateColumns: `repeat(3, ${px(at.width)})`,
+    columnGap: px(GAP * ui.unit.value),
+  };
+  const scale = plot.scale.value;
+  const pooled = scale !== null && scale.queries * scale.keys > 1;
+  const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
+  const kinds = sumOf(countKinds(grids.a, mappers.a), countKinds(grids.b, mappers.b));
+  const sides = mappers.a.signed ? both.diverging : both.sequential;
+  const every = comparison.pictures.a.sampled?.every ?? 1;
+  const bins = pooled && `${count(every > 1 ? 1 : scale.queries)} × ${count(scale.keys)} cells`;
+  const range = store.color_range.value;
+  const changes = comparison.pictures.change.low !== 0 || comparison.pictures.change.high !== 0;
+  const left = onlyText(comparison, store);
+  return (
+    <div class="aw-compare-legend" data-beside={beside || undefined} style={beside ? columns : {}}>
+      {only !== "change" && (
+        <div class="aw-compare-key">
+          <div class="aw-ramp">
+            <span>
+              {legendOf(stage)}
+              {mappers.a.log ? ", log" : ""}
+            </span>
+            <Ramp paints={sides} ticks={ticksOf(mappers.a, stage)} mark={null} />
+          </div>
+        </div>
+      )}
+      <div class="aw-compare-key aw-kinds">
+        <KindList {...{ kinds, stage, cells }} mapper={mappers.a} paints={sides} />
+        {range === "row" && <span>each row on its own range, the same in A and B</span>}
+        {pooled && (
+          <span>
+            A, B: the {pool === "max" ? "maximum" : "mean"} of {bins}
+          </span>
+        )}
+        {every > 1 && <span>1 of {count(every)} rows</span>}
+        {left !== null && <span>{left}</span>}
+      </div>
+      {(only === null || only === "change") && (
+        <div class="aw-compare-key">
+          <div class="aw-ramp">
+            <span>Change</span>
+            {changes ? (
+              <Ramp paints={both.diverging} ticks={ticksOf(mappers.change, stage)} mark={null} />
+            ) : (
+              <span>none</span>
+            )}
+          </div>
+          {pooled && <div>the largest of {bins}</div>}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function sumOf(one: Kinds, other: Kinds): Kinds {
+  const sum = { ...one };
+  for (const name of Object.keys(sum) as (keyof Kinds)[]) sum[name] += other[name];
+  return sum;
+}
+
+/** What is not compared, or not labelled: "left out: 2 queries of A, 3 of B". */
+function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string | null {
+  const some = (n: number, [one, many]: readonly [string, string], side: string) =>
+    n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];
+  const text = (what: readonly [string, string], { only: [a, b] }: Places) => [
+    ...some(a, what, "A"),
+    ...some(b, what, "B"),
+  ];
+  const same = facts.value.queries === facts.value.keys && `${queries.only}` === `${keys.only}`;
+  const said = same
+    ? text(["token", "tokens"], queries)
+    : [...text(["query", "queries"], queries), ...text(["key", "keys"], keys)];
+  if (said.length > 0) return `without a partner, left out: ${said.join(", ")}`;
+  const other = Math.max(queries.differ, keys.differ);
+  return other === 0 ? null : `labels are A's: B has ${count(other)} other${other === 1 ? "" : "s"}`;
+}

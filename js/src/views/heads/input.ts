@@ -1,0 +1,79 @@
+/** The pointer and the keyboard on all heads: pointing describes one, a click or Enter opens it. */
+
+import { cornerOf, type HeadsLayout, placeAt, stepFrom } from "../../data/survey";
+import type { HeadsState } from "./state";
+
+/** Point by the pointer, open by a click. */
+export function watchPointer(canvas: HTMLCanvasElement, state: HeadsState, signal: AbortSignal): void {
+  const { layout, pointed, point, open } = state;
+  const under = (event: MouseEvent): number => {
+    const at = layout.value;
+    if (at === null) return -1;
+    const box = canvas.getBoundingClientRect();
+    return placeAt(at, event.clientX - box.left, event.clientY - box.top);
+  };
+  const listen = { signal };
+  canvas.addEventListener("pointermove", (event) => event.pointerType !== "touch" && point(under(event)), listen);
+  canvas.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && point(-1), listen);
+  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
+  canvas.addEventListener(
+    "click",
+    (event) => {
+      const place = under(event);
+      // A finger cannot point without touching: the first tap points, the second opens.
+      const isTouch = (event as PointerEvent).pointerType === "touch";
+      if (isTouch && place !== pointed.peek()) point(place);
+      else open(place);
+    },
+    listen,
+  );
+}
+
+/** Walk the heads by arrows, from the one that is pointed at or else selected. */
+export function watchKeys(
+  canvas: HTMLCanvasElement,
+  scroller: HTMLElement,
+  state: HeadsState,
+  signal: AbortSignal,
+): void {
+  const { layout, pointed, selected, point, open } = state;
+  const press = (event: KeyboardEvent) => {
+    const at = layout.value;
+    if (at === null || event.ctrlKey || event.metaKey || event.altKey) return;
+    const from = pointed.peek() >= 0 ? pointed.peek() : selected.peek();
+    if (from < 0) return;
+    const moves: Record<string, () => void> = {
+      ArrowLeft: () => point(stepFrom(at, from, -1, 0)),
+      ArrowRight: () => point(stepFrom(at, from, 1, 0)),
+      ArrowUp: () => point(stepFrom(at, from, 0, -1)),
+      ArrowDown: () => point(stepFrom(at, from, 0, 1)),
+      Home: () => point(at.at(0, at.where[from]![1])),
+      End: () => point(stepToEnd(at, from)),
+      Enter: () => open(from),
+      " ": () => open(from),
+      Escape: () => point(-1),
+    };
+    const move = moves[event.key];
+    if (move === undefined) return;
+    move();
+    follow(scroller, at, pointed.peek());
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  canvas.addEventListener("keydown", press, { signal });
+}
+
+function stepToEnd(layout: HeadsLayout, place: number): number {
+  let at = place;
+  for (let next = stepFrom(layout, at, 1, 0); next !== at; next = stepFrom(layout, at, 1, 0)) at = next;
+  return at;
+}
+
+/** Scroll, across only, so that a head is in view. */
+function follow(scroller: HTMLElement, layout: HeadsLayout, place: number): void {
+  if (place < 0) return;
+  const { x } = cornerOf(layout, place);
+  const room = scroller.clientWidth;
+  if (x < scroller.scrollLeft) scroller.scrollLeft = x - layout.margin;
+  else if (x + layout.size > scroller.scrollLeft + room) scroller.scrollLeft = x + layout.size + layout.margin - room;
+}

@@ -1,0 +1,50 @@
+/** Where all heads stand, which of them is pointed at, and what is measured of them: as signals. */
+
+import { computed, type ReadonlySignal } from "@preact/signals-core";
+import { type HeadMetric, type HeadOf, type HeadsLayout, layoutHeads } from "../../data/survey";
+import type { Ui } from "../../state/ui";
+
+export interface HeadsState {
+  readonly layout: ReadonlySignal<HeadsLayout | null>;
+  /** What the bars are of. */
+  readonly metric: ReadonlySignal<HeadMetric | null>;
+  /** Places among all heads; -1 for none. */
+  readonly pointed: ReadonlySignal<number>;
+  readonly selected: ReadonlySignal<number>;
+  /** The one that the card describes. */
+  readonly described: ReadonlySignal<number>;
+  point(place: number): void;
+  /** Show one head in the heatmap. */
+  open(place: number): void;
+}
+
+/** Return the signals of the view of all heads. */
+export function headsState(ui: Ui): HeadsState {
+  const { store } = ui;
+  const layout = computed<HeadsLayout | null>(() => {
+    const survey = store.survey.value;
+    if (survey === null || ui.width.value === 0) return null;
+    return layoutHeads(survey, store.order.value, Math.min(ui.width.value, 1280 * ui.unit.value), ui.unit.value);
+  });
+  const placeOf = ({ layer, head }: HeadOf) =>
+    store.survey.value?.heads.findIndex((one) => one.layer === layer && one.head === head) ?? -1;
+  const pointed = computed(() => (ui.pointedHead.value === null ? -1 : placeOf(ui.pointedHead.value)));
+  const selected = computed(() => placeOf({ layer: store.layer.value, head: store.head.value }));
+  return {
+    layout,
+    metric: computed(() => store.survey.value?.metrics.find(({ name }) => name === store.bar.value) ?? null),
+    pointed,
+    selected,
+    // Where the card stands below the pictures there is always one, so that nothing moves.
+    described: computed(() => (pointed.value < 0 && ui.mode.value === "narrow" ? selected.value : pointed.value)),
+    point(place) {
+      ui.pointedHead.value = store.survey.value?.heads[place] ?? null;
+    },
+    open(place) {
+      const head = store.survey.value?.heads[place];
+      if (head === undefined) return;
+      store.select({ layer: head.layer, head: head.head, heads: [head.head] });
+      store.show({ view: "heatmap" });
+    },
+  };
+}
