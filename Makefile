@@ -20,6 +20,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
 PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder --durations=10
 export PYTHON VENV
+# What is compiled once is read by every worker and every kernel.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick machine lint types js pure unit browser portable bench bundle format clean
 .DELETE_ON_ERROR:
@@ -43,7 +45,7 @@ test: machine $(VENV)/.dev bundle
 
 quick: $(VENV)/.dev bundle
 	$(call side_by_side,lint types pure)
-	$(PYTEST) -m "not (browser or notebook or packaging or slow)"
+	$(PYTEST) --ignore=tests/browser --hypothesis-profile=quick -m "not (notebook or packaging or slow)"
 	@echo "make quick: all passed"
 
 machine:

@@ -61,6 +61,7 @@ def test_weights_of_a_decoder_are_those_of_eager(name: str, implementation: str,
     assert cap.skipped == {}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_of_transformers_is_recorded_with_its_mask_as_a_function(
@@ -142,6 +143,7 @@ def test_learned_sinks_are_refused_by_name() -> None:
 # Generation.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padded", [None, "left"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(("name", "implementation"), [(n, i) for n, kind in DECODERS.items() for i in kind[2]])
@@ -569,6 +571,7 @@ def test_a_call_that_cannot_be_read_is_skipped_and_the_model_goes_on() -> None:
     assert list(cap.skipped.values()) == ["it has nested tensors: give a padded batch"]
 
 
+@pytest.mark.slow
 def test_compiled_models_are_run_as_they_are_written() -> None:
     model = ByHand().eval()
     x = torch.randn(1, 5, 16)
@@ -765,6 +768,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Capture.load(tmp_path / "none.safetensors")
 
 
+@pytest.mark.slow
 def test_a_loaded_file_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
     with capture() as cap:

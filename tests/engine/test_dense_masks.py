@@ -13,6 +13,7 @@ from attnwidget.attention import Attention
 SIZES = [(700, 900, 64), (300, 2100, 512), (513, 513, 100), (40, 5000, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["max", "mean"])
 @pytest.mark.parametrize("stage", ["weights", "contribution"])
 @pytest.mark.parametrize("spread", [1.0, 40.0])  # scores on both sides of what needs the maximum taken off

@@ -35,6 +35,7 @@ def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, stage: str
     assert max(seen.values.shape) <= size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "keys", "size"),
     [
@@ -110,6 +111,7 @@ def test_a_query_that_is_nan_is_seen_in_the_picture() -> None:
         assert seen[[0, 1, 2, 4, 5, 6, 7, 8, 9]].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_memory_is_that_of_one_block_whatever_the_length(is_causal: bool) -> None:
     att = Attention(*torch.randn(3, 6000, 2), is_causal=is_causal)

@@ -119,6 +119,7 @@ def test_a_figure_has_the_width_that_was_asked_for() -> None:
         assert figure.dpi == 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 20, 60, 200, 600])
 @pytest.mark.parametrize("view", ["heatmap", "graph", "stages"])
 def test_nothing_sticks_out_and_no_labels_collide(n: int, view: str) -> None:

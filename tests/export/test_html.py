@@ -201,6 +201,7 @@ def test_theme_of_the_page(tmp_path: Path) -> None:
     assert 'name="color-scheme" content="dark"' in page
 
 
+@pytest.mark.slow
 def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path) -> None:
     w = AttentionWidget(*torch.randn(2, 10_000, 4), query=9_000, key=3)
     found = read(w.to_html(tmp_path / "a.html"))
@@ -218,6 +219,7 @@ def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path) -> None:
     assert read(w.to_html(tmp_path / "a.html"))["state"]["picture"]["sampled"] is None
 
 
+@pytest.mark.slow
 def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_strongest(tmp_path: Path) -> None:
     q, k, _ = tensors(601, 1)
     w = AttentionWidget(q, k, is_causal=True)

@@ -135,6 +135,7 @@ def pooled_keys(matrix: dict, queries: Tensor, stage: str, pool: str, key_bin: i
     return torch.stack([some.sum(1) / c.sum(1) for some, c in parts], 1).nan_to_num(-torch.inf), opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keywords", [{}, {"is_causal": True}, {"is_causal": True, "window": 300}])
 @pytest.mark.parametrize("pool", POOLS)
 def test_tiles_of_a_long_head(keywords: dict, pool: str) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 THEMES = ["scaling", "masks", "heads_and_cost", "meaning", "gradients", "projections"]
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook as they stand in the file."""
+    cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return cells
 
 
 def test_there_is_a_quickstart_and_a_notebook_for_each_theme() -> None:
@@ -27,6 +32,9 @@ def test_the_readme_names_every_notebook() -> None:
 @pytest.mark.notebook
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
+    import nbformat  # here, for it takes longer to import than all other tests of this file
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": path.parent}}
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
@@ -37,7 +45,7 @@ def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_kept_without_outputs(path: Path) -> None:
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in cells_of(path):
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
 
@@ -95,10 +103,11 @@ def read_cells() -> dict[str, tuple[str, str, str]]:
     found = {}
     for path in NOTEBOOKS:
         heading = ""
-        for cell in nbformat.read(path, as_version=4).cells:
-            titles = re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
+        for cell in cells_of(path):
+            kind, source = cell["cell_type"], "".join(cell["source"])
+            titles = re.findall(r"^#+ (.*)$", source, re.MULTILINE) if kind == "markdown" else []
             heading = titles[-1] if titles else heading
-            found[f"{path.stem}#{cell.id}"] = (cell.cell_type, heading, cell.source)
+            found[f"{path.stem}#{cell['id']}"] = (kind, heading, source)
     return found
 
 

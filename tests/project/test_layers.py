@@ -35,6 +35,7 @@ def test_imports_run_downward(checkout: Path) -> None:
     assert status == 0, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "says"),
     [

@@ -56,6 +56,7 @@ def test_a_lane_has_its_own_limits_and_no_others() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the limits are those of x86 processors")
 def test_torch_keeps_to_the_limits_of_a_lane() -> None:
     code = "import torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())"
@@ -82,6 +83,7 @@ def test_all_lanes_are_run_and_one_that_fails_is_told(failing: str | None, capsy
     assert [line.split()[:2] for line in lines] == [[n, "FAILED" if n == failing else "passed"] for n in ALL]
 
 
+@pytest.mark.slow
 def test_a_lane_runs_pytest_and_passes_on_how_it_ended(tmp_path: Path) -> None:
     for wrong in (0, 1):
         test = tmp_path / f"test_{wrong}.py"

@@ -72,6 +72,7 @@ def kernel() -> Iterator[Kernel]:
     kernel.close()
 
 
+@pytest.mark.slow
 def test_cells_and_questions_get_in_while_a_pass_runs(kernel: Kernel) -> None:
     comm = kernel.run(OPEN)
     assert kernel.errors == []
