@@ -8,7 +8,10 @@ import torch
 from front_end import FrontEnd
 from hypothesis import settings
 
+# 100 examples of each property, unless it says another number (`examples`).
 settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("quick", settings.get_profile("attnwidget"), max_examples=20)
+settings.register_profile("thorough", settings.get_profile("attnwidget"), max_examples=1000)
 settings.load_profile("attnwidget")
 
 # One thread: tensors are small, threads would only wait for one another. `make portable` asks for two as well,

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import Case, cases, dense
 from tolerance import Bound, approx, exponentials, rounding, sums
 from torch.testing import assert_close
 
 from attnwidget.attention import STAGES, Attention
+from examples import examples
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, bound: Bound) -> None:
@@ -26,7 +27,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor, bound: Bound) -> None:
 
 
 @given(cases(), st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_every_stage_is_that_of_the_dense_matrix(case: Case, data: st.DataObject) -> None:
     att = case.attention()
     batch, head = data.draw(st.integers(0, att.shape.B - 1)), data.draw(st.integers(0, att.shape.H - 1))
@@ -40,7 +41,7 @@ def test_every_stage_is_that_of_the_dense_matrix(case: Case, data: st.DataObject
 
 
 @given(cases(), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_part_of_the_weights_is_exact_whether_or_not_the_head_was_seen_before(case: Case, data: st.DataObject) -> None:
     att = case.attention()
     queries = data.draw(st.lists(st.integers(-att.shape.Q, att.shape.Q - 1), max_size=5))
@@ -52,7 +53,7 @@ def test_part_of_the_weights_is_exact_whether_or_not_the_head_was_seen_before(ca
 
 
 @given(cases(dtypes=(torch.float32, torch.float64)))
-@settings(max_examples=60)
+@examples(60)
 def test_output_is_that_of_torch(case: Case) -> None:
     case.keywords |= {"softcap": None}  # torch has none of these two
     assume(case.factor == 1)

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from reference import Case, cases
 from tolerance import rounding
 from torch.testing import assert_close
 
 from attnwidget import Attention, ScaledDotProductAttention, masks, scaled_dot_product_attention
+from examples import examples
 
 
 @given(cases(longest=12))
-@settings(max_examples=60)
+@examples(60)
 def test_output_and_weights_are_those_of_the_dense_matrix(case: Case) -> None:
     output, weights = scaled_dot_product_attention(case.q, case.k, case.v, **case.keywords)
     within, half = case.rounding(), torch.finfo(case.q.dtype).eps  # the output is rounded to the dtype of the tensors

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import allowed, attention
 from tolerance import rounding
@@ -20,6 +20,7 @@ from attnwidget import masks
 from attnwidget._rules import rules
 from attnwidget._utils.indexing import Block
 from attnwidget.attention import Attention
+from examples import examples
 
 CPU = torch.device("cpu")
 
@@ -181,7 +182,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_what_a_kind_knows_of_cells_is_true(kind: str, data: st.DataObject) -> None:
     few, start = st.integers(1, 12), st.integers(0, 12)
     query, key, batch = data.draw(start), data.draw(start), data.draw(st.integers(0, 2))
@@ -209,7 +210,7 @@ def test_a_tensor_says_so_where_all_or_no_cells_are_allowed(mask: torch.Tensor) 
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_a_strip_zeroes_what_it_blocks(data: st.DataObject) -> None:
     limit, start, few = st.none() | st.integers(-14, 14), st.integers(0, 12), st.integers(1, 12)
     strip = masks.BandLimits(data.draw(limit), data.draw(limit), data.draw(st.none() | st.integers(0, 20)))

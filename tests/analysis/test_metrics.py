@@ -7,13 +7,14 @@ from math import isnan, log2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases
 from tolerance import Bound, Rounding, approx, rounding, sums
 
 from attnwidget import Attention, masks
 from attnwidget._analysis.metrics import NAMES, Metrics
+from examples import examples
 
 TOKENS = list("abcabbacdabcaabb")
 
@@ -64,7 +65,7 @@ def share(within: Rounding) -> Bound:
 
 
 @given(cases(), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_they_are_what_a_loop_finds(case: Case, data: st.DataObject) -> None:
     att = case.attention()
     head = data.draw(st.integers(0, att.shape.H - 1))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases
 from tolerance import Bound, approx, rounding, sums, together
@@ -12,12 +12,13 @@ from torch.testing import assert_close
 
 from attnwidget import masks
 from attnwidget.attention import Attention
+from examples import examples
 
 # The strongest keys.
 
 
 @given(cases(), st.integers(1, 50), st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_top_keys_are_those_of_the_dense_row(case: Case, count: int, data: st.DataObject) -> None:
     att = case.attention()
     query, head = data.draw(st.integers(0, att.shape.Q - 1)), data.draw(st.integers(0, att.shape.H - 1))
@@ -92,7 +93,7 @@ def same(found: float, wanted: float, bound: Bound) -> bool:
 
 
 @given(cases())
-@settings(max_examples=80)
+@examples(80)
 def test_statistics_are_those_of_the_dense_matrix(case: Case) -> None:
     att = case.attention()
     head = att.shape.H - 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from allocations import Largest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense, pooled
 from tolerance import rounding
@@ -18,12 +18,13 @@ from attnwidget._engine import overview, pooling, softmax, stages, stripes
 from attnwidget._engine.regions import TileAddress
 from attnwidget._rules import rules
 from attnwidget.attention import STAGES, Attention
+from examples import examples
 
 POOLS = ("max", "mean")
 
 
 @given(cases(longest=50), st.integers(1, 60), st.sampled_from(STAGES), st.sampled_from(POOLS))
-@settings(max_examples=150)
+@examples(150)
 def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, stage: str, pool: str) -> None:
     head = case.q.shape[1] - 1
     seen = case.attention().overview(head=head, size=size, pool=pool, stage=stage)

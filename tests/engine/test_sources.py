@@ -2,16 +2,17 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from reference import Case, cases, dense
 from tolerance import exponentials, sums, together
 from torch.testing import assert_close
 
 from attnwidget.attention import Attention
+from examples import examples
 
 
 @given(cases(dtypes=(torch.float32, torch.float64)))
-@settings(max_examples=60)
+@examples(60)
 def test_scores_in_hand_are_attention_as_from_q_and_k(case: Case) -> None:
     att = case.attention()
     times = case.q.shape[1] // case.k.shape[1]
@@ -33,7 +34,7 @@ def test_scores_in_hand_are_attention_as_from_q_and_k(case: Case) -> None:
 
 
 @given(cases(dtypes=(torch.float32, torch.float64)))
-@settings(max_examples=40)
+@examples(40)
 def test_weights_in_hand_are_shown_as_those_that_are_computed(case: Case) -> None:
     att = case.attention()
     B, H = att.shape[:2]

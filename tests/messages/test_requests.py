@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from front_end import Desk, attached, decode, decode_tokens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tolerance import approx, rounding, sums, together
 
@@ -21,6 +21,7 @@ from attnwidget import Attention, AttentionStack
 from attnwidget._engine import cost
 from attnwidget._engine.logsumexp import LogSumExp
 from attnwidget._messages import requests
+from examples import examples
 
 torch.manual_seed(0)
 Q, K = 7, 5
@@ -425,7 +426,7 @@ questions = json_values | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(questions, max_size=5))
 def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
     with nothing_logged():

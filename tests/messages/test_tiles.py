@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from allocations import Largest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense, pooled
 from tolerance import approx, rounding, sums
@@ -17,6 +17,7 @@ from attnwidget._engine import logsumexp, matmul, overview, regions, stages
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget._engine.regions import TileAddress
 from attnwidget.attention import STAGES, Attention
+from examples import examples
 
 POOLS = ("max", "mean")
 
@@ -57,7 +58,7 @@ def expected(case: dict, stage: str, pool: str, level: Level) -> tuple[Tensor, T
 
 
 @given(cases(longest=60), st.sampled_from(STAGES), st.sampled_from(POOLS), st.integers(3, 70), st.booleans(), st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
     case: Case, stage: str, pool: str, size: int, known: bool, data: st.DataObject
 ) -> None:
@@ -79,7 +80,7 @@ def test_every_tile_of_every_level_is_that_of_the_dense_matrix(
 
 
 @given(cases(longest=60), st.sampled_from(STAGES), st.sampled_from(POOLS), st.integers(3, 70), st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_rows_and_columns_may_have_levels_of_their_own(
     case: Case, stage: str, pool: str, size: int, data: st.DataObject
 ) -> None:
@@ -95,7 +96,7 @@ def test_rows_and_columns_may_have_levels_of_their_own(
 
 
 @given(cases(longest=60), st.sampled_from(STAGES), st.sampled_from(POOLS), st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_sampled_rows_equal_exact_ones(case: Case, stage: str, pool: str, data: st.DataObject) -> None:
     """Of a picture as of any of its tiles, whatever is known already."""
     head, att = case.q.shape[1] - 1, case.attention()

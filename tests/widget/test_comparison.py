@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from front_end import BLOCKED, NUMBER, FrontEnd, decode, decode_cells
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense
 from tolerance import Bound, approx, exponentials, rounding, sums, together
@@ -21,6 +21,7 @@ from attnwidget._engine.level_cache import LevelKey
 from attnwidget._engine.stages import MASKED
 from attnwidget._messages import comparison, picture
 from attnwidget.attention import STAGES
+from examples import examples
 
 HIDES = {"masked": torch.logical_and}  # elsewhere a blocked number is 0, or there is nothing blocked
 
@@ -60,7 +61,7 @@ def expected(one: dict[str, Any], other: dict[str, Any], stage: str) -> tuple[Te
 
 
 @given(cases(longest=24), st.integers(0, 2**16), st.sampled_from(STAGES), st.booleans())
-@settings(max_examples=120)
+@examples(120)
 def test_the_difference_is_that_of_the_dense_matrices(case: Case, seed: int, stage: str, same: bool) -> None:
     (_, H, Q, _), (_, _, K, _) = case.q.shape, case.k.shape
     a, head = case.attention(), H - 1
@@ -93,7 +94,7 @@ def test_the_difference_is_that_of_the_dense_matrices(case: Case, seed: int, sta
     st.sampled_from(("max", "mean")),
     st.integers(0, 2**16),
 )
-@settings(max_examples=80)
+@examples(80)
 def test_a_bin_has_the_change_of_largest_size(
     shape: tuple[int, int], size: int, stage: str, pool: str, seed: int
 ) -> None:
