@@ -18,6 +18,7 @@ WORKERS ?= logical
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
+# With loadgroup each takes the next test when it is done with one, so that those in a browser come last for all.
 PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder --durations=10
 export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.

@@ -27,15 +27,13 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark these tests and run them last: Playwright keeps an event loop running, and others could not start theirs.
 
-    Those in JupyterLab come first among them and, where several workers share the tests, all in one: each worker has a
-    Chromium of its own, one of them a JupyterLab.
+    Those in JupyterLab come first among them: where several workers share the tests, none is left with a long one. Each
+    worker has a Chromium and a JupyterLab of its own.
     """
     ours = [item for item in items if HERE in item.path.parents]
     in_lab = [item for item in ours if "lab_server" in getattr(item, "fixturenames", ())]
     for item in ours:
         item.add_marker(pytest.mark.browser)
-    for item in in_lab:
-        item.add_marker(pytest.mark.xdist_group("jupyterlab"))
     others = [item for item in items if item not in ours]
     items[:] = [*others, *in_lab, *(item for item in ours if item not in in_lab)]
 
