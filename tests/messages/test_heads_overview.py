@@ -208,7 +208,7 @@ def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: py
     async def explore() -> None:
         w = show(stack_of(*[(4, 1, 40)] * 6), head=1)
         assert len(w.survey["pictures"]) < 6
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         w.head = 2  # another picture, and the heads go on
         assert heads_overview.ALL_HEADS in w._scheduler.names
         w.view = "heatmap"

@@ -72,7 +72,8 @@ def test_a_job_takes_the_place_of_the_one_with_its_name() -> None:
     async def main() -> None:
         slices = Scheduler(threading.RLock())
         slices.start("a", counting(seen, "first", 3))
-        await asyncio.sleep(0.01)
+        while not seen:
+            await asyncio.sleep(0)
         slices.start("a", counting(seen, "second", 2))
         before = len(seen)
         await until_done(slices)
@@ -175,7 +176,8 @@ def test_after_a_loop_has_ended_the_next_one_serves() -> None:
 
     async def first() -> None:
         slices.start("a", counting(seen, "a", 10**6))
-        await asyncio.sleep(0.02)
+        while not seen:
+            await asyncio.sleep(0)
 
     async def second() -> None:
         slices.start("b", counting(seen, "b", 1), -1)

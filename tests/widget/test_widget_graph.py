@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ipywidgets
@@ -18,6 +20,7 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._messages import encoding
+from attnwidget._utils import throttle
 
 
 def widget(**show: Any) -> AttentionWidget:
@@ -147,7 +150,6 @@ def test_update_replaces_the_picture_and_keeps_what_is_still_there() -> None:
 
 def test_update_with_fewer_of_everything_drops_what_is_gone() -> None:
     w = widget(head=3, heads=[1, 3], query=5, key=1, tokens=list("abcdef"))
-    time.sleep(0.1)
     w.update(*torch.randn(3, 1, 2, 4, 8))
     assert (w.head, w.query, w.key) == (0, None, 1)
     assert w.heads == [1] or w.heads == [0]
@@ -170,14 +172,23 @@ def test_another_attention_or_stack_can_be_assigned() -> None:
     w = widget()
     layers = [Attention(*torch.randn(2, 1, 2, 5, 8)), Attention(*torch.randn(2, 1, 3, 7, 8))]
     w.attention = AttentionStack(layers)
-    time.sleep(0.1)
     w.layer = 1
     assert (w.facts["heads"], w.facts["queries"]) == (3, 7)
     with pytest.raises(TypeError, match="update"):
         w.attention = torch.randn(4, 4)
 
 
-def test_of_many_updates_the_last_is_drawn_and_nothing_of_the_others_is_kept(front_end: FrontEnd) -> None:
+def test_of_many_updates_the_last_is_drawn_and_nothing_of_the_others_is_kept(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: list[Callable[[], None]] = []  # in the place of timers: it runs when the test says so
+
+    def timer(seconds: float, function: Callable[[], None]) -> SimpleNamespace:
+        assert seconds == throttle.INTERVAL
+        return SimpleNamespace(start=partial(due.append, function))
+
+    monkeypatch.setattr(throttle, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(throttle, "threading", SimpleNamespace(Timer=timer))
     w = widget()
     kept = []
     for step in range(30):
@@ -188,11 +199,10 @@ def test_of_many_updates_the_last_is_drawn_and_nothing_of_the_others_is_kept(fro
             last = Attention(q, k, v).block(head=w.head)
     del q, k, v
     sent = [message for message in front_end.of(w) if "picture" in message.state]
-    assert len(sent) < 30  # those in between were skipped
-    for _ in range(100):
-        if w.picture["values"] and torch.equal(drawn(w), last):
-            break
-        time.sleep(0.02)
+    assert len(sent) == 2  # as it was opened, and the first update; those in between were skipped
+    assert not torch.equal(drawn(w), last)
+    (late,) = due
+    late()
     assert_close(drawn(w), last, **rounding(w.attention).weights)
     gc.collect()
     assert [ref() for ref in kept[:-1]] == [None] * 29

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,6 +14,7 @@ from tolerance import rounding
 
 from attnwidget import Attention, AttentionWidget
 from attnwidget._messages import pair_steps, stage_pictures
+from attnwidget._widget.widget import PAUSE
 
 
 def make(**show: Any) -> AttentionWidget:
@@ -165,18 +167,26 @@ def test_scores_are_drawn_again_only_where_they_are_others(monkeypatch: pytest.M
     assert drawn.count("scores") == 4
 
 
-def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(front_end: FrontEnd) -> None:
+def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("attnwidget._utils.scheduler.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
     async def drag() -> None:
         w = make(query=5, key=2)
         before = front_end.state(w)
         for scale in (0.5, 0.6, 0.7):
             w.set_state({"what_if": {"scale": scale}})
-            await asyncio.sleep(0.05)  # a slow hand
+            for _ in range(100):  # turns of the loop
+                await asyncio.sleep(0)
+            clock[0] += 0.05  # a slow hand
         now = front_end.state(w)
         assert now["pair"]["scale"] == 0.7
         assert now["stages"] != before["stages"]
         for name in ("picture", "thumbnails", "deviation"):
             assert now[name] == before[name], name
+        clock[0] += PAUSE
         while w._scheduler.names:
             await asyncio.sleep(0.01)
         now = front_end.state(w)
