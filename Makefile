@@ -1,6 +1,6 @@
 # make demo    JupyterLab on examples/quickstart.ipynb   (ARGS=--no-browser serves only; ARGS=--port=9000 …)
 # make test    everything that CI runs; its parts: lint types js unit browser
-# make quick   what is soon known: lint, types, the tests that are neither slow nor on a page
+# make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
 # make bundle  the front-end, into attnwidget/static
@@ -70,11 +70,11 @@ pure: $(VENV)/.dev
 	$(NPM) test -- --project pure
 
 unit: $(VENV)/.dev bundle
-	$(PYTEST) -m "not browser"
+	$(PYTEST) -m "not browser" $(ARGS)
 
 browser: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
-	$(PYTEST) -m browser tests/browser
+	$(PYTEST) -m browser tests/browser $(ARGS)
 
 # What a processor with fewer instructions, or another number of threads, would make of the tests and the notebooks.
 portable: $(VENV)/.dev bundle
