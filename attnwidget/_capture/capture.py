@@ -14,6 +14,7 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
 from .io import LoadedRecord, tensors_of
+from .options import read_options
 from .recorder import Recorder
 from .records import Record
 
@@ -66,7 +67,8 @@ def capture(
     >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
     True
     """
-    return Capture(Recorder(model, layers, device, dtype, values, clone))
+    options = read_options(layers=layers, device=device, dtype=dtype, values=values, clone=clone)
+    return Capture(Recorder(model, options))
 
 
 class Forward:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
-from .eager import ScoreTracer
 from .flex_attention import ScoreMod, read_tuple
 from .matching import OutputCallback
 from .records import ObservedCall, Unreadable
+from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, read_call
 
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:

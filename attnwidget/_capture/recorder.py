@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._utils.validation import FLOATS, nearest
+from .._utils.validation import nearest
 from . import hooks
 from .matching import OutputCallback, RecordMatcher
+from .options import CaptureOptions, is_part_of_name
 from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
@@ -34,21 +35,10 @@ class Recorder:
         skipped: calls that cannot be shown: by the module's name, the reason.
     """
 
-    def __init__(
-        self, model: Any, layers: Any, device: Any, dtype: torch.dtype | None, values: bool, clone: bool
-    ) -> None:
+    def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
-        self._layers = _read_layers(layers)
-        if dtype is not None and dtype not in FLOATS:
-            raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
-        try:
-            where = None if device is None else torch.empty(0, device=device).device
-        except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
-            raise ValueError(
-                f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or "
-                "None"
-            ) from error
-        keeper = TensorKeeper(where, dtype, bool(values), bool(clone))
+        self._layers = options.layers
+        keeper = TensorKeeper(options.device, options.dtype, options.values, options.clone)
         self.matcher = RecordMatcher(keeper, self._is_selected)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
@@ -80,7 +70,7 @@ class Recorder:
         """Raise for a layer's name that no module has, before the model has run, which may take long."""
         names = self._names.values()
         for one in self._layers or ():
-            if isinstance(one, str) and not any(_is_part(re.sub(r" #\d+$", "", one), name) for name in names):
+            if isinstance(one, str) and not any(is_part_of_name(re.sub(r" #\d+$", "", one), name) for name in names):
                 advice = nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
                 raise ValueError(
                     f"no layer is {one!r}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
@@ -165,7 +155,8 @@ class Recorder:
         modules = self._modules()
         name = self._name_of_innermost(modules)
         words = f"{name} {type(modules[0]).__name__}" if modules else ""
-        wanted = self._layers is None or any(isinstance(one, str) and _is_part(one, str(name)) for one in self._layers)
+        names = [one for one in self._layers or () if isinstance(one, str)]
+        wanted = self._layers is None or any(is_part_of_name(one, str(name)) for one in names)
         if name is not None and "att" in words.lower() and wanted:
             self._unreadable.setdefault(name, why)
 
@@ -198,7 +189,7 @@ class Recorder:
     def _is_selected(self, name: str, number: int, cross: bool) -> bool:
         if self._layers is None:
             return True
-        found = [one for one in self._layers if (number == one if isinstance(one, int) else _is_part(one, name))]
+        found = [one for one in self._layers if (number == one if isinstance(one, int) else is_part_of_name(one, name))]
         self._selected.update(found)
         if not found:
             self._left_out[name] = None
@@ -218,9 +209,6 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
-# Arguments of `capture`.
-
-
 def _module_of(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
@@ -232,25 +220,6 @@ def _module_of(model: Any) -> nn.Module | None:
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
-
-
-def _read_layers(layers: Any) -> list[int | str] | None:
-    if layers is None:
-        return None
-    given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    for one in given:
-        if not isinstance(one, int | str) or isinstance(one, bool):
-            raise TypeError(f"layers holds {one!r}: give numbers, or names of modules or dotted parts of them")
-        if isinstance(one, int) and one < 0:
-            raise ValueError(f"layers holds {one}: count from 0, for how many there are is known only at the end")
-    if not given:
-        raise ValueError("layers is empty: name one or more, or leave it out for all")
-    return given
-
-
-def _is_part(part: str, name: str) -> bool:
-    """Return whether a dotted name holds a dotted part: "h.5" is one of "transformer.h.5.attn", "h" of "h.5"."""
-    return f".{part}." in f".{name}."
 
 
 # Names of modules, and of who calls.
