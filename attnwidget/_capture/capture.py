@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.widget import AttentionWidget
@@ -156,6 +157,71 @@ class Forward:
         AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
         return AttentionWidget.from_attention(self.cross if cross else self.attention, tokens=tokens, **show)
+
+    def metrics(
+        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
+    ) -> list[dict[str, Any]]:
+        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch, tokens, rows: as in `AttentionStack.metrics`.
+            cross: of the cross-attention.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: there is no such sample.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
+        [(0, 2.322), (1, 2.322)]
+        """
+        return (self.cross if cross else self.attention).metrics(batch, tokens=tokens, rows=rows)
+
+    def weights(
+        self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
+    ) -> Tensor:
+        """Compute all weights of a layer as one tensor, where that is not too large.
+
+        Args:
+            layer: by number or name, as `attention` has it.
+            batch: only this sample; None for all.
+            head: only this head; None for all.
+            cross: of the cross-attention.
+
+        Returns:
+            (B, H, Q, K), without the axis of what was chosen.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).weights(0, head=1).shape
+        torch.Size([1, 5, 5])
+        """
+        return (self.cross if cross else self.attention).weights(layer, batch, head)
+
+    def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
+        """Compute the weight of one query on one key in all heads of all layers, exact.
+
+        Args:
+            query, key: the pair; negative counts from the end of each layer.
+            batch: which sample.
+            cross: of the cross-attention.
+
+        Returns:
+            (L, H); NaN where a layer has fewer heads than another.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: a batch, query or key that a layer does not have.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).pair(query=-1, key=0)
+        tensor([[0.2000, 0.2000]])
+        """
+        return (self.cross if cross else self.attention).pair(query, key, batch)
 
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)
