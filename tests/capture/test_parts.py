@@ -306,6 +306,7 @@ def test_a_part_says_which_heads_and_queries_it_has(tmp_path: Path) -> None:
     for found in (cap, Capture.load(tmp_path / "part.safetensors")):
         w = found.widget()
         assert w.facts["layers"][0] == "transformer.h.0.attn (heads 1, 3; queries 9 to 11)"
+        assert w.title == "of the model: heads 1, 3; queries 9 to 11"
         assert w.tokens == ["9", "10", "11"]
         assert found.attention[0].part == cap.attention[0].part
         assert [(one["head"], one["model_head"]) for one in found.metrics(0)[:2]] == [(0, 1), (1, 3)]
@@ -325,3 +326,13 @@ def test_tokens_of_the_whole_text_name_the_queries_that_are_kept() -> None:
     w = cap.widget(tokens=["a", "b"], key_tokens=words)
     assert w.tokens == ["a", "b"]
     assert isinstance(w, AttentionWidget)
+
+
+def test_the_title_of_a_part_follows_what_is_shown_unless_there_is_another() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad():
+        part, whole = (capture(model, heads=heads).run(**batch()).attention[0] for heads in ([1], None))
+    shown, named = AttentionWidget.from_attention(part), AttentionWidget.from_attention(part, title="mine")
+    assert shown.title == "of the model: head 1"
+    shown.attention = named.attention = whole
+    assert (shown.title, named.title) == ("", "mine")
