@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
 
@@ -14,16 +14,17 @@ from torch import nn
 
 from .._utils.validation import nearest
 from . import hooks
+from .coverage import AttentionModules
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions, is_part_of_name
-from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
+from .records import ObservedCall, TensorKeeper, Unreadable
+from .tracing import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
     "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
     "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
 )
-CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 
 
 class Recorder:
@@ -42,6 +43,8 @@ class Recorder:
         self.matcher = RecordMatcher(keeper, self._is_selected)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
+        self._attention_modules: AttentionModules | None = None
+        self._called: set[str] = set()  # names of modules whose calls were seen
         self._left_out: dict[str, None] = {}  # names that `layers` does not select
         self._selected: set[Any] = set()  # of `layers`, those that some call has matched
         self._names: dict[int, str] = {}  # of the model's modules, by identity
@@ -61,6 +64,9 @@ class Recorder:
             if not self._open:
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
+                if self.model is not None:
+                    self._attention_modules = AttentionModules(self.model, self._names)
+                    stack.enter_context(self._attention_modules.watched())
                 self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
                 if self.model is None or self._watched:
                     self._watcher = stack.enter_context(hooks.watch_functions(self))
@@ -91,11 +97,18 @@ class Recorder:
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
-            self.skipped.update(dict.fromkeys(self.matcher.remove_contradicted(), CONTRADICTED))
+            self.skipped.update(self.matcher.remove_faulty())
             recorded = {name for records in self.matcher.forwards for name in records}
-            for name, why in self._unreadable.items():
+            unseen = self._unseen([*recorded, *self._called, *self._unreadable])
+            for name, why in {**self._unreadable, **unseen}.items():
                 part = f"only a part of it could be read; of the rest, {why}"
                 self.skipped.setdefault(name, part if name in recorded else why)
+
+    def _unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """Return modules that compute attention by their names, and of which nothing was seen, with the reason."""
+        if self._attention_modules is None:
+            return {}
+        return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._is_named(name)}
 
     def check(self) -> None:
         """Raise where there is nothing to show, with what to try."""
@@ -141,6 +154,7 @@ class Recorder:
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
             return None
+        self._called.add(name)
         try:
             with _without_gradients():
                 return self.matcher.add(name, read)
@@ -150,15 +164,22 @@ class Recorder:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
 
-    def report_unreadable(self, why: str) -> None:
-        """Note that the calling module may compute attention that cannot be read."""
+    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        caller = self.caller() if caller is None else caller
+        if caller.name is not None and (certain or caller.is_attention) and self._is_named(caller.name):
+            self._unreadable.setdefault(caller.name, why)
+
+    def _is_named(self, name: str) -> bool:
+        """Return whether `layers` asks for a module, as far as that can be told without a number."""
+        names = [one for one in self._layers or () if isinstance(one, str)]
+        return self._layers is None or any(is_part_of_name(one, name) for one in names)
+
+    def caller(self) -> Caller:
+        """Return the calling module, or without a module the calling function."""
         modules = self._modules()
         name = self._name_of_innermost(modules)
-        words = f"{name} {type(modules[0]).__name__}" if modules else ""
-        names = [one for one in self._layers or () if isinstance(one, str)]
-        wanted = self._layers is None or any(is_part_of_name(one, str(name)) for one in names)
-        if name is not None and "att" in words.lower() and wanted:
-            self._unreadable.setdefault(name, why)
+        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
 
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""
