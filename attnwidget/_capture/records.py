@@ -44,6 +44,7 @@ class ObservedCall:
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
+    sinks: Tensor | None = None  # (H,) learned sink logits
 
 
 @dataclass
@@ -76,6 +77,10 @@ class TensorKeeper:
         if not clone:
             return x.to(self.device or x.device, self.dtype or x.dtype)
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def parameter(self, x: Tensor) -> Tensor:
+        """Return a parameter of the model as it is kept: in its own type, for it is small."""
+        return x.detach().to(self.device or x.device, copy=self.clone)
 
     def converted(self, x: Tensor) -> Tensor:
         """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
@@ -193,6 +198,7 @@ class Record:
     def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self.scale, self.softcap = call.scale, call.softcap
+        self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
         self.q, self.k = GrowingTensor(keeper.tensor(call.q)), GrowingTensor(keeper.tensor(call.k))
         self.v = GrowingTensor(keeper.tensor(call.v)) if keeper.values and call.v is not None else None
         self.call_rules = [self._rules_of(call, 0)]  # one for each call
@@ -287,7 +293,7 @@ class Record:
                 row += rules.queries
             sample.rows = [i + first - row for i in sample.rows]
             if sample.samples and differs(
-                sample, q, k, v, scale=self.scale, softcap=self.softcap, rules=rules, first=row
+                sample, q, k, v, scale=self.scale, softcap=self.softcap, sinks=self.sinks, rules=rules, first=row
             ):
                 return True
         return False
@@ -339,6 +345,7 @@ class Record:
             "is_causal": rules.is_causal,
             "scale": self.scale,
             "softcap": self.softcap,
+            "sinks": self.sinks,
         }
 
     @property

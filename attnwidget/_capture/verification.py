@@ -90,6 +90,7 @@ def differs(
     *,
     scale: float | None,
     softcap: float | None,
+    sinks: Tensor | None = None,
     rules: Any,
     first: int,
 ) -> bool:
@@ -102,6 +103,7 @@ def differs(
         v: of a record, (B, G, K, Dv).
         scale: of the scores; None: 1/√D.
         softcap: of the scaled scores, or None.
+        sinks: (H,) logits of one more column that has no value, or None.
         rules: of the call, `records.CallRules`.
         first: the query of the record at which the call begins.
     """
@@ -129,7 +131,10 @@ def differs(
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
     filled = (scores > torch.finfo(wide).min / 2).any(-1)
-    weights = scores.softmax(-1).nan_to_num()
+    if sinks is not None:
+        column = sinks.to(device, wide)[heads][:, None, None]  # (heads, 1, 1)
+        scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
     again = (weights.unflatten(1, (n, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
     difference = (again - sample.output.to(device, wide)).abs().amax(-1)[filled]
     if not difference.numel():
