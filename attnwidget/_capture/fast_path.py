@@ -1,7 +1,7 @@
 """Switch torch's short cuts for inference off, and keep what else they do to a model's output.
 
-`nn.MultiheadAttention` and `nn.TransformerEncoder` have a fast path around torch's own functions. Given padding, that of
-an encoder leaves padded places out, and puts zeros there before its last norm.
+`nn.MultiheadAttention` and `nn.TransformerEncoder` have a fast path around torch's own functions. Given padding, that
+of an encoder leaves padded places out, and puts zeros there before its last norm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -42,15 +41,11 @@ def _writing_zeros(forward: Any) -> Any:
         )
         with contextlib.ExitStack() as stack:
             if mask is None and isinstance(padding, Tensor) and _leaves_padding_out(self, src, padding):
-                stack.enter_context(_zeros_after(self.layers[-1], _is_padded(padding)))
+                stack.enter_context(_zeros_after(self.layers[-1], padding != 0))
             output: Tensor = forward(self, src, *args, **kwargs)
         return output
 
     return writing_zeros
-
-
-def _is_padded(padding: Tensor) -> Tensor:
-    return padding if padding.dtype is torch.bool else padding != 0
 
 
 def _leaves_padding_out(encoder: nn.TransformerEncoder, src: Tensor, padding: Tensor) -> bool:
@@ -65,10 +60,8 @@ def _leaves_padding_out(encoder: nn.TransformerEncoder, src: Tensor, padding: Te
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return False
-    if not getattr(encoder, "mask_check", True):
-        return True
-    real = F._canonical_mask(padding, "src_key_padding_mask", None, "mask", src.dtype).logical_not()
-    return bool(torch._nested_tensor_from_mask_left_aligned(src, real))
+    padded = padding != 0
+    return not getattr(encoder, "mask_check", True) or bool((padded[:, 1:] >= padded[:, :-1]).all())
 
 
 @contextlib.contextmanager

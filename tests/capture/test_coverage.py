@@ -170,7 +170,7 @@ def test_a_forward_replaced_by_what_cannot_be_seen_is_named(gpt2: Any) -> None:
     layer = gpt2.transformer.h[0].attn
     layer.forward = types.MethodType(in_a_kernel, layer)
     with torch.no_grad(), capture(gpt2) as cap:
-        gpt2(**{"input_ids": batch()["input_ids"]})
+        gpt2(batch()["input_ids"])
     assert (list(cap.skipped), list(cap.calls)) == (["transformer.h.0.attn"], ["transformer.h.1.attn"])
 
 
