@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from .._rules.row_spans import Spans
+from .limit import OverLimit
 from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .selection import with_heads
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
@@ -21,7 +23,18 @@ LATER = (
 )
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
-ForwardRecords = dict[str, Record]  # of a forward pass, or of several that continue one another, by module name
+
+
+class ForwardRecords(dict[str, Record]):
+    """The records of a forward pass, or of several that continue one another, by the name of the module.
+
+    Attributes:
+        number: which of the forward passes it is, those among them that are not kept.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def in_backward() -> bool:
@@ -56,12 +69,20 @@ class RecordMatcher:
         begun: whether the model's forward has been called.
     """
 
-    def __init__(self, keeper: TensorKeeper, wanted: Callable[[str, int, bool], bool]) -> None:
+    def __init__(
+        self,
+        keeper: TensorKeeper,
+        wanted: Callable[[str, bool], bool],
+        heads_of: Callable[[str, ObservedCall], list[int] | None],
+        last: int | None = None,
+        every: int | None = None,
+    ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted = keeper, wanted
+        self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
+        self._last, self._every = last, every
         self._forward_pass: ForwardPass | None = None
-        self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
+        self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
 
     def begin(self) -> None:
@@ -96,34 +117,58 @@ class RecordMatcher:
             records = forward.records if forward.records is not None else (self.forwards[-1] if self.forwards else None)
             record = None if records is None else records.get(name)
             self._resolve(name, call, record)
-            if not self._is_wanted(name, bool(call.cross)):
+            if not self._wanted(name, bool(call.cross)):
                 return None
+            heads = self._heads_of(name, call)
+            part = call if heads is None else with_heads(call, heads)
             how, first = None, 0
             if record is not None and not (forward.records is None and call.cross):
-                how = record.continued_by(call)
+                how = record.continued_by(part)
             if record is not None and how is None and forward.continues:
                 raise Unreadable(LATER)
+            memory, before = self._keeper.memory, 0
+            needed = self._keeper.size_of(part, None if how is None else call.q.shape[2])
+            if not memory.has_room(needed, self._keeper.device or call.k.device):
+                raise OverLimit
             if record is not None and how is not None:
-                forward.continues = True
-                record.extend(call, how)
-                first = record.q.length - call.q.shape[2]
+                forward.continues, before = True, record.size
+                record.extend(part, how)
+                first = record.queries - call.q.shape[2]
             else:
                 if records is None or record is not None:
-                    records = {}
-                    self.forwards.append(records)
-                record = records[name] = Record(name, call, self._keeper)
+                    records = self._begin_records()
+                record = records[name] = Record(name, part, self._keeper, heads)
+            memory.add(record.size - before)
             forward.records = records
             return partial(record.add_output, call, first)
 
-    def remove_contradicted(self) -> list[str]:
-        """Remove the records that do not give the outputs of their calls, and return their names."""
-        names = []
+    def _begin_records(self) -> ForwardRecords:
+        """Begin the records of another forward pass, and drop those that are not to be kept."""
+        records = ForwardRecords(self._count)
+        self._count += 1
+        self.forwards.append(records)
+        self.drop_unwanted(running=records)
+        return records
+
+    def drop_unwanted(self, running: ForwardRecords | None = None) -> None:
+        """Drop the forward passes that are not to be kept, but for the one that is running."""
+        if self._last is None and self._every is None:
+            return
+        wanted = [one for one in self.forwards if one.number % (self._every or 1) == 0]
+        kept = wanted if self._last is None else wanted[-self._last :]
+        self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
+        self._keeper.memory.recount(record for records in self.forwards for record in records.values())
+
+    def remove_faulty(self) -> dict[str, str]:
+        """Remove the records that cannot be shown, and return their names, each with the reason."""
+        reasons = {}
         for records in self.forwards:
-            for name in [name for name, record in records.items() if record.contradicts_outputs()]:
-                names.append(name)
+            faults = {name: why for name, record in records.items() if (why := record.fault()) is not None}
+            reasons.update(faults)
+            for name in faults:
                 del records[name]
         self.forwards[:] = [records for records in self.forwards if records]
-        return names
+        return reasons
 
     def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
         """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
@@ -140,7 +185,3 @@ class RecordMatcher:
             call.mask, call.k = mask, call.k[:, :, :used]
             call.v = None if call.v is None else call.v[:, :, :used]
             call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
-
-    def _is_wanted(self, name: str, cross: bool) -> bool:
-        number = self._numbers[cross].setdefault(name, len(self._numbers[cross]))
-        return self._wanted(name, number, cross)

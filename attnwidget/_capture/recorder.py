@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._utils.validation import nearest
 from . import hooks
+from .coverage import AttentionModules
+from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
-from .options import CaptureOptions, is_part_of_name
-from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
+from .options import CaptureOptions
+from .records import ObservedCall, TensorKeeper, Unreadable
+from .selection import HeadSelection, LayerSelection
+from .tracing import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
     "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
     "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
 )
-CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 
 
 class Recorder:
@@ -37,13 +40,19 @@ class Recorder:
 
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
-        self._layers = options.layers
-        keeper = TensorKeeper(options.device, options.dtype, options.values, options.clone)
-        self.matcher = RecordMatcher(keeper, self._is_selected)
+        self._options = options
+        self._layers = LayerSelection(options.layers)
+        self._memory = MemoryLimit(options.limit)
+        keeper = TensorKeeper(
+            options.device, options.dtype, options.values, options.clone, options.queries, self._memory
+        )
+        heads_of = HeadSelection(options.heads, self._layers.number_of).of
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
-        self._left_out: dict[str, None] = {}  # names that `layers` does not select
-        self._selected: set[Any] = set()  # of `layers`, those that some call has matched
+        self._attention_modules: AttentionModules | None = None
+        self._called: set[str] = set()  # names of modules whose calls were seen
+        self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._open: list[contextlib.ExitStack] = []
@@ -61,21 +70,31 @@ class Recorder:
             if not self._open:
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
+                if self.model is not None:
+                    self._attention_modules = AttentionModules(self.model, self._names)
+                    stack.enter_context(self._attention_modules.watched())
                 self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
                 if self.model is None or self._watched:
                     self._watcher = stack.enter_context(hooks.watch_functions(self))
             self._open.append(stack.pop_all())
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
-        """Raise for a layer's name that no module has, before the model has run, which may take long."""
-        names = self._names.values()
-        for one in self._layers or ():
-            if isinstance(one, str) and not any(is_part_of_name(re.sub(r" #\d+$", "", one), name) for name in names):
-                advice = nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
-                raise ValueError(
-                    f"no layer is {one!r}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
-                    "model.named_modules() lists them"
-                )
+        """Refuse a layer's name that no module has, before the model has run, which may take long."""
+        found = self._layers.unknown_name(self._names.values())
+        if found is not None:
+            name, advice = found
+            self._refuse(
+                name,
+                f"no layer is {name}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
+                "model.named_modules() lists them",
+            )
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Raise ValueError with the reason; if the capture is not strict, warn, and note it under a name."""
+        if self._options.strict:
+            raise ValueError(why)
+        self.skipped.setdefault(name, why)
+        warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
@@ -88,37 +107,66 @@ class Recorder:
         self._open.pop().close()
         if not self._open:
             self._roots.clear()
+            self.matcher.drop_unwanted()
+            if self._layers.is_open:
+                self._drop_layers(self._layers.holds)
+            self._settle_queries()
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
-            self.skipped.update(dict.fromkeys(self.matcher.remove_contradicted(), CONTRADICTED))
+            self.skipped.update(self.matcher.remove_faulty())
             recorded = {name for records in self.matcher.forwards for name in records}
-            for name, why in self._unreadable.items():
+            unseen = self._unseen([*recorded, *self._called, *self._unreadable])
+            for name, why in {**self._unreadable, **unseen}.items():
                 part = f"only a part of it could be read; of the rest, {why}"
                 self.skipped.setdefault(name, part if name in recorded else why)
 
+    def _settle_queries(self) -> None:
+        """Keep of each record the queries alone that are wanted; one that has none of them is skipped."""
+        if self._options.queries is None:
+            return
+        for records in self.matcher.forwards:
+            for name, record in list(records.items()):
+                try:
+                    record.settle()
+                except (Unreadable, ValueError) as error:  # the latter of rules that cannot be joined
+                    self.skipped[name] = str(error)
+                    del records[name]
+        self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
+
+    def _unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """Return modules that compute attention by their names, and of which nothing was seen, with the reason."""
+        if self._attention_modules is None:
+            return {}
+        return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._layers.wants(name)}
+
     def check(self) -> None:
-        """Raise where there is nothing to show, with what to try."""
+        """Refuse where there is nothing to show, with what to try: see `_refuse`."""
         if self._open:
             return
-        missing = [one for one in self._layers or () if one not in self._selected]
-        if missing and self._left_out:
-            names = [*self._left_out, *(name for records in self.matcher.forwards for name in records)]
-            parts = dict.fromkeys([*names, *(part for name in names for part in name.split("."))])
-            advice = nearest(missing[0], list(parts)) if isinstance(missing[0], str) else ""
-            raise ValueError(f"no layer is {missing[0]!r}: {advice}there are {', '.join(map(repr, names))}")
-        if self.matcher.forwards:
-            return
+        missing = self._layers.missing()
+        if missing is not None and missing.seen:
+            there = ", ".join(map(repr, missing.seen))
+            self._refuse(missing.layer, f"no layer is {missing.layer}: {missing.advice}there are {there}")
+        elif not self.matcher.forwards:
+            self._refuse_nothing()
+
+    def _refuse_nothing(self) -> None:
+        """Refuse a capture that has recorded nothing."""
+        kind = "the calls in the block" if self.model is None else type(self.model).__name__
         if self.skipped:
             name, why = next(iter(self.skipped.items()))
-            raise ValueError(f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}")
-        if self.model is not None and not self.matcher.begun:
-            kind = type(self.model).__name__
-            raise ValueError(
-                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
-                "inside it, the very object that capture was given"
+            self._refuse(
+                name, f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}"
             )
-        raise ValueError(f"no attention call was seen{self._where()}: {ADVICE}")
+        elif self.model is not None and not self.matcher.begun:
+            self._refuse(
+                kind,
+                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
+                "inside it, the very object that capture was given",
+            )
+        else:
+            self._refuse(kind, f"no attention call was seen{self._where()}: {ADVICE}")
 
     def _where(self) -> str:
         if self.model is None:
@@ -141,24 +189,30 @@ class Recorder:
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
             return None
+        self._called.add(name)
         try:
             with _without_gradients():
                 return self.matcher.add(name, read)
+        except OverLimit:
+            self._over_limit[name] += 1
+            self.skipped[name] = self._memory.reason(self._over_limit[name])
         except Unreadable as error:
             self.skipped[name] = str(error)
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
 
-    def report_unreadable(self, why: str) -> None:
-        """Note that the calling module may compute attention that cannot be read."""
+    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        caller = self.caller() if caller is None else caller
+        if caller.name is not None and (certain or caller.is_attention) and self._layers.wants(caller.name):
+            self._unreadable.setdefault(caller.name, why)
+
+    def caller(self) -> Caller:
+        """Return the calling module, or without a module the calling function."""
         modules = self._modules()
         name = self._name_of_innermost(modules)
-        words = f"{name} {type(modules[0]).__name__}" if modules else ""
-        names = [one for one in self._layers or () if isinstance(one, str)]
-        wanted = self._layers is None or any(is_part_of_name(one, str(name)) for one in names)
-        if name is not None and "att" in words.lower() and wanted:
-            self._unreadable.setdefault(name, why)
+        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
 
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""
@@ -186,14 +240,17 @@ class Recorder:
             self._roots[id(root)] = (root, module_names(root))
         return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
 
-    def _is_selected(self, name: str, number: int, cross: bool) -> bool:
-        if self._layers is None:
-            return True
-        found = [one for one in self._layers if (number == one if isinstance(one, int) else is_part_of_name(one, name))]
-        self._selected.update(found)
-        if not found:
-            self._left_out[name] = None
-        return bool(found)
+    def _is_selected(self, name: str, cross: bool) -> bool:
+        """Return whether a layer may be among those to keep; drop those that cannot be any more."""
+        held = self._layers.may_hold(name, cross)
+        if self._layers.is_open:
+            self._drop_layers(self._layers.may_hold)
+        return held
+
+    def _drop_layers(self, holds: Callable[[str, bool], bool]) -> None:
+        for records in self.matcher.forwards:
+            for name in [name for name, record in records.items() if not holds(name, record.cross)]:
+                self._memory.add(-records.pop(name).nbytes)
 
 
 def _without_gradients() -> contextlib.AbstractContextManager[Any]:
