@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
 from .flex_attention import ScoreMod, read_tuple
-from .matching import OutputCallback
+from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .records import ObservedCall, Unreadable
 from .tracing import ScoreTracer
-from .transformers import InterfaceWrapper, read_call
+from .transformers import InterfaceWrapper, SearchWrapper, read_call
 
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
 ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
@@ -55,6 +55,9 @@ class Listener(Protocol):
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""
 
+    def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
+        """Return what matches calls of a model that generates; None if it is not recorded."""
+
 
 class _ThreadState(threading.local):
     """Attention functions that a thread is inside of."""
@@ -76,6 +79,7 @@ def add_listener(listener: Listener) -> None:
         if not _listeners:
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
+            _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
             _undo.enter_context(without_compilation())
             _undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
@@ -88,6 +92,25 @@ def remove_listener(listener: Listener) -> None:
         _listeners.remove(listener)
         if not _listeners:
             _undo.close()
+
+
+def _matchers_of(model: nn.Module) -> list[RecordMatcher]:
+    return [matcher for listener in list(_listeners) if (matcher := listener.matcher_of(model)) is not None]
+
+
+@contextlib.contextmanager
+def _follow_beams(model: nn.Module) -> Iterator[list[BeamSearch]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(matcher.searching()) for matcher in _matchers_of(model)]
+
+
+@contextlib.contextmanager
+def _follow_rejections(model: nn.Module) -> Iterator[list[RecordMatcher]]:
+    matchers = _matchers_of(model)
+    with contextlib.ExitStack() as stack:
+        for matcher in matchers:
+            stack.enter_context(matcher.rejecting())
+        yield matchers
 
 
 def without_compilation() -> contextlib.AbstractContextManager[Any]:
