@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.widget import AttentionWidget
@@ -23,33 +26,47 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture", "Forward", "capture"]
 
+LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
 
 def capture(
     model: Any = None,
     *,
-    layers: Any = None,
-    device: Any = None,
-    dtype: torch.dtype | None = None,
+    layers: LayersLike | None = None,
     values: bool = True,
     clone: bool = True,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    last: int | None = None,
+    every: int | None = None,
+    limit: int | str | None = None,
+    strict: bool = True,
 ) -> Capture:
     """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
             None: all calls of torch's attention functions in this thread.
-        layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them; a module's name or any
-            dotted part of it ("decoder", "h.5"); or a list of these. None: all.
-        device: where to keep the tensors, e.g. "cpu"; None: where they are.
-        dtype: the type to keep them in, e.g. torch.float16; None: as they are.
+        layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
+            negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
+            ("encoder.*"); a compiled regular expression; or a list of such. None: all.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
+        device: where to keep the tensors, e.g. "cpu"; None: where they are.
+        dtype: the type to keep them in, e.g. torch.float16; None: as they are.
+        last: how many forward passes to keep, the last ones; what continues one another, as `generate` does, is one.
+            None: all.
+        every: keep each n-th forward pass, from the first; the others are recorded while they run, then dropped.
+        limit: bytes to keep at most, or such as "2GB"; None: half of the memory that is free. A warning tells when half
+            of them are kept. Calls beyond are not kept but named in `cap.skipped`, and the model goes on.
+        strict: whether to raise at the end of the block where nothing was seen, or a layer is not there. False: a
+            warning tells it, and `cap.skipped`.
 
     Returns:
         `Capture`, to be entered; when the block ends it has `attention`, `cross`, `calls`, `widget()`, `save(path)`.
+        It can be called in place of the model, and decorates a function: see `Capture`.
 
     Raises:
         TypeError, ValueError: an argument that is none of these; at the end of the block: nothing was seen, or there is
@@ -67,8 +84,18 @@ def capture(
     >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
     True
     """
-    options = read_options(layers=layers, device=device, dtype=dtype, values=values, clone=clone)
-    return Capture(Recorder(model, options))
+    options = read_options(
+        layers=layers,
+        values=values,
+        clone=clone,
+        device=device,
+        dtype=dtype,
+        last=last,
+        every=every,
+        limit=limit,
+        strict=strict,
+    )
+    return Capture(Recorder(model, options), model=model)
 
 
 class Forward:
@@ -131,6 +158,71 @@ class Forward:
         """
         return AttentionWidget.from_attention(self.cross if cross else self.attention, tokens=tokens, **show)
 
+    def metrics(
+        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
+    ) -> list[dict[str, Any]]:
+        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch, tokens, rows: as in `AttentionStack.metrics`.
+            cross: of the cross-attention.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: there is no such sample.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
+        [(0, 2.322), (1, 2.322)]
+        """
+        return (self.cross if cross else self.attention).metrics(batch, tokens=tokens, rows=rows)
+
+    def weights(
+        self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
+    ) -> Tensor:
+        """Compute all weights of a layer as one tensor, where that is not too large.
+
+        Args:
+            layer: by number or name, as `attention` has it.
+            batch: only this sample; None for all.
+            head: only this head; None for all.
+            cross: of the cross-attention.
+
+        Returns:
+            (B, H, Q, K), without the axis of what was chosen.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).weights(0, head=1).shape
+        torch.Size([1, 5, 5])
+        """
+        return (self.cross if cross else self.attention).weights(layer, batch, head)
+
+    def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
+        """Compute the weight of one query on one key in all heads of all layers, exact.
+
+        Args:
+            query, key: the pair; negative counts from the end of each layer.
+            batch: which sample.
+            cross: of the cross-attention.
+
+        Returns:
+            (L, H); NaN where a layer has fewer heads than another.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: a batch, query or key that a layer does not have.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).pair(query=-1, key=0)
+        tensor([[0.2000, 0.2000]])
+        """
+        return (self.cross if cross else self.attention).pair(query, key, batch)
+
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)
         if not self._records:
@@ -158,7 +250,21 @@ class Capture(Forward):
 
     One forward pass, or one generated text, is in `attention`, `cross` and `calls`. Of several, `cap[0]`, `cap[1]`, …
     are `Forward`s, each with the same names; `cap.attention` and the others then have all of them, told apart as
-    "forward 1: …".
+    "forward 1: …"; `cap.numbers` says which of all forward passes each is, where not all are kept.
+
+    A block can also be written as a call: `capture(model).run(**inputs)` returns the capture, and `cap(**inputs)` what
+    the model returns. As a decorator it records each call of a function, and is found again as its `.capture`:
+
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> capture(model).run(torch.randn(1, 5, 8)).attention[0].shape.Q
+    5
+    >>> @capture(model, last=1)
+    ... def step(x):
+    ...     return model(x)
+    >>> for n in (3, 4):
+    ...     _ = step(torch.randn(1, n, 8))
+    >>> step.capture.attention[0].shape.Q, step.capture.numbers
+    (4, [1])
     """
 
     def __init__(
@@ -166,8 +272,10 @@ class Capture(Forward):
         recorder: Recorder | None,
         forwards: Sequence[RecordsByName] = (),
         skipped: Mapping[str, str] | None = None,
+        *,
+        model: Any = None,
     ) -> None:
-        self._recorder = recorder
+        self._recorder, self._model = recorder, model
         self._skipped = recorder.skipped if recorder is not None else skipped or {}
         self._forwards: Sequence[RecordsByName] = forwards if recorder is None else recorder.matcher.forwards
 
@@ -182,8 +290,15 @@ class Capture(Forward):
         if len(forwards) == 1:
             return forwards[0]
         return {
-            f"forward {i}: {name}": record for i, records in enumerate(forwards) for name, record in records.items()
+            f"forward {number}: {name}": record
+            for number, records in zip(self.numbers, forwards, strict=True)
+            for name, record in records.items()
         }
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return of each forward pass that is kept which it was: 0, 1, … unless `last` or `every` left some out."""
+        return [getattr(records, "number", i) for i, records in enumerate(self._forwards)]
 
     def _counts(self) -> list[str]:
         return [*super()._counts(), *([f"{len(self._skipped)} skipped"] if self._skipped else [])]
@@ -241,6 +356,48 @@ class Capture(Forward):
             FileNotFoundError: no such file.
         """
         return cls(None, *io.load(path))
+
+    def run(self, *inputs: Any, **keywords: Any) -> Capture:
+        """Call the model in a block, and return the capture.
+
+        Args:
+            inputs: of the model.
+            keywords: of the model.
+
+        Raises:
+            TypeError: there is no model to call.
+            ValueError: as at the end of a block.
+        """
+        self(*inputs, **keywords)
+        return self
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Call the model in a block, and return its output; of a single function return one that is so recorded.
+
+        Raises:
+            TypeError: there is no model to call.
+            ValueError: as at the end of a block.
+        """
+        if len(inputs) == 1 and not keywords and callable(inputs[0]) and not isinstance(inputs[0], torch.nn.Module):
+            return self._decorated(inputs[0])
+        if not callable(self._model):
+            what = (
+                "capture() was given no model"
+                if self._model is None
+                else f"a {type(self._model).__name__} is not called"
+            )
+            raise TypeError(f"{what}: give capture(model) one that is, or run it in a block, with capture(…) as cap:")
+        with self:
+            return self._model(*inputs, **keywords)
+
+    def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            with self:
+                return function(*arguments, **keywords)
+
+        recorded.capture = self  # type: ignore[attr-defined]
+        return recorded
 
     def __enter__(self) -> Capture:
         if self._recorder is None:

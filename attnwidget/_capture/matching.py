@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._rules.row_spans import Spans
+from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, Step
 from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
 
@@ -46,12 +47,14 @@ class ForwardRecords(dict[str, Record]):
     """The records of a forward pass, or of several that continue one another, by module name.
 
     Attributes:
+        number: which of the forward passes it is, those among them that are not kept.
         has_whole: whether the model itself was called for it, not only parts of it.
         base: of a branch, the records that it left, and after which the names that continue it are added.
     """
 
-    def __init__(self, base: ForwardRecords | None = None, left: Step | None = None) -> None:
+    def __init__(self, number: int, base: ForwardRecords | None = None, left: Step | None = None) -> None:
         super().__init__()
+        self.number = number
         self.has_whole: bool = base is not None and base.has_whole
         self.base = base
         if base is not None:  # what the branch has in common with it to the end: an encoder
@@ -125,11 +128,17 @@ class RecordMatcher:
         begun: whether the model's forward has been called.
     """
 
-    def __init__(self, keeper: TensorKeeper, wanted: Callable[[str, int, bool], bool]) -> None:
+    def __init__(
+        self,
+        keeper: TensorKeeper,
+        wanted: Callable[[str, bool], bool],
+        last: int | None = None,
+        every: int | None = None,
+    ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted = keeper, wanted
-        self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
+        self._keeper, self._wanted, self._last, self._every = keeper, wanted, last, every
+        self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadState()
         self._step_count = itertools.count()
@@ -223,7 +232,7 @@ class RecordMatcher:
             call = as_autocast(read())
             known = forward.records if forward.records is not None else self._thread.last
             self._resolve(name, call, None if known is None else _record_of(known, name))
-            if not self._is_wanted(name, bool(call.cross)):
+            if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
             if forward.records is None:
@@ -240,13 +249,11 @@ class RecordMatcher:
         if not is_of_step and (found := self._continued(name, call, last)) is not None:
             records, forward.how = found
             if forward.how.dropped and not self._thread.rejects:
-                records = ForwardRecords(records, records[name].last_step)
-                self.forwards.append(records)
+                records = self._begin_records(records, records[name].last_step)
             return records
         if last is not None and name not in last and (forward.step.part or not last.has_whole):
             return last
-        self.forwards.append(ForwardRecords())
-        return self.forwards[-1]
+        return self._begin_records()
 
     def _continued(
         self, name: str, call: ObservedCall, last: ForwardRecords | None
@@ -272,15 +279,40 @@ class RecordMatcher:
             if record is not None and forward.how is not None:
                 raise Unreadable(LATER)
             if record is not None:
-                forward.records = records = ForwardRecords()
-                self.forwards.append(records)
+                forward.records = records = self._begin_records()
+            self._make_room(self._keeper.size_of(call), call.k.device)
             records[name] = Record(name, call, self._keeper, forward.step)
             return records[name], 0
         if name not in records:
+            self._make_room(record.nbytes, call.k.device)
             record, how = record.branch(how.dropped), replace(how, dropped=0)
             records[name] = record
+        self._make_room(self._keeper.size_of(call, call.q.shape[2]), call.k.device)
         record.extend(call, how, forward.step)
         return record, record.q.length - call.q.shape[2]
+
+    def _make_room(self, needed: int, device: torch.device) -> None:
+        """Count the bytes that are added to what is kept; raise where that is more than the limit."""
+        if not self._keeper.memory.has_room(needed, self._keeper.device or device):
+            raise OverLimit
+        self._keeper.memory.add(needed)
+
+    def _begin_records(self, base: ForwardRecords | None = None, left: Step | None = None) -> ForwardRecords:
+        """Begin the records of another forward pass, and drop those that are not to be kept."""
+        records = ForwardRecords(self._count, base, left)
+        self._count += 1
+        self.forwards.append(records)
+        self.drop_unwanted(running=records)
+        return records
+
+    def drop_unwanted(self, running: ForwardRecords | None = None) -> None:
+        """Drop the forward passes that are not to be kept, but for the one that is running."""
+        if self._last is None and self._every is None:
+            return
+        wanted = [one for one in self.forwards if one.number % (self._every or 1) == 0]
+        kept = wanted if self._last is None else wanted[-self._last :]
+        self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
+        self._keeper.memory.recount(record for records in self.forwards for record in records.values())
 
     def remove_contradicted(self) -> list[str]:
         """Remove the records that do not give the outputs of their calls, and return their names."""
@@ -307,10 +339,6 @@ class RecordMatcher:
             call.mask, call.k = mask, call.k[:, :, :used]
             call.v = None if call.v is None else call.v[:, :, :used]
             call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
-
-    def _is_wanted(self, name: str, cross: bool) -> bool:
-        number = self._numbers[cross].setdefault(name, len(self._numbers[cross]))
-        return self._wanted(name, number, cross)
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
-from .._utils.validation import FLOATS
+from .._utils.choices import Numbers
+from .._utils.validation import FLOATS, as_choice, as_size
+from .limit import read_limit
+from .selection import Heads, Layer, read_heads, read_layers
+
+Keep = Literal["tensors", "overview"]
 
 
 @dataclass(frozen=True)
@@ -16,25 +20,67 @@ class CaptureOptions:
     """The arguments of `capture`, beside the model, as `read_options` has checked them.
 
     Attributes:
-        layers: numbers and names, or parts of names, of the layers to record; None: all.
-        device: where to keep tensors; None: where they are.
-        dtype: the type to keep them in; None: as they are.
+        layers: which layers to record; None: all.
+        queries: which queries of each record to keep; None: all.
+        heads: which heads to keep, of all layers or by layer; None: all.
+        keep: "tensors", or "overview", what is computed of them at once.
         values: whether to keep v.
         clone: whether to copy tensors.
+        device: where to keep tensors; None: where they are.
+        dtype: the type to keep them in; None: as they are.
+        last: how many forward passes to keep, the last ones; None: all.
+        every: which forward passes to keep, each n-th; None: all.
+        limit: bytes to keep at most; None: a share of the memory that is free.
+        strict: whether what cannot be shown is refused when the block ends; else a warning tells it.
     """
 
-    layers: list[int | str] | None = None
-    device: torch.device | None = None
-    dtype: torch.dtype | None = None
+    layers: tuple[Layer, ...] | None = None
+    queries: Numbers | None = None
+    heads: Heads | None = None
+    keep: Keep = "tensors"
     values: bool = True
     clone: bool = True
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+    last: int | None = None
+    every: int | None = None
+    limit: int | None = None
+    strict: bool = True
 
 
-def read_options(*, layers: Any, device: Any, dtype: Any, values: Any, clone: Any) -> CaptureOptions:
+def read_options(
+    *,
+    layers: Any = None,
+    queries: Any = None,
+    heads: Any = None,
+    keep: Any = "tensors",
+    values: Any = True,
+    clone: Any = True,
+    device: Any = None,
+    dtype: Any = None,
+    last: Any = None,
+    every: Any = None,
+    limit: Any = None,
+    strict: Any = True,
+) -> CaptureOptions:
     """Check the arguments of `capture` and return them; raise TypeError or ValueError with what to give instead."""
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
-    return CaptureOptions(_read_layers(layers), _read_device(device), dtype, bool(values), bool(clone))
+    as_choice(keep, get_args(Keep), "keep")
+    return CaptureOptions(
+        layers=read_layers(layers),
+        queries=None if queries is None else Numbers(queries, "queries"),
+        heads=read_heads(heads),
+        keep=keep,
+        values=bool(values),
+        clone=bool(clone),
+        device=_read_device(device),
+        dtype=dtype,
+        last=None if last is None else as_size(last, "last"),
+        every=None if every is None else as_size(every, "every"),
+        limit=read_limit(limit),
+        strict=bool(strict),
+    )
 
 
 def _read_device(device: Any) -> torch.device | None:
@@ -44,22 +90,3 @@ def _read_device(device: Any) -> torch.device | None:
         raise ValueError(
             f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or None"
         ) from error
-
-
-def _read_layers(layers: Any) -> list[int | str] | None:
-    if layers is None:
-        return None
-    given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    for one in given:
-        if not isinstance(one, int | str) or isinstance(one, bool):
-            raise TypeError(f"layers holds {one!r}: give numbers, or names of modules or dotted parts of them")
-        if isinstance(one, int) and one < 0:
-            raise ValueError(f"layers holds {one}: count from 0, for how many there are is known only at the end")
-    if not given:
-        raise ValueError("layers is empty: name one or more, or leave it out for all")
-    return given
-
-
-def is_part_of_name(part: str, name: str) -> bool:
-    """Return whether a dotted name holds a dotted part: "h.5" is one of "transformer.h.5.attn", "h" of "h.5"."""
-    return f".{part}." in f".{name}."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._utils.validation import nearest
 from . import hooks
+from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
-from .options import CaptureOptions, is_part_of_name
+from .options import CaptureOptions
 from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
+from .selection import LayerSelection
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
@@ -38,13 +40,14 @@ class Recorder:
 
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
-        self._layers = options.layers
-        keeper = TensorKeeper(options.device, options.dtype, options.values, options.clone)
-        self.matcher = RecordMatcher(keeper, self._is_selected)
+        self._options = options
+        self._layers = LayerSelection(options.layers)
+        self._memory = MemoryLimit(options.limit)
+        keeper = TensorKeeper(options.device, options.dtype, options.values, options.clone, self._memory)
+        self.matcher = RecordMatcher(keeper, self._is_selected, options.last, options.every)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
-        self._left_out: dict[str, None] = {}  # names that `layers` does not select
-        self._selected: set[Any] = set()  # of `layers`, those that some call has matched
+        self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._open: list[contextlib.ExitStack] = []
@@ -71,15 +74,22 @@ class Recorder:
             self._open.append(stack.pop_all())
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
-        """Raise for a layer's name that no module has, before the model has run, which may take long."""
-        names = self._names.values()
-        for one in self._layers or ():
-            if isinstance(one, str) and not any(is_part_of_name(re.sub(r" #\d+$", "", one), name) for name in names):
-                advice = nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
-                raise ValueError(
-                    f"no layer is {one!r}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
-                    "model.named_modules() lists them"
-                )
+        """Refuse a layer's name that no module has, before the model has run, which may take long."""
+        found = self._layers.unknown_name(self._names.values())
+        if found is not None:
+            name, advice = found
+            self._refuse(
+                name,
+                f"no layer is {name}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
+                "model.named_modules() lists them",
+            )
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Raise ValueError with the reason; if the capture is not strict, warn, and note it under a name."""
+        if self._options.strict:
+            raise ValueError(why)
+        self.skipped.setdefault(name, why)
+        warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
@@ -93,6 +103,9 @@ class Recorder:
         if not self._open:
             self._roots.clear()
             self.matcher.settle()
+            self.matcher.drop_unwanted()
+            if self._layers.is_open:
+                self._drop_layers(self._layers.holds)
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
@@ -103,27 +116,32 @@ class Recorder:
                 self.skipped.setdefault(name, part if name in recorded else why)
 
     def check(self) -> None:
-        """Raise where there is nothing to show, with what to try."""
+        """Refuse where there is nothing to show, with what to try: see `_refuse`."""
         if self._open:
             return
-        missing = [one for one in self._layers or () if one not in self._selected]
-        if missing and self._left_out:
-            names = [*self._left_out, *(name for records in self.matcher.forwards for name in records)]
-            parts = dict.fromkeys([*names, *(part for name in names for part in name.split("."))])
-            advice = nearest(missing[0], list(parts)) if isinstance(missing[0], str) else ""
-            raise ValueError(f"no layer is {missing[0]!r}: {advice}there are {', '.join(map(repr, names))}")
-        if self.matcher.forwards:
-            return
+        missing = self._layers.missing()
+        if missing is not None and missing.seen:
+            there = ", ".join(map(repr, missing.seen))
+            self._refuse(missing.layer, f"no layer is {missing.layer}: {missing.advice}there are {there}")
+        elif not self.matcher.forwards:
+            self._refuse_nothing()
+
+    def _refuse_nothing(self) -> None:
+        """Refuse a capture that has recorded nothing."""
+        kind = "the calls in the block" if self.model is None else type(self.model).__name__
         if self.skipped:
             name, why = next(iter(self.skipped.items()))
-            raise ValueError(f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}")
-        if self.model is not None and not self.matcher.begun:
-            kind = type(self.model).__name__
-            raise ValueError(
-                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
-                "inside it, the very object that capture was given"
+            self._refuse(
+                name, f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}"
             )
-        raise ValueError(f"no attention call was seen{self._where()}: {ADVICE}")
+        elif self.model is not None and not self.matcher.begun:
+            self._refuse(
+                kind,
+                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
+                "inside it, the very object that capture was given",
+            )
+        else:
+            self._refuse(kind, f"no attention call was seen{self._where()}: {ADVICE}")
 
     def _where(self) -> str:
         if self.model is None:
@@ -149,6 +167,9 @@ class Recorder:
         try:
             with _without_gradients():
                 return self.matcher.add(name, read)
+        except OverLimit:
+            self._over_limit[name] += 1
+            self.skipped[name] = self._memory.reason(self._over_limit[name])
         except Unreadable as error:
             self.skipped[name] = str(error)
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -160,8 +181,7 @@ class Recorder:
         modules = self._modules()
         name = self._name_of_innermost(modules)
         words = f"{name} {type(modules[0]).__name__}" if modules else ""
-        names = [one for one in self._layers or () if isinstance(one, str)]
-        wanted = self._layers is None or any(is_part_of_name(one, str(name)) for one in names)
+        wanted = self._layers.wants(str(name))
         if name is not None and "att" in words.lower() and wanted:
             self._unreadable.setdefault(name, why)
 
@@ -195,14 +215,17 @@ class Recorder:
             self._roots[id(root)] = (root, module_names(root))
         return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
 
-    def _is_selected(self, name: str, number: int, cross: bool) -> bool:
-        if self._layers is None:
-            return True
-        found = [one for one in self._layers if (number == one if isinstance(one, int) else is_part_of_name(one, name))]
-        self._selected.update(found)
-        if not found:
-            self._left_out[name] = None
-        return bool(found)
+    def _is_selected(self, name: str, cross: bool) -> bool:
+        """Return whether a layer may be among those to keep; drop those that cannot be any more."""
+        held = self._layers.may_hold(name, cross)
+        if self._layers.is_open:
+            self._drop_layers(self._layers.may_hold)
+        return held
+
+    def _drop_layers(self, holds: Callable[[str, bool], bool]) -> None:
+        for records in self.matcher.forwards:
+            for name in [name for name, record in records.items() if not holds(name, record.cross)]:
+                self._memory.add(-records.pop(name).nbytes)
 
 
 def _without_gradients() -> contextlib.AbstractContextManager[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
 from .._utils.validation import FLOATS
 from ..attention import Attention
+from .limit import MemoryLimit
 from .lineage import ENDED, ChosenRows, Lineage, RecordedCall, Step, is_unchanged, take_rows
 from .verification import OutputSample, differs, sample_output
 
@@ -54,7 +56,20 @@ class TensorKeeper:
     dtype: torch.dtype | None = None
     values: bool = True
     clone: bool = True
+    memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
     _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
+
+    def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
+        """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
+        given = [call.q, call.k] + ([call.v] if self.values and call.v is not None else [])
+        return sum(
+            x.numel()
+            // x.shape[2]
+            * (x.shape[2] if positions is None else positions)
+            * (self.dtype or x.dtype).itemsize
+            for x in given
+            if x.numel()
+        )
 
     def tensor(self, x: Tensor) -> Tensor:
         """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
@@ -80,6 +95,7 @@ class TensorKeeper:
         if known is None or known[0]() is not base or known[1] != version:
             known = (weakref.ref(base), version, self._smallest_form(mask.detach()))
             self._masks[key] = known
+            self.memory.add(bytes_of_mask(known[2]))
         return known[2]
 
     def _smallest_form(self, mask: Tensor) -> Spans | Tensor:
@@ -98,6 +114,13 @@ class TensorKeeper:
         self._masks = {key: known for key, known in self._masks.items() if known[0]() is not None}
 
 
+def bytes_of_mask(mask: Any) -> int:
+    """Return how many bytes a mask or bias takes; 0 of a function."""
+    if isinstance(mask, Spans):
+        return mask.starts.nbytes + mask.stops.nbytes
+    return mask.nbytes if isinstance(mask, Tensor) else 0
+
+
 class GrowingTensor:
     """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
 
@@ -109,6 +132,11 @@ class GrowingTensor:
         """Return B, heads, positions and size."""
         B, heads, _, size = self._buffer.shape
         return B, heads, self.length, size
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes its positions take."""
+        return math.prod(self.shape) * self._buffer.element_size()
 
     @property
     def device(self) -> torch.device:
@@ -192,6 +220,13 @@ class Record:
     def last_step(self) -> Step:
         """Return the model's call that it had last."""
         return self._lineage.last
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes it takes; a mask that layers share is counted by each."""
+        kept = [self.q, self.k, *([] if self.v is None else [self.v])]
+        masks = sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
+        return sum(x.nbytes for x in kept) + masks
 
     def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> Continuation | None:
         """Return how a call continues this record; None if it does not.

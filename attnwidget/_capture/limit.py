@@ -1,0 +1,138 @@
+"""How many bytes a capture may keep: the limit, a warning before it is reached, and what is told of calls beyond it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+SHARE = 0.5  # of the memory that is free when the first tensor is kept
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SIZE = re.compile(r"\s*([\d_,]*\.?\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+KEEP_LESS = (
+    "keep less: layers=, heads=, queries=slice(-512, None), last=1, dtype=torch.float16, values=False or "
+    "keep='overview'; or keep it elsewhere, device='cpu'; or give a larger limit="
+)
+
+
+class OverLimit(Exception):
+    """A call that is not kept, for the capture holds as much as it may."""
+
+
+class Kept(Protocol):
+    """What takes memory."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def read_limit(limit: Any) -> int | None:
+    """Return a number of bytes, given as such or as "2GB" or "512 MiB"; None for None.
+
+    Raises:
+        TypeError, ValueError: something else.
+
+    >>> read_limit("2GB"), read_limit("1.5 MiB"), read_limit(4096)
+    (2000000000, 1572864, 4096)
+    """
+    if limit is None:
+        return None
+    if isinstance(limit, str):
+        found = SIZE.fullmatch(limit)
+        if found is None:
+            raise ValueError(f"limit is {limit!r}: give bytes, or such as '2GB' or '512 MiB'")
+        number, unit, binary = found.groups()
+        factor = (BINARY_UNITS if binary and unit else UNITS)[unit.lower()]
+        limit = float(number.replace("_", "").replace(",", "")) * factor
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise TypeError(f"limit is {limit!r}: give bytes, or such as '2GB' or '512 MiB'")
+    if not 1 <= limit < float("inf"):
+        raise ValueError(f"limit is {limit}: give 1 byte or more, or None for a share of the memory that is free")
+    return int(limit)
+
+
+def as_size(count: float) -> str:
+    """Return bytes in words.
+
+    >>> as_size(1234), as_size(2.5e9)
+    ('1.2 kB', '2.5 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            break
+        count, unit = count / 1000, "TB"
+    return f"{count:,.1f} {unit}" if unit != "B" else f"{count:,.0f} B"
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return how many bytes are free on a device; None where that is not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return _free_elsewhere()
+
+
+def _free_elsewhere() -> int | None:
+    """Return the free memory where there is no /proc, as psutil tells it, which Jupyter's kernel brings."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)
+
+
+class MemoryLimit:
+    """Counts the bytes that a capture keeps; warns once when half of them are, and tells when there is no more room.
+
+    Args:
+        limit: bytes; None: half of the memory that is free where the first tensor is kept.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._given, self._limit = limit, limit
+        self.kept = 0
+        self.reached = False
+        self._measured, self._warned = limit is not None, False
+
+    def has_room(self, needed: int, device: torch.device) -> bool:
+        """Return whether so many bytes more may be kept; once they may not, nothing more is."""
+        if not self._measured:
+            free, self._measured = free_bytes(device), True
+            self._limit = None if free is None else int(SHARE * free)
+        if self._limit is None or (not self.reached and self.kept + needed <= self._limit):
+            return True
+        self.reached = True
+        return False
+
+    def add(self, count: int) -> None:
+        """Count bytes that are kept; those that are dropped are negative."""
+        self.kept += count
+        if self._limit is not None and not self._warned and 2 * self.kept > self._limit:
+            self._warned = True
+            with contextlib.suppress(UserWarning):  # where warnings are errors: the model goes on all the same
+                warnings.warn(f"the capture holds {as_size(self.kept)}, half of {self}: {KEEP_LESS}", stacklevel=2)
+
+    def recount(self, kept: Iterable[Kept]) -> None:
+        """Count anew what is kept after some was dropped: there may be room again."""
+        self.kept = sum(one.nbytes for one in kept)
+        self.reached = False
+
+    def reason(self, calls: int) -> str:
+        """Return why calls were not kept; `calls` is how many of a module."""
+        which = "this call was" if calls == 1 else f"{calls} calls were"
+        return f"{which} not kept, for {self} was reached: {KEEP_LESS}"
+
+    def __str__(self) -> str:
+        of = "" if self._given is not None else ", half of the memory that was free"
+        return f"its limit of {as_size(self._limit or 0)}{of}"

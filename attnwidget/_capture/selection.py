@@ -1,0 +1,156 @@
+"""Which layers a capture keeps: numbers, slices, names, globs and regular expressions, settled as layers are seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from .._utils.choices import Numbers, is_glob, matches_name
+from .._utils.validation import nearest
+
+Layer = Numbers | str | re.Pattern[str]
+Heads = Numbers | dict[int | str, Numbers]  # of all layers, or by the number or name of a layer
+ADVICE = (
+    "give numbers, slices, names of modules or dotted parts of them, globs such as 'encoder.*', or compiled regexes"
+)
+
+
+def read_layers(given: Any) -> tuple[Layer, ...] | None:
+    """Return what a user gives as `layers`, checked; None for all.
+
+    Raises:
+        TypeError: something else than layers.
+        ValueError: nothing is chosen.
+    """
+    if given is None:
+        return None
+    single = isinstance(given, str | slice | re.Pattern) or not isinstance(given, Iterable)
+    found = [given] if single else list(given)
+    if not found:
+        raise ValueError("layers is empty: name one or more, or leave it out for all")
+    return tuple(_read_one(one) for one in found)
+
+
+def _read_one(one: Any) -> Layer:
+    if isinstance(one, str | re.Pattern):
+        return one
+    if isinstance(one, slice) or (hasattr(one, "__index__") and not isinstance(one, bool)):
+        return Numbers(one, "layers")
+    raise TypeError(f"layers holds {one!r}: {ADVICE}")
+
+
+class MissingLayer(NamedTuple):
+    """A layer that was asked for, and is not there."""
+
+    layer: str  # as given
+    advice: str  # the nearest name, or nothing
+    seen: list[str]  # the names of all layers that were seen
+
+
+class LayerSelection:
+    """The layers to keep, and which of them were found.
+
+    Layers are numbered as they are first seen, self- and cross-attention apart, as `cap.attention` and `cap.cross`
+    count them. How many there are is known when a forward pass has ended, so that of numbers from the end all that may
+    be among them are kept until then.
+
+    Args:
+        layers: as `read_layers` returns them.
+    """
+
+    def __init__(self, layers: tuple[Layer, ...] | None) -> None:
+        self._layers = layers
+        self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a layer that is kept may turn out not to be among them."""
+        return any(isinstance(one, Numbers) and one.is_open for one in self._layers or ())
+
+    def may_hold(self, name: str, cross: bool) -> bool:
+        """Number a layer, and return whether it may be among those to keep."""
+        numbers = self._numbers[cross]
+        number = numbers.setdefault(name, len(numbers))
+        if self._layers is None:
+            return True
+        return any(_is_of(one, name, number, len(numbers)) for one in self._layers)
+
+    def holds(self, name: str, cross: bool) -> bool:
+        """Return whether a layer is among those to keep, now that all have been seen."""
+        if self._layers is None:
+            return True
+        numbers = self._numbers[cross]
+        number = numbers.get(name, len(numbers))
+        return any(
+            number in one.of(len(numbers)) if isinstance(one, Numbers) else matches_name(one, name)
+            for one in self._layers
+        )
+
+    def wants(self, name: str) -> bool:
+        """Return whether a layer is chosen by its name; one whose number is not known may be by that."""
+        chosen = [one for one in self._layers or () if not isinstance(one, Numbers)]
+        return self._layers is None or any(matches_name(one, name) for one in chosen)
+
+    def unknown_name(self, names: Iterable[str]) -> tuple[str, str] | None:
+        """Return a name that no module has, as given, and what to say of it; None if there is none.
+
+        Args:
+            names: of all modules.
+        """
+        names = list(names)
+        for one in self._layers or ():
+            if isinstance(one, Numbers):
+                continue
+            plain = one if isinstance(one, re.Pattern) else re.sub(r" #\d+$", "", one)
+            if not any(matches_name(plain, name) for name in names):
+                return shown(one), _nearest(one, names)
+        return None
+
+    def missing(self) -> MissingLayer | None:
+        """Return a layer that was not found; None if all were."""
+        seen = [name for numbers in self._numbers.values() for name in numbers]
+        count = max(map(len, self._numbers.values()))
+        for one in self._layers or ():
+            if isinstance(one, Numbers):
+                absent: Any = one.missing(count)
+                if not absent and (one.of(count) or not count):
+                    continue
+                return MissingLayer(repr(absent[0] if absent else one), "", seen)
+            if not any(matches_name(one, name) for name in seen):
+                return MissingLayer(shown(one), _nearest(one, seen), seen)
+        return None
+
+
+def shown(one: str | re.Pattern[str]) -> str:
+    """Return a name as a user gave it."""
+    return repr(one.pattern) if isinstance(one, re.Pattern) else repr(one)
+
+
+def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
+    return one.may_hold(number, count) if isinstance(one, Numbers) else matches_name(one, name)
+
+
+def _nearest(one: str | re.Pattern[str], names: Iterable[str]) -> str:
+    if isinstance(one, re.Pattern) or is_glob(one):
+        return ""
+    return nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
+
+
+# Which heads of each layer.
+
+
+def read_heads(given: Any) -> Heads | None:
+    """Return what a user gives as `heads`, checked; None for all.
+
+    Raises:
+        TypeError, ValueError: something else than heads, or none.
+    """
+    if not isinstance(given, Mapping):
+        return None if given is None else Numbers(given, "heads")
+    if not given:
+        raise ValueError("heads is an empty mapping: give heads of one layer or more, or leave it out for all")
+    for layer in given:
+        if not isinstance(layer, int | str) or isinstance(layer, bool):
+            raise TypeError(f"heads has the layer {layer!r}: give a number, or the name of a module or a part of it")
+    return {layer: Numbers(heads, f"heads[{layer!r}]") for layer, heads in given.items()}
