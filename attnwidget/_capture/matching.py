@@ -19,6 +19,7 @@ from .._rules.row_spans import Spans
 from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, Step
 from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
+from .selection import with_heads
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
@@ -132,12 +133,14 @@ class RecordMatcher:
         self,
         keeper: TensorKeeper,
         wanted: Callable[[str, bool], bool],
+        heads_of: Callable[[str, ObservedCall], list[int] | None],
         last: int | None = None,
         every: int | None = None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted, self._last, self._every = keeper, wanted, last, every
+        self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
+        self._last, self._every = last, every
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadState()
@@ -235,12 +238,14 @@ class RecordMatcher:
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
+            heads = self._heads_of(name, call)
+            part = call if heads is None else with_heads(call, heads)
             if forward.records is None:
-                forward.records = self._records_of(forward, name, call)
+                forward.records = self._records_of(forward, name, part)
                 forward.records.has_whole |= not forward.step.part
-            record, first = self._place(forward, forward.records, name, call)
+            record = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
-            return partial(record.add_output, call, first)
+            return partial(record.add_output, call, record.queries - call.q.shape[2])
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
@@ -270,32 +275,30 @@ class RecordMatcher:
         return None
 
     def _place(
-        self, forward: ForwardPass, records: ForwardRecords, name: str, call: ObservedCall
-    ) -> tuple[Record, int]:
-        """Record a call, and return its record, with the query at which it begins there."""
+        self, forward: ForwardPass, records: ForwardRecords, name: str, call: ObservedCall, heads: list[int] | None
+    ) -> Record:
+        """Record a call, of all heads or of some, and return its record."""
         record = _record_of(records, name)
         how = None if record is None or forward.how is None else record.continued_by(call, forward.how)
+        if record is not None and how is None and forward.how is not None:
+            raise Unreadable(LATER)
+        memory, before = self._keeper.memory, 0
+        needed = self._keeper.size_of(call, None if how is None else call.q.shape[2])
+        if not memory.has_room(needed, self._keeper.device or call.k.device):
+            raise OverLimit
         if record is None or how is None:
-            if record is not None and forward.how is not None:
-                raise Unreadable(LATER)
             if record is not None:
                 forward.records = records = self._begin_records()
-            self._make_room(self._keeper.size_of(call), call.k.device)
-            records[name] = Record(name, call, self._keeper, forward.step)
-            return records[name], 0
-        if name not in records:
-            self._make_room(record.nbytes, call.k.device)
-            record, how = record.branch(how.dropped), replace(how, dropped=0)
-            records[name] = record
-        self._make_room(self._keeper.size_of(call, call.q.shape[2]), call.k.device)
-        record.extend(call, how, forward.step)
-        return record, record.q.length - call.q.shape[2]
-
-    def _make_room(self, needed: int, device: torch.device) -> None:
-        """Count the bytes that are added to what is kept; raise where that is more than the limit."""
-        if not self._keeper.memory.has_room(needed, self._keeper.device or device):
-            raise OverLimit
-        self._keeper.memory.add(needed)
+            record = records[name] = Record(name, call, self._keeper, forward.step, heads)
+        else:
+            if name in records:
+                before = record.size
+            else:
+                record, how = record.branch(how.dropped), replace(how, dropped=0)
+                records[name] = record
+            record.extend(call, how, forward.step)
+        memory.add(record.size - before)
+        return record
 
     def _begin_records(self, base: ForwardRecords | None = None, left: Step | None = None) -> ForwardRecords:
         """Begin the records of another forward pass, and drop those that are not to be kept."""
