@@ -15,6 +15,7 @@ from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
 from .._utils.validation import FLOATS
 from ..attention import Attention
 from .limit import MemoryLimit
+from .text import CallText, RecordText
 from .verification import OutputSample, differs, sample_output
 
 KeptMask = Spans | Tensor | Callable[..., Any] | None
@@ -44,6 +45,7 @@ class ObservedCall:
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
+    text: CallText | None = None  # what stands at its positions, as far as it is known
 
 
 @dataclass
@@ -196,6 +198,7 @@ class Record:
         self.q, self.k = GrowingTensor(keeper.tensor(call.q)), GrowingTensor(keeper.tensor(call.k))
         self.v = GrowingTensor(keeper.tensor(call.v)) if keeper.values and call.v is not None else None
         self.call_rules = [self._rules_of(call, 0)]  # one for each call
+        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._attention: Attention | None = None
 
@@ -256,6 +259,7 @@ class Record:
             if self.v is not None and call.v is not None:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
         self.call_rules.append(self._rules_of(call, first))
+        self.text.append(call.text, *call.q.shape[::2])
         self._attention = None
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
@@ -299,6 +303,7 @@ class Record:
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.length -= by
+        self.text.shorten(self.q.length)
         while self.call_rules[-1].queries <= by:
             by -= self.call_rules.pop().queries
         if by:
@@ -312,6 +317,7 @@ class Record:
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.reorder(order)
+        self.text.reorder(order)
         index = torch.tensor(order)
 
         def reordered(x: Any) -> Any:
