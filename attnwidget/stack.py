@@ -123,7 +123,7 @@ class AttentionStack(Sequence[Attention]):
 
         Returns:
             A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None.
+            are means. What is not known is None. Where a capture kept some heads, model_head is the model's number.
 
         Raises:
             IndexError: there is no such sample in any layer.

@@ -80,10 +80,16 @@ def records(
                 pass
             where = {"layer": layer, "name": name, "batch": batch}
             found += [
-                {**where, "head": head, **as_fields(one)}
+                {**where, **_head(layers[layer], head), **as_fields(one)}
                 for head, one in enumerate(sampler.means.records(len(queries)))
             ]
     return found
+
+
+def _head(att: AttentionBase, head: int) -> dict[str, int]:
+    """Return a head's number; of a part of a model's heads also its number there."""
+    known = None if att.part is None else att.part.heads
+    return {"head": head} if known is None else {"head": head, "model_head": known[head]}
 
 
 def as_fields(found: Metrics) -> dict[str, float | int | None]:

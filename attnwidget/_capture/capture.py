@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture", "Forward", "capture"]
 
+NumbersLike = int | slice | range | Sequence[int]
+HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
@@ -40,6 +42,8 @@ def capture(
     *,
     tokenizer: Any = None,
     layers: LayersLike | None = None,
+    queries: NumbersLike | None = None,
+    heads: HeadsLike | None = None,
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -60,6 +64,12 @@ def capture(
         layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
             negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
             ("encoder.*"); a compiled regular expression; or a list of such. None: all.
+        queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
+            continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
+            kept that may be among them. `att.part.queries` has their positions. None: all.
+        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
+            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
+            `att.part.heads` has their numbers in the model. None: all.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -96,6 +106,8 @@ def capture(
     options = read_options(
         tokenizer=tokenizer,
         layers=layers,
+        queries=queries,
+        heads=heads,
         values=values,
         clone=clone,
         device=device,
@@ -226,6 +238,7 @@ class Forward:
         Args:
             tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
+                Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
             stack: which is shown first: a tower, or a name of `stacks()`. None: the first.
             show: the other keywords of `AttentionWidget.from_attention`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._tokens.tokenizers import is_special
-from .labels import PADDING, can_spell, ids_of
+from .labels import PADDING, Labels, can_spell, ids_of
 from .stacks import NamedStack, Side
 
-STACKLEVEL = 5  # of a warning, whose line is to be that of `cap.widget`
 PAD_NAMES = ("pad", "|pad|", "|padding|", "|endofpad|")
 MARKS = "Ġ▁Ċ#· \n\t"  # what a tokenizer or a user puts around a word
 
@@ -69,8 +69,13 @@ def tokens_of_stacks(
 
 
 def _known(stack: NamedStack) -> StackTokens:
-    own = stack.tokens
-    return StackTokens(own, own if stack.keys is stack.queries else stack.key_tokens)
+    own = _as_one(stack.tokens)
+    return StackTokens(own, own if stack.keys is stack.queries else _as_one(stack.key_tokens))
+
+
+def _as_one(labels: Labels | None) -> Any:
+    """Return labels as one list where they are the same list for all samples."""
+    return labels[0] if labels and all(one is labels[0] for one in labels) else labels
 
 
 def _as_samples(tokens: Any, tokenizer: Any) -> list[Sample] | None:
@@ -108,7 +113,8 @@ def _fits(stack: NamedStack, samples: list[Sample]) -> bool:
     if len(samples) not in (1, side.batches):
         return False
     lengths = {len(sample) for sample in samples}
-    return lengths in ({side.length}, {keys.length}, {side.length + 1}) or _counts(side) == [len(x) for x in samples]
+    fitting = ({side.length}, {keys.length}, {side.total}, {side.total + 1})
+    return lengths in fitting or _counts(side) == [len(x) for x in samples]
 
 
 def _counts(side: Side) -> list[int] | None:
@@ -147,6 +153,8 @@ def _place(
 ) -> StackTokens:
     """Return the tokens of a stack; `given` as they are where nothing is to be changed."""
     side = stack.queries
+    if side.rows is not None and (found := _of_kept_rows(stack, samples, tokenizer, keys)) is not None:
+        return found
     own_keys = keys is None and not stack.cross and stack.keys.length > side.length
     if own_keys and {len(sample) for sample in samples} == {stack.keys.length}:
         # The queries are the last of the keys: those before were read in an earlier call.
@@ -161,20 +169,44 @@ def _place(
     return placed._replace(key_tokens=None if stack.keys is side else known.key_tokens)
 
 
+def _of_kept_rows(
+    stack: NamedStack, samples: list[Sample], tokenizer: Any, keys: StackTokens | None
+) -> StackTokens | None:
+    """Return the tokens of the queries that are kept, of those of all; None where they are not of all."""
+    side, rows = stack.queries, stack.queries.rows or ()
+    length = min(map(len, samples))
+    if length == side.length or length <= rows[-1]:
+        return None
+    samples = _without_last(samples, side.total, "tokens") or samples
+    kept = [[sample[row] for row in rows] for sample in samples]
+    _held_against(side, kept, tokenizer, "tokens")
+    all_keys: Any = _known(stack).key_tokens
+    if keys is not None:
+        all_keys = keys.key_tokens
+    elif not stack.cross and {len(sample) for sample in samples} == {stack.keys.length}:
+        all_keys = samples if len(samples) > 1 else samples[0]
+    return StackTokens(kept if len(kept) > 1 else kept[0], all_keys)
+
+
+def _without_last(samples: list[Sample], length: int, name: str) -> list[Sample] | None:
+    """Return tokens without the last one that generate() wrote, and say so; None where they have none too many."""
+    if {len(sample) for sample in samples} != {length + 1}:
+        return None
+    _warn(
+        f"{name} has {length + 1} tokens but the model read {length}: what generate() writes last is never read, so "
+        f"it has no row, and the first {length} are shown"
+    )
+    return [sample[:length] for sample in samples]
+
+
 def _held_against(side: Side, samples: list[Sample], tokenizer: Any, name: str) -> Any:
     """Return tokens as they are shown, where they are to be changed; None where they are not.
 
     Raises:
         ValueError: they contradict what the model read.
     """
-    changed = False
-    if {len(sample) for sample in samples} == {side.length + 1}:
-        warnings.warn(
-            f"{name} has {side.length + 1} tokens but the model read {side.length}: what generate() writes last is "
-            f"never read, so it has no row, and the first {side.length} are shown",
-            stacklevel=STACKLEVEL,
-        )
-        samples, changed = [sample[: side.length] for sample in samples], True
+    cut = None if side.rows is not None else _without_last(samples, side.length, name)
+    changed, samples = cut is not None, cut or samples
     if len(samples) == 1 and side.batches > 1:
         _warn_of_one_list(side, name)
     elif len(samples) == side.batches and side.batches > 1:
@@ -193,10 +225,9 @@ def _held_against(side: Side, samples: list[Sample], tokenizer: Any, name: str) 
 def _warn_of_one_list(side: Side, name: str) -> None:
     ids = side.ids
     if ids is not None and bool((ids != ids[0]).any()):
-        warnings.warn(
+        _warn(
             f"{name} is one list but the {side.batches} samples have read different texts: give a list for each, "
-            "or capture(model, tokenizer=…), which knows them",
-            stacklevel=STACKLEVEL + 1,
+            "or capture(model, tokenizer=…), which knows them"
         )
 
 
@@ -300,8 +331,15 @@ def _tell_what_has_none(found: Mapping[str, StackTokens], stacks: Mapping[str, N
     ]
     if alike:
         others = f"{alike[0]!r}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
-        warnings.warn(
+        _warn(
             f"tokens label {name!r}; {others}, as long, may have read another text and shows positions: give its "
-            f"tokens with stack={alike[0]!r}, or capture(model, tokenizer=…), which knows them",
-            stacklevel=STACKLEVEL,
+            f"tokens with stack={alike[0]!r}, or capture(model, tokenizer=…), which knows them"
         )
+
+
+def _warn(message: str) -> None:
+    """Warn of a line of the user's: the first that is not of this package."""
+    package, level, frame = __name__.partition(".")[0], 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level + 1)

@@ -167,6 +167,8 @@ def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, 
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
     entry = {"name": name, "cross": record.cross, **parts}
+    if att.part is not None:
+        entry["part"] = {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
     entry |= {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
@@ -246,6 +248,8 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecor
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     att = Attention(*given, **rules, mask=_mask_of(entry["mask"], tensors), bias=bias)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
+    part = entry.get("part", {})
+    att = att.as_part(part.get("heads"), part.get("queries"))
     return LoadedRecord(entry["name"], bool(entry["cross"]), att, text)
 
 

@@ -69,7 +69,11 @@ def ids_of(ids: Tensor | None) -> Ids | None:
 
 
 def labels_of(
-    ids: Tensor, real: Tensor | None, tokenizer: Any, images: ImageTokens | None = None, *, name: str = "tokens"
+    ids: Tensor,
+    real: Tensor | None,
+    tokenizer: Any,
+    images: ImageTokens | None = None,
+    rows: Sequence[int] | None = None,
 ) -> Labels:
     """Return a label for each position of each sample.
 
@@ -78,7 +82,7 @@ def labels_of(
         real: (B, n), False where there is padding; None: nowhere.
         tokenizer: that has words for them.
         images: which of them stand for patches of images.
-        name: what the user calls them, in errors.
+        rows: which of all positions these are; None: all.
 
     Returns:
         The tokenizer's own words; "[PAD]" where there is padding, the row and column of a patch, and the position's
@@ -88,22 +92,22 @@ def labels_of(
         ValueError: the tokenizer has no word for one of the ids.
     """
     masked = None if real is None else (~real).tolist()
-    of_images = _image_labels(ids, images)
+    of_images = _image_labels(ids, images if rows is None else None)
+    numbers = range(ids.shape[1]) if rows is None else rows
     found = []
     for b, sample in enumerate(ids.tolist()):
         named = dict(of_images[b])
-        named |= {i: str(i) for i, one in enumerate(sample) if one == UNKNOWN}
+        named |= {i: f"{numbers[i]:,}" for i, one in enumerate(sample) if one == UNKNOWN}
         named |= {i: PADDING for i in range(len(sample)) if masked is not None and masked[b][i]}
         rest = [i for i in range(len(sample)) if i not in named]
-        words = dict(zip(rest, spell([sample[i] for i in rest], tokenizer, name), strict=True))
+        words = dict(zip(rest, spell([sample[i] for i in rest], tokenizer, "tokens"), strict=True))
         found.append([named[i] if i in named else words[i] for i in range(len(sample))])
     return found
 
 
-def patch_labels(patches: PatchGrid, batches: int) -> Labels:
+def patch_labels(patches: PatchGrid) -> list[str]:
     """Return a label for each position of a tower that sees an image."""
-    names = [*patches.before, *(f"row {i // patches.columns}, {i % patches.columns}" for i in range(patches.patches))]
-    return [names] * batches
+    return [*patches.before, *(f"row {i // patches.columns}, {i % patches.columns}" for i in range(patches.patches))]
 
 
 def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], int] | None:

@@ -20,7 +20,7 @@ from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
 from .reading import TextWatcher
 from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
-from .selection import LayerSelection
+from .selection import HeadSelection, LayerSelection
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
@@ -45,8 +45,11 @@ class Recorder:
         self.tokenizer = options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
-        keeper = TensorKeeper(options.device, options.dtype, options.values, options.clone, self._memory)
-        self.matcher = RecordMatcher(keeper, self._is_selected, options.last, options.every)
+        keeper = TensorKeeper(
+            options.device, options.dtype, options.values, options.clone, options.queries, self._memory
+        )
+        heads_of = HeadSelection(options.heads, self._layers.number_of).of
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
@@ -107,6 +110,7 @@ class Recorder:
             self.matcher.drop_unwanted()
             if self._layers.is_open:
                 self._drop_layers(self._layers.holds)
+            self._settle_queries()
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
@@ -115,6 +119,19 @@ class Recorder:
             for name, why in self._unreadable.items():
                 part = f"only a part of it could be read; of the rest, {why}"
                 self.skipped.setdefault(name, part if name in recorded else why)
+
+    def _settle_queries(self) -> None:
+        """Keep of each record the queries alone that are wanted; one that has none of them is skipped."""
+        if self._options.queries is None:
+            return
+        for records in self.matcher.forwards:
+            for name, record in list(records.items()):
+                try:
+                    record.settle()
+                except (Unreadable, ValueError) as error:  # the latter of rules that cannot be joined
+                    self.skipped[name] = str(error)
+                    del records[name]
+        self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
 
     def check(self) -> None:
         """Refuse where there is nothing to show, with what to try: see `_refuse`."""

@@ -13,7 +13,7 @@ from .._utils.choices import matches_name
 from ..attention import Attention
 from ..stack import AttentionStack
 from .labels import Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
-from .text import UNKNOWN, RecordText
+from .text import UNKNOWN, PatchGrid, RecordText
 from .towers import Towers
 
 ONLY = "self-attention"
@@ -36,11 +36,14 @@ class Side:
     """What stands at the queries, or at the keys, of a stack.
 
     Attributes:
-        length: how many positions there are.
+        batches: how many samples there are.
+        length: how many positions are shown.
         ids: (B, length); None where none is known.
         real: (B, length), False where there is padding; None where that is not known.
         text: of a record of the stack.
         key: whether these are keys of another tower.
+        rows: where only some queries are kept, which they are.
+        total: how many queries there were.
     """
 
     batches: int
@@ -49,28 +52,42 @@ class Side:
     real: Tensor | None
     text: RecordText
     key: bool = False
+    rows: tuple[int, ...] | None = None
+    total: int = 0
+
+    @property
+    def patches(self) -> PatchGrid | None:
+        """The patches of an image, where they and the tokens before them are all positions."""
+        found = self.text.key_patches if self.key else self.text.patches
+        fits = self.ids is None and found is not None and found.length == self.total
+        return found if fits else None
 
     def labels(self, tokenizer: Any) -> Labels | None:
         """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
-        patches = self.text.key_patches if self.key else self.text.patches
-        if self.ids is not None:
+        found: Labels | None = None
+        if self.ids is not None and can_spell(tokenizer):
             images = None if self.key else self.text.images
-            return labels_of(self.ids, self.real, tokenizer, images) if can_spell(tokenizer) else None
-        fits = patches is not None and patches.length == self.length
-        return patch_labels(patches, self.batches) if patches is not None and fits else None
+            found = labels_of(self.ids, self.real, tokenizer, images, self.rows)
+        elif self.patches is not None:
+            names = patch_labels(self.patches)
+            found = [names if self.rows is None else [names[row] for row in self.rows]] * self.batches
+        elif self.rows is not None:
+            found = [[f"{row:,}" for row in self.rows]] * self.batches
+        return found
 
     def tokens(self, tokenizer: Any) -> Labels | Ids | None:
         """Return labels; where no tokenizer is there, ids."""
-        return self.labels(tokenizer) or ids_of(self.ids)
+        if self.ids is not None and not can_spell(tokenizer):
+            return ids_of(self.ids)
+        return self.labels(tokenizer)
 
     def grid(self) -> tuple[tuple[int, int], int] | None:
         """Return rows and columns of the only image, and the position of its first patch; None where there is none."""
-        patches = self.text.key_patches if self.key else self.text.patches
+        if self.rows is not None:
+            return None
         if self.ids is not None:
             return None if self.key else grid_of(self.ids, self.text.images)
-        if patches is None or patches.length != self.length:
-            return None
-        return (patches.rows, patches.columns), len(patches.before)
+        return None if self.patches is None else ((self.patches.rows, self.patches.columns), len(self.patches.before))
 
 
 @dataclass(frozen=True)
@@ -174,16 +191,22 @@ def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], t
 
 def _sides(record: TextedRecord) -> tuple[Side, Side]:
     """Return what stands at the queries and at the keys of a record."""
-    shape, text = record.attention.shape, record.text
-    B, Q, K = shape.B, shape.Q, shape.K
-    ids, real = (x if x is not None and x.shape == (B, Q) else None for x in (text.ids, text.real))
-    queries = Side(B, Q, ids, real, text)
+    att, text = record.attention, record.text
+    B, Q, K = att.shape.B, att.shape.Q, att.shape.K
+    rows = None if att.part is None else att.part.queries
+    ids, real = (x if x is not None and x.shape[0] == B else None for x in (text.ids, text.real))
+    total = ids.shape[1] if ids is not None else Q if rows is None else K
+    kept = [x if x is None or rows is None else x[:, list(rows)] for x in (ids, real)]
+    own_ids, own_real = (x if x is not None and x.shape[1] == Q else None for x in kept)
+    queries = Side(B, Q, own_ids, own_real, text, rows=rows, total=total)
     if record.cross:
         ids, real = (x if x is not None and x.shape == (B, K) else None for x in (text.key_ids, text.key_real))
-        return queries, Side(B, K, ids, real, text, key=True)
-    if Q == K:
+        return queries, Side(B, K, ids, real, text, key=True, total=K)
+    if Q == K and rows is None:
         return queries, queries
-    return queries, Side(B, K, _after_unknown(ids, K), None, text)
+    if real is not None and real.shape[1] != K:
+        real = None
+    return queries, Side(B, K, _after_unknown(ids, K), real, text, total=K)
 
 
 def _after_unknown(ids: Tensor | None, length: int) -> Tensor | None:

@@ -187,6 +187,7 @@ class RecordText:
             images = ImageTokens(int(token), grids_of, None if each is None else (int(each[0]), int(each[1])))
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
         text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
+        queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
         return cls.of(text, batches, queries, cross=True)
 
     @property

@@ -255,7 +255,9 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         attention = as_attention(attention, "update(q, k, v)")
         with self._lock:
             self._exact_pass.cancel()
+            titled_so = self.title == self._shown.title
             self._replace_layers(attention)
+            self.title = self._shown.title if titled_so else self.title
             self._throttle.soon()
 
     def update(
@@ -479,6 +481,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._version = 0  # of the tensors, which may be replaced
         self._show_layers(attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
+        show["title"] = show.get("title") or self._shown.title
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:
