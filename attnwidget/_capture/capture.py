@@ -285,11 +285,12 @@ class Forward:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
-            batch, tokens, rows: as in `AttentionStack.metrics`.
+            batch, rows: as in `AttentionStack.metrics`.
+            tokens: in the place of what the model read, of the tower that they are of: see `widget`.
             cross: of the cross-attention.
 
         Raises:
-            ValueError: nothing of this kind was recorded.
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
             IndexError: there is no such sample.
 
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
@@ -297,7 +298,19 @@ class Forward:
         >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
         [(0, 2.322), (1, 2.322)]
         """
-        return (self.cross if cross else self.attention).metrics(batch, tokens=tokens, rows=rows)
+        stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
+        shown = self._shown(stacks, cross, None)
+        placed = {} if tokens is None else tokens_of_stacks(stacks, shown, tokens, None, self.tokenizer)
+        prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
+        found = []
+        for name, one in stacks.items():
+            if one.cross == cross:
+                own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
+                prefix = f"forward {one.forward}: " if prefixed else ""
+                for record in one.attention.metrics(batch, tokens=own, rows=rows):
+                    layer = f"{prefix}{record['name']}"
+                    found.append({**record, "layer": number[layer], "name": layer})
+        return sorted(found, key=lambda record: record["layer"])
 
     def weights(
         self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False

@@ -27,6 +27,11 @@ class StackTokens(NamedTuple):
     key_tokens: Any = None
     given: bool = False  # by the user
 
+    @property
+    def of_keys(self) -> Any:
+        """The tokens of the keys."""
+        return self.tokens if self.key_tokens is None else self.key_tokens
+
 
 def tokens_of_stacks(
     stacks: Mapping[str, NamedStack], shown: str, tokens: Any, key_tokens: Any, tokenizer: Any

@@ -249,7 +249,7 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecor
     att = Attention(*given, **rules, mask=_mask_of(entry["mask"], tensors), bias=bias)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
     part = entry.get("part", {})
-    att = att.as_part(part.get("heads"), part.get("queries"))
+    att = att.as_part(part.get("heads"), part.get("queries"), part.get("keys_before"))
     return LoadedRecord(entry["name"], bool(entry["cross"]), att, text)
 
 

@@ -510,6 +510,12 @@ class Record:
             return None
         return self._queries.positions
 
+    @property
+    def _keys_before(self) -> int | None:
+        """How many keys came before the first query, as of an earlier turn; None: of other places, or none."""
+        before = self.k.length - self.queries
+        return None if self.cross or before < 0 or (not before and self.positions is None) else before
+
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""
         return {name: kept.trim() for name, kept in self._kept().items()}
@@ -540,7 +546,7 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._heads, self.positions)
+            self._attention = att.as_part(self._heads, self.positions, self._keys_before)
         return self._attention
 
 

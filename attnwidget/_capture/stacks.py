@@ -81,6 +81,13 @@ class Side:
             return ids_of(self.ids)
         return self.labels(tokenizer)
 
+    def as_words(self, tokenizer: Any) -> Labels | None:
+        """Return a string for each position, the same for the same id, for what compares tokens."""
+        if self.ids is None or can_spell(tokenizer):
+            return None if self.ids is None else self.labels(tokenizer)
+        samples = ids_of(self.ids) or []
+        return [[f"unknown {i}" if one is None else str(one) for i, one in enumerate(sample)] for sample in samples]
+
     def grid(self) -> tuple[tuple[int, int], int] | None:
         """Return rows and columns of the only image, and the position of its first patch; None where there is none."""
         if self.rows is not None:

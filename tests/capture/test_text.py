@@ -415,3 +415,31 @@ def test_several_forward_passes_are_told_apart() -> None:
         KeyError, match="no tower or stack is called 'decoder': there are 'self-attention', 'transformer'"
     ):
         cap[0]["decoder"]
+
+
+def test_metrics_compare_what_each_tower_read() -> None:
+    torch.manual_seed(0)
+    source, target = torch.randint(3, 6, (2, 12)), torch.randint(3, 6, (2, 12))
+    for how in ({}, {"tokenizer": Words()}):
+        model = build(SEQUENCES["BART"], "sdpa")
+        with torch.no_grad(), capture(model, **how) as cap:
+            model(input_ids=source, decoder_input_ids=target)
+        found = {(one["name"], one["batch"], one["head"]): one["induction"] for one in cap.metrics()}
+        assert [one["layer"] for one in cap.metrics(batch=0)] == [layer for layer in range(4) for _ in range(4)]
+        for tower, ids in (("encoder", source), ("decoder", target)):
+            stack = cap[tower]
+            for name, att in zip(stack.names, stack, strict=True):
+                own = att.metrics(batch=1, head=2, tokens=words(ids)[1])
+                assert found[name, 1, 2] == own.induction is not None
+    alone = {(one["name"], one["batch"]): one["same_token"] for one in cap.metrics(tokens=words(target))}
+    assert alone["model.decoder.layers.0.self_attn", 0] is not None
+
+
+def test_metrics_of_several_forward_passes_are_told_apart() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model) as cap:
+        model(SOURCE)
+        model(TARGET)
+    found = cap.metrics(batch=0)
+    assert [one["name"] for one in found][::4] == list(cap.attention.names)
+    assert [one["layer"] for one in found] == [layer for layer in range(4) for _ in range(4)]
