@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from .tracing import USE_RETURNED_WEIGHTS
 
@@ -39,23 +41,27 @@ class AttentionModules:
         self._names, self._root = names, names.get(id(model), "")
         self._candidates = {id(module): module for name, module in model.named_modules() if _may_attend(name, module)}
         self._ran: dict[str, nn.Module] = {}
+        self._handles: dict[int, RemovableHandle] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Note which of them run inside the block; each is watched until its first call."""
-        handles = []
-        for module in self._candidates.values():
-            with contextlib.suppress(RuntimeError):  # a scripted part of a scripted module
-                handles.append(module.register_forward_pre_hook(self._note))
-        self._handles = dict(zip(self._candidates, handles, strict=False))
-        try:
+        scripted = [one for one in self._candidates.values() if _is_scripted(one)]
+        self._handles = {
+            key: module.register_forward_pre_hook(self._note)
+            for key, module in self._candidates.items()
+            if not _is_scripted(module)
+        }
+        with contextlib.ExitStack() as stack:
+            if scripted:  # these take no hooks of their own
+                stack.callback(register_module_forward_pre_hook(self._note).remove)
+            for handle in self._handles.values():
+                stack.callback(handle.remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _note(self, module: nn.Module, *_: Any) -> None:
-        self._ran[self._names[id(module)]] = module
+        if id(module) in self._candidates:
+            self._ran[self._names[id(module)]] = module
         handle = self._handles.get(id(module))
         if handle is not None:
             handle.remove()

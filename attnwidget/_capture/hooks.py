@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
+from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import OutputCallback
 from .records import ObservedCall, Unreadable
@@ -87,8 +88,7 @@ def add_listener(listener: Listener) -> None:
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
             _undo.enter_context(without_compilation())
-            _undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
+            _undo.enter_context(without_fast_path())
         _listeners.append(listener)
 
 

@@ -59,6 +59,7 @@ class ObservedCall:
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
+    sinks: Tensor | None = None  # (H,) learned sink logits
     text: CallText | None = None  # what stands at its positions, as far as it is known
 
 
@@ -99,6 +100,10 @@ class TensorKeeper:
         """Return x as `tensor` keeps it, to grow."""
         kept = self.tensor(x)
         return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
+
+    def parameter(self, x: Tensor) -> Tensor:
+        """Return a parameter of the model as it is kept: in its own type, for it is small."""
+        return x.detach().to(self.device or x.device, copy=self.clone)
 
     def converted(self, x: Tensor) -> Tensor:
         """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
@@ -284,6 +289,7 @@ class Record:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self.scale, self.softcap = call.scale, call.softcap
+        self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         q = call.q if rows is None else take_part(call.q, QUERIES, rows)
         self.q, self.k = keeper.growing(q), keeper.growing(call.k)
@@ -422,6 +428,7 @@ class Record:
             return
         rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
         how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
+        how["sinks"] = call.sinks
         with torch.no_grad():
             self._differences.append(differs(sample, call.q, call.k, call.v, **how))
         self._unverified = False
@@ -465,7 +472,7 @@ class Record:
                 row += rules.queries
             sample.rows = [i + first - row for i in sample.rows]
             how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "rules": rules, "first": row}
-            if sample.samples and bool(differs(sample, q, k, v, **how)):
+            if sample.samples and bool(differs(sample, q, k, v, **how, sinks=self.sinks)):
                 return True
         return False
 
@@ -536,6 +543,7 @@ class Record:
             "is_causal": rules.is_causal,
             "scale": self.scale,
             "softcap": self.softcap,
+            "sinks": self.sinks,
         }
 
     @property
