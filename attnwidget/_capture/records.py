@@ -20,6 +20,7 @@ from ..attention import Attention
 from .limit import MemoryLimit
 from .lineage import ENDED, ChosenRows, Lineage, RecordedCall, Step, is_unchanged, take_rows
 from .parts import QUERIES, part_of_rule, take_part
+from .text import CallText, RecordText
 from .verification import OutputSample, differs, sample_output
 
 KeptMask = Spans | Tensor | Callable[..., Any] | None
@@ -61,6 +62,7 @@ class ObservedCall:
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits
+    text: CallText | None = None  # what stands at its positions, as far as it is known
 
 
 @dataclass
@@ -308,6 +310,7 @@ class Record:
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
         self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
+        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._unverified = True  # nothing of its output was seen yet
@@ -401,6 +404,7 @@ class Record:
             self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
             if self.v is not None and call.v is not None:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
+        self.text.append(call.text, *call.q.shape[::2])
         self._add_rules(call, first, rows)
         self._lineage.append(step, new, how.order)
         self._drop_passed()
@@ -456,7 +460,7 @@ class Record:
                 setattr(other, name, {} if name == "_versions" else copy.copy(value))
             elif isinstance(value, KeptQueries):
                 setattr(other, name, copy.deepcopy(value))
-            elif isinstance(value, GrowingTensor | Lineage):
+            elif isinstance(value, GrowingTensor | Lineage | RecordText):
                 setattr(other, name, value.copy())
         other.shorten(dropped)
         return other
@@ -489,6 +493,7 @@ class Record:
                 if first <= start < first + rules.queries:
                     sample.reorder(own)
             first += rules.queries
+        self.text.take(rows)
         self._lineage.merge(rows)
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
@@ -564,6 +569,7 @@ class Record:
             if kept is not None:
                 kept.length -= by
         self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
+        self.text.shorten(self.queries - by)
         by = by if self._queries is None else self._queries.remove(by)
         self.q.length -= by
         while by and self.call_rules[-1].queries <= by:
@@ -579,6 +585,12 @@ class Record:
         if self._queries is None or len(self._queries.positions) == self._queries.count:
             return None
         return self._queries.positions
+
+    @property
+    def _keys_before(self) -> int | None:
+        """How many keys came before the first query, as of an earlier turn; None: of other places, or none."""
+        before = self.k.length - self.queries
+        return None if self.cross or before < 0 or (not before and self.positions is None) else before
 
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""
@@ -616,7 +628,7 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._heads, self.positions)
+            self._attention = att.as_part(self._heads, self.positions, self._keys_before)
         return self._attention
 
 
