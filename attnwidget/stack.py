@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from torch import Tensor
+
+from ._analysis import all_heads
+from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
 from ._rules.options import LayeredKeywords
-from ._utils.validation import as_tensor, closest
+from ._tokens.inputs import check_tokens
+from ._utils.choices import is_glob, matches_name
+from ._utils.indexing import as_index
+from ._utils.validation import as_size, as_tensor, closest
 from .attention import Attention
 
 if TYPE_CHECKING:
@@ -52,25 +60,140 @@ class AttentionStack(Sequence[Attention]):
         return len(self.layers)
 
     @overload
-    def __getitem__(self, where: int | str) -> Attention: ...
+    def __getitem__(self, where: int) -> Attention: ...
     @overload
-    def __getitem__(self, where: slice) -> AttentionStack: ...
-    def __getitem__(self, where: int | str | slice) -> Attention | AttentionStack:
-        """Return a layer by number or name, or a stack of some.
+    def __getitem__(self, where: str) -> Any: ...
+    @overload
+    def __getitem__(self, where: slice | re.Pattern[str] | Sequence[int | str]) -> AttentionStack: ...
+    def __getitem__(self, where: Any) -> Any:
+        """Return a layer by number or name, or a stack of some by slice, glob, regular expression or list.
+
+        Args:
+            where: a number, from the end if it is negative; a name, or a dotted part that one name alone has ("h.5");
+                or of several layers a slice, a glob of names or their parts ("encoder.*"), a compiled regular
+                expression, or a list of numbers and names.
 
         Raises:
             IndexError: there is no such layer.
-            KeyError: no layer is called that.
+            KeyError: no layer is called that, or several are.
+
+        >>> import torch
+        >>> layers = [Attention(*torch.randn(2, 3, 4)) for _ in range(3)]
+        >>> stack = AttentionStack(layers, names=["encoder.0.attn", "encoder.1.attn", "decoder.0.attn"])
+        >>> stack["encoder.1"] is stack[1], stack["encoder.*"].names, stack[[0, -1]].names
+        (True, ('encoder.0.attn', 'encoder.1.attn'), ('encoder.0.attn', 'decoder.0.attn'))
         """
         if isinstance(where, slice):
-            return AttentionStack(self.layers[where], self.names[where])
+            return self._part(range(len(self))[where])
+        if isinstance(where, re.Pattern) or (isinstance(where, str) and is_glob(where) and where not in self.names):
+            return self._part(self._matching(where))
         if isinstance(where, str):
             return self.layers[self._find(where)]
+        if isinstance(where, list | tuple | range):
+            return self._part([self._find(one) if isinstance(one, str) else self._number(one) for one in where])
+        return self.layers[self._number(where)]
+
+    def _part(self, numbers: Iterable[int]) -> AttentionStack:
+        numbers = list(dict.fromkeys(numbers))
+        return AttentionStack([self.layers[i] for i in numbers], [self.names[i] for i in numbers])
+
+    def _number(self, where: Any) -> int:
         try:
-            return self.layers[where]
+            return range(len(self))[where]
         except IndexError:
             there = f"layers 0 to {len(self) - 1}" if len(self) > 1 else "layer 0 only"
             raise IndexError(f"layer {where} is not there: this stack has {there}") from None
+
+    def _matching(self, where: str | re.Pattern[str]) -> list[int]:
+        found = [i for i, name in enumerate(self.names) if matches_name(where, name)]
+        if not found:
+            wanted = where.pattern if isinstance(where, re.Pattern) else where
+            raise KeyError(f"no layer is called as {wanted!r} says: the first is {self.names[0]!r}, and .names has all")
+        return found
+
+    def metrics(self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None) -> list[dict[str, Any]]:
+        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch: only this sample; None for all.
+            tokens: a string for each position, or such a list for each sample, for `same_token` and `induction`; a
+                layer of another length has neither.
+            rows: look at so many queries of each head, evenly spread; None for all while all heads together have at
+                most 2²⁸ cells, else for up to 32 of each. Each is exact.
+
+        Returns:
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
+            are means. What is not known is None. Where a capture kept some heads, model_head is the model's number.
+
+        Raises:
+            IndexError: there is no such sample in any layer.
+            TypeError: tokens that are no strings.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)])
+        >>> [(one["name"], one["head"], one["mean_distance"]) for one in stack.metrics()]
+        [('layer 0', 0, 0.75), ('layer 0', 1, 0.75)]
+        """
+        most = max(att.shape.B for att in self)
+        batches = None if batch is None else [as_index(batch, most, "batch", "batches")]
+        rows = None if rows is None else as_size(rows, "rows")
+        known: dict[tuple[int, int], list[Tensor] | None] = {}
+
+        def ids(layer: int, sample: int) -> Tensor | None:
+            shape = self[layer].shape
+            if (shape.B, shape.K) not in known:
+                known[shape.B, shape.K] = _ids_of(tokens, shape.B, shape.K)
+            found = known[shape.B, shape.K]
+            return None if found is None else found[sample]
+
+        return all_heads.records(self, self.names, batches, rows, ids)
+
+    def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
+        """Compute the weight of one query on one key in all heads of all layers, exact.
+
+        Args:
+            query, key: the pair; negative counts from the end of each layer.
+            batch: which sample; negative counts from the end.
+
+        Returns:
+            (L, H); NaN where a layer has fewer heads than another.
+
+        Raises:
+            IndexError: a batch, query or key that a layer does not have.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
+        >>> stack.pair(query=1, key=0)
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        """
+        return all_heads.pair(self, self.names, query, key, batch)
+
+    def weights(self, layer: int | str, batch: int | None = None, head: int | None = None) -> Tensor:
+        """Compute all weights of a layer as one tensor, where that is not too large.
+
+        Args:
+            layer: by number or name.
+            batch: only this sample; None for all.
+            head: only this head; None for all.
+
+        Returns:
+            (B, H, Q, K), without the axis of what was chosen.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: more than 2²⁸ weights, 1 GiB: ask for a block.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8))])
+        >>> stack.weights(0).shape, stack.weights(0, batch=0, head=1)[0]
+        (torch.Size([1, 2, 4, 4]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
+        """
+        found = self[layer]
+        if not isinstance(found, Attention):
+            raise TypeError(f"layer is {layer!r}, which names {len(found)} layers: give one")
+        return all_heads.weights(found, batch, head)
 
     def rollout(
         self, batch: int = 0, heads: Literal["mean", "max"] | Sequence[int] = "mean", residual: float = 0.5
@@ -103,17 +226,34 @@ class AttentionStack(Sequence[Attention]):
         return Attention.from_weights(rollout(self.layers, self.names, batch, heads, residual))
 
     def _find(self, name: str) -> int:
-        if name not in self.names:
-            holding = [known for known in self.names if f".{name}." in f".{known}."]
-            close = holding[0] if holding else closest(name, self.names) or self.names[0]
-            raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names has them all")
-        return self.names.index(name)
+        if name in self.names:
+            return self.names.index(name)
+        holding = [i for i, known in enumerate(self.names) if matches_name(name, known)]
+        if len(holding) == 1:
+            return holding[0]
+        if holding:
+            raise KeyError(
+                f"{len(holding)} layers have {name!r} in their names, such as {self.names[holding[0]]!r}: give a whole "
+                f"name, or '*{name}*' for a stack of them"
+            )
+        close = closest(name, self.names) or self.names[0]
+        raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names has them all")
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {layer!r}" for name, layer in zip(self.names, self.layers, strict=True)]
         if len(lines) > 6:
             lines[3:-2] = [f"  … {len(lines) - 5} more"]
         return "\n".join([f"AttentionStack of {len(self)} layer{'s' * (len(self) > 1)}", *lines])
+
+
+def _ids_of(tokens: Any, batches: int, length: int) -> list[Tensor] | None:
+    """Return the tokens of each sample as numbers; None where there are none of this length."""
+    try:
+        samples = check_tokens(tokens, batches, length, "tokens")
+    except ValueError:  # they are those of another layer
+        return None
+    known: dict[int, Tensor] = {}
+    return None if samples is None else [known.setdefault(id(one), as_ids(one)) for one in samples]
 
 
 def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
 """The layers of a model: by number, by name, each with its own heads and lengths."""
 
+import re
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
-from tolerance import rounding
+from tolerance import approx, rounding
 from torch.testing import assert_close
 
 from attnwidget import masks
@@ -62,9 +65,108 @@ def test_a_layer_that_is_not_there_is_named() -> None:
 
 
 def test_a_part_of_a_name_finds_the_layer_that_has_it() -> None:
-    stack = AttentionStack(layers(), ["encoder.layer.0.self", "encoder.layer.1.self", "encoder.layer.2.self"])
-    with pytest.raises(KeyError, match=r"no layer is called 'layer.2': the nearest is 'encoder.layer.2.self'"):
-        stack["layer.2"]
+    stack = AttentionStack(layers(), ["encoder.layer.0.self", "encoder.layer.1.self", "decoder.layer.2.self"])
+    assert stack["layer.2"] is stack[2]
+    with pytest.raises(KeyError, match=r"2 layers have 'encoder' in their names, such as 'encoder.layer.0.self': give"):
+        stack["encoder"]
+    with pytest.raises(KeyError, match=r"no layer is called 'layr\.1': the nearest is"):
+        stack["layr.1"]
+
+
+def test_several_layers_are_chosen_by_glob_regex_and_list() -> None:
+    stack = AttentionStack(layers(), ["encoder.layer.0.self", "encoder.layer.1.self", "decoder.layer.2.self"])
+    for where, found in {
+        "encoder.*": [0, 1],
+        "layer.[02].*": [0, 2],
+        re.compile(r"layer\.[12]"): [1, 2],
+        (0, -1): [0, 2],
+        ("layer.1", 0, 0): [1, 0],
+    }.items():
+        part = stack[where]
+        assert isinstance(part, AttentionStack)
+        assert list(part) == [stack[i] for i in found]
+        assert list(part.names) == [stack.names[i] for i in found]
+    assert stack[[2]].names == stack[range(2, 3)].names == ("decoder.layer.2.self",)
+    for where in ("cross.*", re.compile("cross")):
+        with pytest.raises(KeyError, match=r"no layer is called as 'cross.*' says: the first is 'encoder"):
+            stack[where]
+    with pytest.raises(IndexError, match="layer 3 is not there"):
+        stack[[0, 3]]
+
+
+def test_a_name_that_looks_like_a_glob_is_still_a_name() -> None:
+    stack = AttentionStack(layers(), ["a*", "a[0]", "ab"])
+    assert stack["a*"] is stack[0]
+    assert stack["a[0]"] is stack[1]
+
+
+# All heads.
+
+
+def test_metrics_of_a_stack_are_those_of_each_head() -> None:
+    q = torch.randn(2, 2, 4, 9, 8, dtype=torch.float64)
+    stack = stack_layers(q, q[:, :, :2], is_causal=True, names=["first", "second"])
+    tokens = [list("abcabcabc"), list("xyxyxyxyx")]
+    found = stack.metrics(tokens=tokens)
+    assert [(one["layer"], one["name"], one["batch"], one["head"]) for one in found] == [
+        (i, name, batch, head) for i, name in enumerate(stack.names) for batch in range(2) for head in range(4)
+    ]
+    for one in found:
+        own = stack[one["layer"]].metrics(one["batch"], one["head"], tokens=tokens[one["batch"]])
+        bound = rounding(stack[one["layer"]]).entropy  # the widest of them
+        for name, value in asdict(own).items():
+            assert one[name] == (None if value is None else approx(value, bound)), name
+    (first, *_) = stack.metrics(1, rows=3, tokens=tokens[0])
+    assert (first["batch"], first["rows"]) == (1, 3)
+    assert len(stack[:1].metrics(0)) == 4
+    with pytest.raises(IndexError, match="batch 2 is not there"):
+        stack.metrics(2)
+
+
+def test_metrics_of_layers_that_the_tokens_do_not_fit_do_without_them() -> None:
+    stack = AttentionStack([Attention(*torch.randn(2, n, 4)) for n in (3, 5)])
+    assert [one["same_token"] is None for one in stack.metrics(tokens=["a", "a", "a"])] == [False, True]
+
+
+def test_one_pair_is_looked_at_in_all_heads() -> None:
+    q = torch.randn(2, 2, 4, 9, 8)
+    stack = stack_layers(q, q[:, :, :2], is_causal=True)
+    found = stack.pair(-2, 3, batch=1)
+    assert found.shape == (2, 4)
+    for layer, att in enumerate(stack):
+        for head in range(4):
+            assert found[layer, head] == att.block(batch=1, head=head, queries=7)[0, 3]
+    assert stack.pair(3, 5).tolist() == [[0.0] * 4] * 2
+
+
+def test_a_pair_of_layers_with_other_heads_and_lengths() -> None:
+    stack = AttentionStack(layers())
+    found = stack.pair(-1, -1)
+    assert found.isnan().tolist() == [[False, False, True, True], [False] * 4, [False, True, True, True]]
+    assert found[2, 0] == stack[2].block(queries=6)[0, 6]
+    with pytest.raises(IndexError, match="layer 0: query 4 is not there"):
+        stack.pair(4, 0)
+
+
+def test_all_weights_of_a_layer_are_one_tensor() -> None:
+    q = torch.randn(2, 4, 9, 8)
+    stack = AttentionStack([Attention(q, q[:, :2], is_causal=True)], ["h.0.attn"])
+    found = stack.weights("h.0")
+    assert found.shape == (2, 4, 9, 9)
+    for b in range(2):
+        for h in range(4):
+            assert torch.equal(found[b, h], stack[0].block(batch=b, head=h))
+    assert torch.equal(stack.weights(0, batch=1), found[1])
+    assert torch.equal(stack.weights(0, head=-1), found[:, 3])
+    assert torch.equal(stack.weights(0, 1, 2), found[1, 2])
+    with pytest.raises(IndexError, match="head 4 is not there"):
+        stack.weights(0, head=4)
+
+
+def test_weights_too_many_for_one_tensor_are_refused_with_what_to_ask() -> None:
+    q = torch.zeros(1, 2, 1, 1).expand(1, 2, 1 << 14, 1)
+    with pytest.raises(ValueError, match=r"1 × 2 heads of 16,384 × 16,384 are .*: ask for a block, att\.block\(head=0"):
+        AttentionStack([Attention(q, q)]).weights(0)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.widget import AttentionWidget
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture", "Forward", "capture"]
 
+NumbersLike = int | slice | range | Sequence[int]
+HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
@@ -33,6 +36,8 @@ def capture(
     model: Any = None,
     *,
     layers: LayersLike | None = None,
+    queries: NumbersLike | None = None,
+    heads: HeadsLike | None = None,
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -50,6 +55,12 @@ def capture(
         layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
             negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
             ("encoder.*"); a compiled regular expression; or a list of such. None: all.
+        queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
+            continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
+            kept that may be among them. `att.part.queries` has their positions. None: all.
+        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
+            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
+            `att.part.heads` has their numbers in the model. None: all.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -85,6 +96,8 @@ def capture(
     """
     options = read_options(
         layers=layers,
+        queries=queries,
+        heads=heads,
         values=values,
         clone=clone,
         device=device,
@@ -95,6 +108,28 @@ def capture(
         strict=strict,
     )
     return Capture(Recorder(model, options), model=model)
+
+
+def labels_of_part(att: Attention, tokens: Any, key_tokens: Any, *, cross: bool) -> tuple[Any, Any]:
+    """Return the tokens of the queries and of the keys, where only some queries are kept.
+
+    Args:
+        att: the first layer.
+        tokens: of all queries, or of those that are kept; None: their positions.
+        key_tokens: of the keys; None, in self-attention, for `tokens` of all queries.
+        cross: whether it is cross-attention.
+    """
+    rows = None if att.part is None else att.part.queries
+    if rows is None:
+        return tokens, key_tokens
+    if tokens is None:
+        return [f"{row:,}" for row in rows], key_tokens
+    samples = len(tokens) > 0 and not isinstance(tokens[0], str | int)
+    length = len(tokens[0]) if samples else len(tokens)
+    if length == len(rows) or length <= rows[-1]:
+        return tokens, key_tokens
+    kept = [[sample[row] for row in rows] for sample in tokens] if samples else [tokens[row] for row in rows]
+    return kept, tokens if key_tokens is None and not cross and length == att.shape.K else key_tokens
 
 
 class Forward:
@@ -139,7 +174,8 @@ class Forward:
 
         Args:
             tokens: as in `AttentionWidget`; layers of another length, as those of a decoder among an encoder's, show
-                positions in their place. A part of the layers is shown by `AttentionWidget.from_attention`, see below.
+                positions in their place. Where some queries are kept, tokens of all or of these; their positions where
+                None. A part of the layers is shown by `AttentionWidget.from_attention`, see below.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
             show: the other keywords of `AttentionWidget.from_attention`.
 
@@ -155,7 +191,74 @@ class Forward:
         >>> AttentionWidget.from_attention(cap.attention[1:], tokens=["la", "banque"])
         AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
-        return AttentionWidget.from_attention(self.cross if cross else self.attention, tokens=tokens, **show)
+        stack = self.cross if cross else self.attention
+        tokens, show["key_tokens"] = labels_of_part(stack[0], tokens, show.get("key_tokens"), cross=cross)
+        return AttentionWidget.from_attention(stack, tokens=tokens, **show)
+
+    def metrics(
+        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
+    ) -> list[dict[str, Any]]:
+        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch, tokens, rows: as in `AttentionStack.metrics`.
+            cross: of the cross-attention.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: there is no such sample.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
+        [(0, 2.322), (1, 2.322)]
+        """
+        return (self.cross if cross else self.attention).metrics(batch, tokens=tokens, rows=rows)
+
+    def weights(
+        self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
+    ) -> Tensor:
+        """Compute all weights of a layer as one tensor, where that is not too large.
+
+        Args:
+            layer: by number or name, as `attention` has it.
+            batch: only this sample; None for all.
+            head: only this head; None for all.
+            cross: of the cross-attention.
+
+        Returns:
+            (B, H, Q, K), without the axis of what was chosen.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).weights(0, head=1).shape
+        torch.Size([1, 5, 5])
+        """
+        return (self.cross if cross else self.attention).weights(layer, batch, head)
+
+    def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
+        """Compute the weight of one query on one key in all heads of all layers, exact.
+
+        Args:
+            query, key: the pair; negative counts from the end of each layer.
+            batch: which sample.
+            cross: of the cross-attention.
+
+        Returns:
+            (L, H); NaN where a layer has fewer heads than another.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: a batch, query or key that a layer does not have.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).pair(query=-1, key=0)
+        tensor([[0.2000, 0.2000]])
+        """
+        return (self.cross if cross else self.attention).pair(query, key, batch)
 
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)

@@ -129,6 +129,8 @@ def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, 
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
     entry = {"name": name, "cross": record.cross, **parts}
+    if att.part is not None:
+        entry["part"] = {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
@@ -205,7 +207,8 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecor
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
     att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
-    return LoadedRecord(entry["name"], bool(entry["cross"]), att)
+    part = entry.get("part", {})
+    return LoadedRecord(entry["name"], bool(entry["cross"]), att.as_part(part.get("heads"), part.get("queries")))
 
 
 def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:

@@ -14,7 +14,8 @@ import torch
 
 from .._rules.row_spans import Spans
 from .limit import OverLimit
-from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
+from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .selection import with_heads
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
@@ -72,12 +73,14 @@ class RecordMatcher:
         self,
         keeper: TensorKeeper,
         wanted: Callable[[str, bool], bool],
+        heads_of: Callable[[str, ObservedCall], list[int] | None],
         last: int | None = None,
         every: int | None = None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted, self._last, self._every = keeper, wanted, last, every
+        self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
+        self._last, self._every = last, every
         self._forward_pass: ForwardPass | None = None
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
@@ -116,29 +119,28 @@ class RecordMatcher:
             self._resolve(name, call, record)
             if not self._wanted(name, bool(call.cross)):
                 return None
+            heads = self._heads_of(name, call)
+            part = call if heads is None else with_heads(call, heads)
             how, first = None, 0
             if record is not None and not (forward.records is None and call.cross):
-                how = record.continued_by(call)
+                how = record.continued_by(part)
             if record is not None and how is None and forward.continues:
                 raise Unreadable(LATER)
-            self._make_room(call, how)
+            memory, before = self._keeper.memory, 0
+            needed = self._keeper.size_of(part, None if how is None else call.q.shape[2])
+            if not memory.has_room(needed, self._keeper.device or call.k.device):
+                raise OverLimit
             if record is not None and how is not None:
-                forward.continues = True
-                record.extend(call, how)
-                first = record.q.length - call.q.shape[2]
+                forward.continues, before = True, record.size
+                record.extend(part, how)
+                first = record.queries - call.q.shape[2]
             else:
                 if records is None or record is not None:
                     records = self._begin_records()
-                record = records[name] = Record(name, call, self._keeper)
+                record = records[name] = Record(name, part, self._keeper, heads)
+            memory.add(record.size - before)
             forward.records = records
             return partial(record.add_output, call, first)
-
-    def _make_room(self, call: ObservedCall, how: Continuation | None) -> None:
-        """Count what a call adds to what is kept; raise where that is more than the limit."""
-        needed = self._keeper.size_of(call, None if how is None else call.q.shape[2])
-        if not self._keeper.memory.has_room(needed, self._keeper.device or call.k.device):
-            raise OverLimit
-        self._keeper.memory.add(needed)
 
     def _begin_records(self) -> ForwardRecords:
         """Begin the records of another forward pass, and drop those that are not to be kept."""
@@ -157,15 +159,16 @@ class RecordMatcher:
         self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
         self._keeper.memory.recount(record for records in self.forwards for record in records.values())
 
-    def remove_contradicted(self) -> list[str]:
-        """Remove the records that do not give the outputs of their calls, and return their names."""
-        names = []
+    def remove_faulty(self) -> dict[str, str]:
+        """Remove the records that cannot be shown, and return their names, each with the reason."""
+        reasons = {}
         for records in self.forwards:
-            for name in [name for name, record in records.items() if record.contradicts_outputs()]:
-                names.append(name)
+            faults = {name: why for name, record in records.items() if (why := record.fault()) is not None}
+            reasons.update(faults)
+            for name in faults:
                 del records[name]
         self.forwards[:] = [records for records in self.forwards if records]
-        return names
+        return reasons
 
     def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
         """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
+from .._utils.choices import Numbers
 from .._utils.validation import FLOATS
 from ..attention import Attention
 from .limit import MemoryLimit
+from .parts import QUERIES, part_of_rule, take_part
 from .verification import OutputSample, differs, sample_output
 
 KeptMask = Spans | Tensor | Callable[..., Any] | None
+SLACK = 64  # queries that are kept beyond those that are wanted: some may be taken away again, as by an assistant
 MASK_CELLS_AT_ONCE = 1 << 22  # of a mask function
 EAGER = (
     "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
     "output.attentions to AttentionWidget.from_weights"
+)
+
+
+CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
+UNVERIFIED = (
+    "its output was not seen, or has not the shape (batch, heads, queries, size) of its q and v, so that it could not "
+    f"be verified: {EAGER}"
+)
+CHANGED_IN_PLACE = (
+    "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
 )
 
 
@@ -49,18 +63,20 @@ class ObservedCall:
 
 @dataclass
 class TensorKeeper:
-    """How tensors are kept: on which device, in which type, as copies or not; masks that layers share are kept once."""
+    """How tensors are kept: where, in which type, copied or not, of which queries; masks that layers share once."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
     values: bool = True
     clone: bool = True
+    queries: Numbers | None = None
     memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
     _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
 
     def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
         """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
-        given = [call.q, call.k] + ([call.v] if self.values and call.v is not None else [])
+        given = [call.k] + ([call.v] if self.values and call.v is not None else [])
+        given += [call.q] if self.queries is None else []  # of some queries, which they are is not known yet
         return sum(
             x.numel()
             // x.shape[2]
@@ -77,6 +93,11 @@ class TensorKeeper:
         if not clone:
             return x.to(self.device or x.device, self.dtype or x.dtype)
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def growing(self, x: Tensor) -> GrowingTensor:
+        """Return x as `tensor` keeps it, to grow."""
+        kept = self.tensor(x)
+        return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
 
     def parameter(self, x: Tensor) -> Tensor:
         """Return a parameter of the model as it is kept: in its own type, for it is small."""
@@ -127,8 +148,8 @@ def bytes_of_mask(mask: Any) -> int:
 class GrowingTensor:
     """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
 
-    def __init__(self, x: Tensor) -> None:
-        self._buffer, self.length = x, x.shape[2]
+    def __init__(self, x: Tensor, *, is_copy: bool) -> None:
+        self._buffer, self.length, self._is_copy = x, x.shape[2], is_copy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,25 +171,34 @@ class GrowingTensor:
         """Return the positions from `start` on, without a copy."""
         return self._buffer.narrow(2, start, self.length - start)
 
+    def version(self) -> int | None:
+        """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""
+        return None if self._is_copy or self._buffer.is_inference() else self._buffer._version
+
     def append(self, x: Tensor) -> None:
         """Append the positions of x (B, heads, positions, size)."""
         after = self.length + x.shape[2]
-        if after > self._buffer.shape[2]:
+        if after > self._buffer.shape[2] or not self._is_copy:
             B, heads, _, size = self._buffer.shape
             larger = self._buffer.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
             larger.narrow(2, 0, self.length).copy_(self.view())
-            self._buffer = larger
+            self._buffer, self._is_copy = larger, True
         self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
         self.length = after
 
+    def keep(self, positions: Sequence[int]) -> None:
+        """Keep some positions alone, ascending."""
+        self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
+        self._is_copy, self.length = True, len(positions)
+
     def reorder(self, order: Sequence[int]) -> None:
         """Put sample `order[b]` in place of sample b."""
-        self._buffer = self.view()[list(order)]
+        self._buffer, self._is_copy = self.view()[list(order)], True
 
     def trim(self) -> Tensor:
         """Return all positions in memory of just that size, which later growth leaves alone."""
         if self._buffer.shape[2] > self.length:
-            self._buffer = self.view().clone(memory_format=torch.contiguous_format)
+            self._buffer, self._is_copy = self.view().clone(memory_format=torch.contiguous_format), True
         return self._buffer
 
 
@@ -192,18 +222,96 @@ class CallRules:
     bias: Any
 
 
+class KeptQueries:
+    """Which queries of a record are kept, while it is not known yet how many it will have.
+
+    Those that may be among them are kept; where they are counted from the end, those that the record has grown past
+    are dropped a few at a time.
+
+    Args:
+        wanted: which queries, of all.
+
+    Attributes:
+        positions: of the queries that are kept, among all.
+        count: how many queries there are.
+    """
+
+    def __init__(self, wanted: Numbers) -> None:
+        self.wanted = wanted
+        self.positions: list[int] = []
+        self.count = 0
+
+    def add(self, queries: int) -> list[int]:
+        """Count the queries of a call, and return those of them that may be kept."""
+        first, self.count = self.count, self.count + queries
+        rows = [i for i in range(queries) if self.wanted.may_hold(first + i, self.count)]
+        self.positions += [first + i for i in rows]
+        return rows
+
+    def remove(self, queries: int) -> int:
+        """Take the last queries away again, and return how many of them were kept."""
+        self.count -= queries
+        left = [position for position in self.positions if position < self.count]
+        removed, self.positions = len(self.positions) - len(left), left
+        return removed
+
+    def passed(self) -> int:
+        """Return how many of the first ones are kept that cannot be among them any more, if these are many."""
+        least = max(0, self.count - SLACK)
+        held = (i for i, position in enumerate(self.positions) if self.wanted.may_hold(position, least))
+        count = next(held, len(self.positions))
+        return count if count >= max(SLACK, (len(self.positions) - count) // 4) else 0
+
+    def chosen(self) -> list[int]:
+        """Return the places, among those that are kept, of the queries that are wanted in the end.
+
+        Raises:
+            Unreadable: there are none, or some are not kept any more.
+        """
+        wanted = self.wanted.of(self.count)
+        found = [i for i, position in enumerate(self.positions) if position in set(wanted)]
+        if not wanted:
+            raise Unreadable(f"queries={self.wanted!r} are none of its {self.count:,} queries: ask for others")
+        if len(found) < len(wanted):
+            raise Unreadable(
+                f"more than {SLACK} of its tokens were taken back, and queries={self.wanted!r} reaches before what is "
+                "kept: ask for more queries"
+            )
+        return found
+
+
 class Record:
     """One attention of a model over all calls that continue one another: the prompt, then each new token."""
 
-    def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper) -> None:
+    def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper, heads: Sequence[int] | None = None) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
+        self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self.scale, self.softcap = call.scale, call.softcap
         self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
-        self.q, self.k = GrowingTensor(keeper.tensor(call.q)), GrowingTensor(keeper.tensor(call.k))
-        self.v = GrowingTensor(keeper.tensor(call.v)) if keeper.values and call.v is not None else None
-        self.call_rules = [self._rules_of(call, 0)]  # one for each call
+        rows = None if self._queries is None else self._queries.add(call.q.shape[2])
+        q = call.q if rows is None else take_part(call.q, QUERIES, rows)
+        self.q, self.k = keeper.growing(q), keeper.growing(call.k)
+        self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
+        self.call_rules: list[CallRules] = []  # one for each call
+        self._add_rules(call, 0, rows)
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
+        self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
+        self._unverified = True  # nothing of its output was seen yet
+        self._versions = self._count_changes()
+        self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._attention: Attention | None = None
+
+    @property
+    def queries(self) -> int:
+        """Return how many queries its calls had, those that are not kept too."""
+        return self.q.length if self._queries is None else self._queries.count
+
+    def _add_rules(self, call: ObservedCall, first: int, rows: Sequence[int] | None) -> None:
+        """Add the rules of a call, or of some of its queries."""
+        if rows is None:
+            self.call_rules.append(self._rules_of(call, first))
+        elif rows:
+            self.call_rules.append(rules_of_queries(self._rules_of(call, first), rows, self.k.device))
 
     def _rules_of(self, call: ObservedCall, first: int) -> CallRules:
         bias = self._keeper.tensor(call.bias) if isinstance(call.bias, Tensor) else call.bias
@@ -211,11 +319,14 @@ class Record:
         return CallRules(call.q.shape[2], call.k.shape[2], first, call.is_causal, mask, bias)
 
     @property
+    def size(self) -> int:
+        """Return how many bytes q, k and v take."""
+        return sum(x.nbytes for x in (self.q, self.k, self.v) if x is not None)
+
+    @property
     def nbytes(self) -> int:
         """Return how many bytes it takes; a mask that layers share is counted by each."""
-        kept = [self.q, self.k, *([] if self.v is None else [self.v])]
-        masks = sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
-        return sum(x.nbytes for x in kept) + masks
+        return self.size + sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
 
     def continued_by(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record; None if it does not.
@@ -235,7 +346,7 @@ class Record:
             return Continuation(list(range(B)), total)
         if (
             not self.cross
-            and total - self.q.length < past < total
+            and total - self.queries < past < total
             and torch.equal(self.k.view().narrow(2, 0, past), now)
         ):
             return Continuation(list(range(B)), past)
@@ -250,39 +361,103 @@ class Record:
 
     def extend(self, call: ObservedCall, how: Continuation) -> None:
         """Append a call that continues this record."""
+        self._changed.update(dict.fromkeys(self._changed_in_place()))
         if how.order != list(range(len(how.order))):
             self._reorder(how.order)
         self._shorten(self.k.length - how.keys)
         past = call.k.shape[2] if self.cross else call.k.shape[2] - call.q.shape[2]
         first = self.k.length - past
-        self.q.append(self._keeper.converted(call.q))
+        rows = None if self._queries is None else self._queries.add(call.q.shape[2])
+        self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
         if not self.cross:
             new = call.q.shape[2]
             self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
             if self.v is not None and call.v is not None:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
-        self.call_rules.append(self._rules_of(call, first))
+        self._add_rules(call, first, rows)
+        self._drop_passed()
+        self._versions = self._count_changes()
+        self._attention = None
+
+    def _drop_passed(self) -> None:
+        """Drop the first queries that cannot be among those that are wanted any more."""
+        passed = 0 if self._queries is None else self._queries.passed()
+        if not passed or self._queries is None:
+            return
+        self.q.keep(range(passed, self.q.length))
+        self._queries.positions = self._queries.positions[passed:]
+        while passed and self.call_rules[0].queries <= passed:
+            passed -= self.call_rules.pop(0).queries
+        if passed:
+            first = self.call_rules[0]
+            self.call_rules[0] = rules_of_queries(first, range(passed, first.queries), self.k.device)
+
+    def settle(self) -> None:
+        """Keep the queries alone that are wanted in the end, now that it is known how many there are.
+
+        Raises:
+            Unreadable: they are not there.
+        """
+        if self._queries is None:
+            return
+        chosen = self._queries.chosen()
+        if len(chosen) == self.q.length:
+            return
+        rules = self._joined_rules()
+        self.call_rules = [rules_of_queries(rules, chosen, self.k.device)]
+        self.q.keep(chosen)
+        self._queries.positions = [self._queries.positions[i] for i in chosen]
         self._attention = None
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
-        """Keep some rows of a call's output, to be verified when the capture ends.
+        """Verify a call by some rows of its output, before anything of it can change.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
-            output: (B, H, Q, Dv).
+            output: as `verification.sample_output` takes it.
         """
-        worthwhile = first == 0 or call.q.shape[2] > 1  # of tokens that come one by one, the first says as much
-        if not worthwhile or self.v is None or call.v is None or call.dropout or not self._keeper.clone:
+        if first > 0 and call.q.shape[2] == 1:
+            return  # of tokens that come one by one, the first says as much
+        sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
+        if sample is None or call.v is None:
             return
-        sample = sample_output(output, call.q, call.k, call.v, self._keeper.dtype)
-        if sample is not None:
+        rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
+        how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
+        how["sinks"] = call.sinks
+        with torch.no_grad():
+            self._differences.append(differs(sample, call.q, call.k, call.v, **how))
+        self._unverified = False
+        whole = self._heads is None and self._queries is None
+        if sample.dropout is None and self._keeper.dtype is None and whole:
             self._samples.append((first, sample))
 
-    def contradicts_outputs(self) -> bool:
-        """Return whether some sampled output is not that of q, k, v and rules; samples are then dropped."""
+    def fault(self) -> str | None:
+        """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
+        if self._unverified:
+            return UNVERIFIED
+        if any(map(bool, self._differences)) or self._kept_is_contradicted():
+            return CONTRADICTED
+        changed = [*self._changed, *self._changed_in_place()]
+        return CHANGED_IN_PLACE.format(" and ".join(changed)) if changed else None
+
+    def _kept(self) -> dict[str, GrowingTensor]:
+        return {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
+
+    def _count_changes(self) -> dict[str, int]:
+        """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        counts = {name: kept.version() for name, kept in self._kept().items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _changed_in_place(self) -> list[str]:
+        """Return the names of tensors that the model has changed since they were kept."""
+        now = self._count_changes()
+        return [name for name, count in self._versions.items() if now.get(name, count) != count]
+
+    def _kept_is_contradicted(self) -> bool:
+        """Return whether what was joined of several calls, or not copied, gives another output; drops the samples."""
         samples, self._samples = self._samples, []
-        if self.v is None:
+        if self.v is None or (len(self.call_rules) == 1 and self._keeper.clone):
             return False
         q, k, v = (x.view() for x in (self.q, self.k, self.v))
         for first, sample in samples:
@@ -292,9 +467,8 @@ class Record:
                     break
                 row += rules.queries
             sample.rows = [i + first - row for i in sample.rows]
-            if sample.samples and differs(
-                sample, q, k, v, scale=self.scale, softcap=self.softcap, sinks=self.sinks, rules=rules, first=row
-            ):
+            how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "rules": rules, "first": row}
+            if sample.samples and bool(differs(sample, q, k, v, **how, sinks=self.sinks)):
                 return True
         return False
 
@@ -302,15 +476,17 @@ class Record:
         """Drop the last positions."""
         if not by:
             return
-        for kept in (self.q, self.k, self.v):
+        for kept in (self.k, self.v):
             if kept is not None:
                 kept.length -= by
-        while self.call_rules[-1].queries <= by:
+        by = by if self._queries is None else self._queries.remove(by)
+        self.q.length -= by
+        while by and self.call_rules[-1].queries <= by:
             by -= self.call_rules.pop().queries
         if by:
             last = self.call_rules[-1]
             self.call_rules[-1] = shorten_rules(last, last.queries - by, min(last.keys, self.k.length - last.first))
-        self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.q.length]
+        self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.queries]
 
     def _reorder(self, order: list[int]) -> None:
         for _, sample in self._samples:
@@ -328,16 +504,26 @@ class Record:
         for rules in self.call_rules:
             rules.mask, rules.bias = reordered(rules.mask), reordered(rules.bias)
 
+    @property
+    def positions(self) -> list[int] | None:
+        """Return the queries that are kept, among all; None where all are."""
+        if self._queries is None or len(self._queries.positions) == self._queries.count:
+            return None
+        return self._queries.positions
+
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""
-        kept = {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
-        return {name: x.trim() for name, x in kept.items()}
+        return {name: kept.trim() for name, kept in self._kept().items()}
+
+    def _joined_rules(self) -> CallRules:
+        """Return the rules of all calls as those of one, from now on kept so."""
+        if len(self.call_rules) > 1:
+            self.call_rules = [join(self.call_rules, self.k.length, self.k.device)]
+        return self.call_rules[0]
 
     def rules(self) -> dict[str, Any]:
         """Return the keywords of its `Attention` beside q, k and v."""
-        if len(self.call_rules) > 1:
-            self.call_rules = [join(self.call_rules, self.k.length, self.q.device)]
-        (rules,) = self.call_rules
+        rules = self._joined_rules()
         B, mask = self.k.shape[0], rules.mask
         return {
             "mask": simplify(mask, B, rules.queries, rules.keys) if isinstance(mask, Spans) else mask,
@@ -352,8 +538,11 @@ class Record:
     def attention(self) -> Attention:
         """Return the attention of all calls so far."""
         if self._attention is None:
+            if changed := self._changed_in_place():
+                warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
-            self._attention = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
+            att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
+            self._attention = att.as_part(self._heads, self.positions)
         return self._attention
 
 
@@ -369,6 +558,20 @@ def shorten_rules(rules: CallRules, queries: int, keys: int) -> CallRules:
         return x[:, :, :queries, :keys] if isinstance(x, Tensor) else x
 
     return CallRules(queries, keys, rules.first, rules.is_causal, first(rules.mask), first(rules.bias))
+
+
+def rules_of_queries(rules: CallRules, rows: Sequence[int], device: torch.device) -> CallRules:
+    """Return the rules of some queries of a call."""
+    mask: Any = rules.mask
+    bias = rules.bias
+    if rules.is_causal:
+        own = replace(rules, mask=mask if isinstance(mask, Spans) else None)
+        causal: Any = allowed_by_mask(own, device)
+        bias = added_numbers(rules)
+        is_bool = isinstance(mask, Tensor) and mask.dtype is torch.bool
+        mask = evaluate_mask(causal, rules, device) & mask if is_bool else causal
+    mask, bias = (part_of_rule(rule, QUERIES, rows) for rule in (mask, bias))
+    return CallRules(len(rows), rules.keys, rules.first, False, mask, bias)
 
 
 def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:

@@ -1,13 +1,16 @@
-"""Which layers a capture keeps: numbers, slices, names, globs and regular expressions, settled as layers are seen."""
+"""Which layers and heads a capture keeps: numbers, slices, names, globs and regexes, settled as layers are seen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._utils.choices import Numbers, is_glob, matches_name
 from .._utils.validation import nearest
+from .parts import HEADS, key_heads, part_of_rule, take_part
+from .records import ObservedCall, Unreadable
 
 Layer = Numbers | str | re.Pattern[str]
 Heads = Numbers | dict[int | str, Numbers]  # of all layers, or by the number or name of a layer
@@ -68,13 +71,14 @@ class LayerSelection:
         """Whether a layer that is kept may turn out not to be among them."""
         return any(isinstance(one, Numbers) and one.is_open for one in self._layers or ())
 
+    def number_of(self, name: str, cross: bool) -> int:
+        """Return the number of a layer, which it gets when it is first seen."""
+        return self._numbers[cross].setdefault(name, len(self._numbers[cross]))
+
     def may_hold(self, name: str, cross: bool) -> bool:
         """Number a layer, and return whether it may be among those to keep."""
-        numbers = self._numbers[cross]
-        number = numbers.setdefault(name, len(numbers))
-        if self._layers is None:
-            return True
-        return any(_is_of(one, name, number, len(numbers)) for one in self._layers)
+        number, count = self.number_of(name, cross), len(self._numbers[cross])
+        return self._layers is None or any(_is_of(one, name, number, count) for one in self._layers)
 
     def holds(self, name: str, cross: bool) -> bool:
         """Return whether a layer is among those to keep, now that all have been seen."""
@@ -138,6 +142,59 @@ def _nearest(one: str | re.Pattern[str], names: Iterable[str]) -> str:
 
 
 # Which heads of each layer.
+
+
+class HeadSelection:
+    """The heads to keep of each layer.
+
+    Args:
+        heads: as `read_heads` returns them; a layer that a mapping does not name keeps all.
+        number_of: returns the number of a layer that was seen, by its name and whether it is cross-attention.
+    """
+
+    def __init__(self, heads: Heads | None, number_of: Callable[[str, bool], int]) -> None:
+        self._heads, self._number_of = heads, number_of
+
+    def of(self, name: str, call: ObservedCall) -> list[int] | None:
+        """Return which heads of a call are kept; None for all.
+
+        Raises:
+            Unreadable: it has not all of those that are asked for.
+        """
+        wanted = self._of_layer(name, bool(call.cross))
+        if wanted is None:
+            return None
+        H = call.q.shape[1]
+        found, missing = wanted.of(H), wanted.missing(H)
+        if missing or not found:
+            what = f"head {missing[0]} is" if missing else f"heads={wanted!r} are"
+            raise Unreadable(f"{what} not there, for it has heads 0 to {H - 1}: ask for these, or leave heads= out")
+        return None if len(found) == H else found
+
+    def _of_layer(self, name: str, cross: bool) -> Numbers | None:
+        if not isinstance(self._heads, dict):
+            return self._heads
+        number = self._number_of(name, cross)
+        found = (
+            heads
+            for layer, heads in self._heads.items()
+            if (layer == number if isinstance(layer, int) else matches_name(layer, name))
+        )
+        return next(found, None)
+
+
+def with_heads(call: ObservedCall, heads: Sequence[int]) -> ObservedCall:
+    """Return a call of some of its heads, and of the key heads that these use."""
+    groups = key_heads(heads, call.q.shape[1] // call.k.shape[1])
+    return replace(
+        call,
+        q=take_part(call.q, HEADS, heads),
+        k=take_part(call.k, HEADS, groups),
+        v=None if call.v is None else take_part(call.v, HEADS, groups),
+        mask=part_of_rule(call.mask, HEADS, heads),
+        bias=part_of_rule(call.bias, HEADS, heads),
+        sinks=None if call.sinks is None else call.sinks[list(heads)],
+    )
 
 
 def read_heads(given: Any) -> Heads | None:

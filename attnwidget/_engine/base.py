@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -19,6 +21,9 @@ from .sources import STAGES, Source
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+MAX_LISTED = 8  # numbers of heads, or of queries, that are named one by one
 
 
 class Shape(NamedTuple):
@@ -46,6 +51,32 @@ def longest(x: Tensor) -> float:
     return float(torch.stack(parts).amax())
 
 
+class Part(NamedTuple):
+    """Which part of a model's call an attention is: numbers of heads and queries there; None for all."""
+
+    heads: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None
+
+    def describe(self) -> str:
+        """Return it in words; nothing for all.
+
+        >>> Part((0, 5), tuple(range(1536, 2048))).describe(), Part(queries=(0, 2)).describe()
+        ('heads 0, 5; queries 1,536 to 2,047', 'queries 0, 2')
+        """
+        both = (("head", self.heads), ("query", self.queries))
+        return "; ".join(_listed(name, numbers) for name, numbers in both if numbers is not None)
+
+
+def _listed(name: str, numbers: tuple[int, ...]) -> str:
+    plural = {"head": "heads", "query": "queries"}[name] if len(numbers) > 1 else name
+    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"{plural} {numbers[0]:,} to {numbers[-1]:,}"
+    some = [f"{number:,}" for number in numbers]
+    if len(some) > MAX_LISTED:
+        some = [*some[: MAX_LISTED - 2], "…", some[-1]]
+    return f"{plural} {', '.join(some)}"
+
+
 class AttentionBase:
     """An attention of any source. It does not change, and holds nothing (Q, K) of its own."""
 
@@ -61,6 +92,7 @@ class AttentionBase:
     rules: Rules
     source: Source
     options: AttentionOptions
+    part: Part | None = None
     _read: MaskAndBias
     _memory: LogSumExpCache
     _guard: MutationGuard
@@ -130,9 +162,18 @@ class AttentionBase:
         AttentionBase.__init__(found, source, v, shape, options, rules=rules, known=known)
         return found
 
+    def as_part(self, heads: Sequence[int] | None, queries: Sequence[int] | None) -> Self:
+        """Return the same attention, that knows which heads and queries of a model's call it has; None for all."""
+        if heads is None and queries is None:
+            return self
+        found = copy.copy(self)
+        found.__dict__["part"] = Part(*(None if x is None else tuple(x) for x in (heads, queries)))
+        return found
+
     def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
         """Return this attention with other options, source and values; only a mask or bias that is new is read."""
-        return self.of(source, v, self.shape, options, known=(self.options, self._read))
+        found = self.of(source, v, self.shape, options, known=(self.options, self._read))
+        return found if self.part is None else found.as_part(*self.part)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_memory", "_guard")}
@@ -155,7 +196,8 @@ class AttentionBase:
         parts += [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
         sizes = [str(size) for size in (D, Dv) if size]
         parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
-        parts += [*self.description, str(self.dtype).removeprefix("torch."), str(self.device)]
+        parts += [self.part.describe() if self.part else "", *self.description]
+        parts += [str(self.dtype).removeprefix("torch."), str(self.device)]
         return f"Attention({', '.join(part for part in parts if part)})"
 
     @property

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import inf, isqrt
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._analysis.all_heads import MAX_SAMPLED_CELLS, MAX_SAMPLED_ROWS, LayerSource, RowPlan
 from .._analysis.head_sampling import HeadSampler, sample
-from .._analysis.metrics import NAMES, MetricIndex, Metrics
+from .._analysis.metrics import NAMES, MetricIndex
 from .._engine import overview
 from .._engine.base import AttentionBase
 from .._utils.failures import log_told, sentence_of
@@ -21,9 +22,6 @@ from . import encoding
 from .picture import PICTURE_SIZE
 
 THUMBNAIL_SIZE = 32  # rows and columns of a small picture, at most
-MAX_EXACT_CELLS = 1 << 28  # of all heads together, up to which all rows are computed
-MAX_SAMPLED_CELLS = 1 << 27  # else, of the rows of all heads; of very many or very long heads a single row each
-MAX_SAMPLED_ROWS = 32  # of a head
 MAX_FLOAT_HEADS = 2048  # up to which metrics are sent as float32; of more heads, in 250 steps
 LAYER_BYTES = 256  # that a layer's names and numbers take
 MAX_HEADS_PER_REQUEST = 240  # for finer pictures
@@ -36,13 +34,6 @@ ALL_HEADS = "all heads"  # the job that computes the rest
 log = logging.getLogger(__name__)
 
 IdsOf = Callable[[int], Tensor | None]
-
-
-class LayerSource(Protocol):
-    """The layers of a stack, each an attention."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, layer: int) -> AttentionBase: ...
 
 
 # The heads of one layer.
@@ -87,17 +78,12 @@ class Plan:
 
     def __init__(self, layers: LayerSource, batch: int) -> None:
         shapes = [layers[layer].shape for layer in range(len(layers))]
-        self.heads = [shape.H if batch < shape.B and shape.Q and shape.K else 0 for shape in shapes]
-        counted = list(zip(shapes, self.heads, strict=True))
+        rows = RowPlan(shapes, batch)
+        self.heads, self.queries, self._whole = rows.heads, rows.queries, rows.whole
         self.total = sum(self.heads)
         self._shapes = shapes
-        self._whole = sum(heads * shape.Q * shape.K for shape, heads in counted) <= MAX_EXACT_CELLS
-        row = sum(heads * shape.K for shape, heads in counted)
-        most = max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // max(1, row)))
-        self.queries = [sample(shape.Q, shape.Q if self._whole else most) for shape in shapes]
-        self.cells = sum(
-            heads * len(queries) * shape.K for (shape, heads), queries in zip(counted, self.queries, strict=True)
-        )
+        counted = zip(shapes, self.heads, self.queries, strict=True)
+        self.cells = sum(heads * len(queries) * shape.K for shape, heads, queries in counted)
         any_sinks = any(layers[layer].has_sinks for layer in range(len(layers)))
         sent = len(NAMES) if any_sinks else len(NAMES) - 1  # that of the learned sink is None
         numbers = sent * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
@@ -265,30 +251,3 @@ def finer(layers: LayerSource, plan: Plan, layer: int, batch: int, heads: range)
     for _ in sampler.steps():
         pass
     return encoding.encode_thumbnails(zip(sampler.values, sampler.allowed, strict=True))
-
-
-def records(
-    layers: LayerSource, names: Sequence[str], batches: Sequence[int] | None, rows: int | None, ids: Callable[..., Any]
-) -> list[dict[str, Any]]:
-    """Compute the metrics of all heads, one dict for each: see `AttentionWidget.metrics`."""
-    found: list[dict[str, Any]] = []
-    for layer, name in enumerate(names):
-        shape = layers[layer].shape
-        for batch in range(shape.B):
-            if batches is not None and batch not in batches:
-                continue
-            queries = Plan(layers, batch).queries[layer] if rows is None else sample(shape.Q, rows)
-            sampler = HeadSampler(layers[layer], batch, range(shape.H), queries, ids=ids(layer, batch))
-            for _ in sampler.steps():
-                pass
-            where = {"layer": layer, "name": name, "batch": batch}
-            found += [
-                {**where, "head": head, **as_fields(one)}
-                for head, one in enumerate(sampler.means.records(len(queries)))
-            ]
-    return found
-
-
-def as_fields(found: Metrics) -> dict[str, float | int | None]:
-    """Return every metric by name, and how many rows it is of."""
-    return {**{name: getattr(found, name) for name in NAMES}, "rows": found.rows}

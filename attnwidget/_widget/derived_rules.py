@@ -73,7 +73,7 @@ class TraitBuilders:
         shape = att.shape
         return {
             "version": shown.version,
-            "layers": list(shown.stack.names),
+            "layers": shown.labels,
             "batches": shape.B,
             "heads": shape.H,
             "groups": shape.G,

@@ -50,6 +50,19 @@ class ShownLayers:
         self._levels: dict[int, LevelCache] = {}
         self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
 
+    @property
+    def labels(self) -> list[str]:
+        """The name of each layer, with the part of its heads and queries that it has, where that is not all."""
+        parts = ["" if att.part is None else f" ({att.part.describe()})" for att in self.given]
+        return [f"{name}{part}" for name, part in zip(self.given.names, parts, strict=True)]
+
+    @property
+    def title(self) -> str:
+        """What to say above the picture of a part of a model, where all layers have the same; else nothing."""
+        parts = {att.part for att in self.given}
+        part = parts.pop() if len(parts) == 1 else None
+        return "" if part is None else f"of the model: {part.describe()}"
+
     def before(self, layer: int) -> Attention | None:
         """Return a layer without the other rules; None where there are none."""
         return self.stack[layer] if self.rules else None

@@ -15,6 +15,7 @@ import anywidget
 import traitlets
 from torch import Tensor
 
+from .._analysis import all_heads
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
 from .._engine.what_if import what_if
@@ -22,7 +23,7 @@ from .._export.html import to_html
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
-from .._messages import heads_overview, requests
+from .._messages import requests
 from .._messages.heads_overview import Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
@@ -254,7 +255,9 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         attention = as_attention(attention, "update(q, k, v)")
         with self._lock:
             self._exact_pass.cancel()
+            titled_so = self.title == self._shown.title
             self._replace_layers(attention)
+            self.title = self._shown.title if titled_so else self.title
             self._throttle.soon()
 
     def update(
@@ -319,7 +322,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return heads_overview.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
+        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
@@ -478,6 +481,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._version = 0  # of the tensors, which may be replaced
         self._show_layers(attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
+        show["title"] = show.get("title") or self._shown.title
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:

@@ -6,12 +6,23 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from attnwidget import Attention, AttentionStack, ScaledDotProductAttention, masks, scaled_dot_product_attention
+from attnwidget import (
+    Attention,
+    AttentionStack,
+    Capture,
+    ScaledDotProductAttention,
+    capture,
+    masks,
+    scaled_dot_product_attention,
+)
 from attnwidget.stack import stack_layers
 
 q, k, v = torch.randn(3, 1, 4, 6, 8)
@@ -64,7 +75,42 @@ def results() -> None:
     assert_type(att.sink_weights(0, 1), Tensor)
     assert_type(att.options.window, int | None)
     assert_type(AttentionStack([att])[0], Attention)
-    assert_type(AttentionStack([att]).rollout(), Attention)
+    stack = AttentionStack([att])
+    assert_type(stack.rollout(), Attention)
+    assert_type(stack[:1], AttentionStack)
+    assert_type(stack[[0, "layer 0"]], AttentionStack)
+    assert_type(stack[re.compile("layer")], AttentionStack)
+    assert_type(stack.pair(0, -1), Tensor)
+    assert_type(stack.weights("layer 0", head=1), Tensor)
+    assert_type(stack.metrics(tokens=["a"], rows=3), list[dict[str, Any]])
+
+
+def a_capture() -> None:
+    model = torch.nn.Linear(2, 2)
+    cap = capture(
+        model,
+        layers=[0, -1, slice(2), "encoder.*", re.compile("h")],
+        queries=slice(-512, None),
+        heads={0: [5, 7], "h.3": slice(4)},
+        values=False,
+        clone=False,
+        device="cpu",
+        dtype=torch.float16,
+        last=2,
+        every=3,
+        limit="2GB",
+        strict=False,
+    )
+    assert_type(cap, Capture)
+    assert_type(cap.run(q), Capture)
+    assert_type(cap.attention["h.0"], Any)
+    assert_type(cap.attention[-1], Attention)
+    assert_type(cap.pair(0, 1, cross=True), Tensor)
+    assert_type(cap.weights(-1, batch=0), Tensor)
+    assert_type(cap.metrics(rows=3), list[dict[str, Any]])
+    assert_type(cap.numbers, list[int])
+    capture(layers="encoder", queries=-1, heads=[1, 3])
+    capture(limit=1 << 30)
 
 
 # Wrong.
@@ -97,6 +143,16 @@ def a_wrong_value() -> None:
     Attention(q, k, v, masks.causal)  # type: ignore[arg-type, call-arg]
     Attention(q, k, dims=4)  # type: ignore[arg-type]
     scaled_dot_product_attention(q, k)  # type: ignore[call-arg]
+
+
+def wrong_arguments_of_capture() -> None:
+    capture(layers=1.5)  # type: ignore[arg-type]
+    capture(queries="last")  # type: ignore[arg-type]
+    capture(heads={1.5: 0})  # type: ignore[dict-item]
+    capture(last="2")  # type: ignore[arg-type]
+    capture(every=[1])  # type: ignore[arg-type]
+    capture(limit=[1])  # type: ignore[arg-type]
+    capture(layer=1)  # type: ignore[call-arg]
 
 
 def a_change() -> None:
