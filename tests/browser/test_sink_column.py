@@ -58,3 +58,58 @@ def test_the_column_beside_the_picture(offline_page: OfflinePages, host: str, wi
     shown.page.mouse.click(*sink_place(shown, 9))
     shown.settle()
     assert (w.query, w.key) == (9, None)
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [360, 900])
+def test_the_graph_has_a_node_for_it(offline_page: OfflinePages, host: str, width: int) -> None:
+    w = bank(query=5, view="graph", heads=[7, 11])
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    assert shown.page.locator(".aw-graph-columns .aw-sink-name").inner_text() == "sink"
+    shown.screenshot(f"sinks-graph-{host}-{width}")
+    shown.check()
+    w.query = None
+    shown.settle()
+    shown.screenshot(f"sinks-graph-all-{host}-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [360, 900])
+def test_the_stages_have_the_column_and_the_step(offline_page: OfflinePages, host: str, width: int) -> None:
+    w = bank(query=5, key=8, view="stages")
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert shown.page.locator(".aw-small-sink").count() == len(w.stages["pictures"]) - 1  # scores have none
+    assert "the learned sink, so that the row with the sink sums to 1" in shown.page.locator(".aw-ladder").inner_text()
+    shown.screenshot(f"sinks-stages-{host}-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("view", ["text", "heads"])
+def test_other_views_say_it(offline_page: OfflinePages, view: Any) -> None:
+    w = bank(query=5, view=view, bar="learned_sink")
+    shown = show(offline_page, [w], host="jupyter-light", width=900)
+    shown.wait_for_lines()
+    assert "ink" in shown.page.locator(".attnwidget").inner_text()
+    shown.screenshot(f"sinks-{view}")
+    shown.check()
+
+
+def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
+    make = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 1, 1, 1500, 16, generator=make)
+    w = AttentionWidget(q * 2, k, is_causal=True, sinks=torch.tensor([3.0]))
+    shown = show(offline_page, [w], host="jupyter-light", width=1000)
+    shown.wait_for_lines()
+    shown.screenshot("sinks-long")
+    shown.check()
+    shown.zoom(700, 300, 12)
+    shown.wait_for_lines()
+    shown.page.mouse.move(*sink_place(shown, 700))
+    shown.settle()
+    shown.screenshot("sinks-long-zoomed")
+    assert "→ sink" in text_of(shown, "status")
+    shown.check()

@@ -171,7 +171,11 @@ function GraphLine({ ui }: { ui: Ui }) {
     return (
       <>
         <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
-        <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        {at.bin.keys.start < store.facts.value.keys ? (
+          <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        ) : (
+          SINK
+        )}
         <i class="aw-gap" />
         {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>

@@ -92,7 +92,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
 
   const hoverBin = stableComputed(() => {
     const at = hover.value;
-    return at !== null && "bin" in at ? at.bin : null;
+    if (at === null || !("bin" in at)) return null;
+    return at.bin.keys.start < store.facts.value.keys ? at.bin : null; // beyond is the graph's sink, no key
   });
   const pinBin = stableComputed<Bin>(() => {
     const query = store.query.value;

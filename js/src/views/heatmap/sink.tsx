@@ -7,7 +7,7 @@ import { pointIn } from "../../components/gestures";
 import { type Grid, NAN, NUMBER, type Picture } from "../../contract/decode";
 import { foldGrid, paint } from "../../draw/cells";
 import { type Axis, cellUnder, startOf } from "../../geometry/cell-grid";
-import { GAPS_FROM, labelFont, NUMBERS_FROM } from "../../geometry/layout";
+import { GAPS_FROM, labelFont, NUMBERS_FROM, usesTicks } from "../../geometry/layout";
 import type { Span } from "../../geometry/viewport";
 import type { Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
@@ -51,7 +51,7 @@ export function sinkColumn(ui: Ui, plot: Plot): SinkColumn {
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", SINK_TITLE);
   const over = mount(part("aw-over"), () => <Marks ui={ui} plot={plot} />);
-  const name = mount(part("aw-labels"), () => <Name ui={ui} plot={plot} />);
+  const name = mount(part("aw-sink-labels"), () => <Name ui={ui} plot={plot} />);
   node.append(canvas, over.node);
 
   const under = (event: PointerEvent | MouseEvent) => rowAt(ui, plot, pointIn(canvas, event).y);
@@ -179,8 +179,21 @@ function Marks({ ui, plot }: { ui: Ui; plot: Plot }) {
 
 function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
-  if (figure?.sink == null || ui.store.picture.value?.sink == null) return null;
+  const cellGrid = plot.cellGrid.value;
+  if (figure?.sink == null || cellGrid === null || ui.store.picture.value?.sink == null) return null;
   const unit = ui.unit.value;
+  const { gap, width } = figure.sink;
+  const middle = figure.left + figure.width + gap + width / 2;
+  const { cell, bin } = cellGrid.columns;
+  // Slanted as the tokens are; where positions stand in their place, upright above these.
+  const place = usesTicks(cell, bin, unit)
+    ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)" }
+    : {
+        left: px(middle + 3 * unit),
+        top: px(figure.top - 5 * unit),
+        transformOrigin: "0 100%",
+        transform: "translateY(-100%) rotate(-45deg)",
+      };
   const at = ui.hover.value;
   const hovered = at !== null && "target" in at && at.sink !== undefined;
   return (
@@ -188,13 +201,7 @@ function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
       class="aw-label aw-sink-name"
       data-hovered={hovered || undefined}
       title={SINK_TITLE}
-      style={{
-        left: px(figure.left + figure.width + figure.sink.gap + figure.sink.width / 2 + 3 * unit),
-        top: px(figure.top - 5 * unit),
-        transformOrigin: "0 100%",
-        transform: "translateY(-100%) rotate(-45deg)",
-        fontSize: px(labelFont(figure.cellWidth, unit) * unit),
-      }}
+      style={{ ...place, fontSize: px(labelFont(figure.cellWidth, unit) * unit) }}
     >
       {SINK}
     </span>
