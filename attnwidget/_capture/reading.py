@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from .text import CallText, ImageTokens, PatchGrid
-from .towers import Towers
+from .towers import ATTENTION, Towers
 
 NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
 TABLE = re.compile(r"embed", re.IGNORECASE)
@@ -127,14 +127,14 @@ class TextWatcher:
         text.patches = self._patches(path, own, queries) if ids is None else None
         text.images = self._images if ids is not None else None
         if keys != queries or len(self.towers.paths) > 1:
-            self._add_source(text, path, batches, keys)
+            self._add_source(text, path, batches, queries, keys)
         return text
 
-    def _add_source(self, text: CallText, path: str, batches: int, keys: int) -> None:
+    def _add_source(self, text: CallText, path: str, batches: int, queries: int, keys: int) -> None:
         """Add what stands at the keys, should they be another tower's."""
         found = []
         for other in self.towers.paths:
-            theirs = self._texts.get(other) if other != path else None
+            theirs = self._texts.get(other) if other != path or keys != queries else None
             lookup = None if theirs is None else theirs.last or self._lookup_of_no_tower(other, keys)
             if theirs is not None and lookup is not None and _fitting(lookup.ids, batches, keys) is not None:
                 found.append((lookup.ids, theirs.last_mask))
@@ -231,11 +231,10 @@ class TextWatcher:
                     yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
             if root in by_name and len(self.towers.paths) > 1:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
-        for module in self.model.modules():
-            if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1):
-                path_of = self.towers.path_of(self._names.get(id(module), ""))
-                if path_of is not None:
-                    yield module, functools.partial(self._cut_into_patches, path=path_of), True
+        for name, module in by_name.items():
+            cuts = isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1)
+            if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
+                yield module, functools.partial(self._cut_into_patches, path=path_of), True
 
     def _begin(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Begin a forward pass of the model."""
@@ -245,7 +244,7 @@ class TextWatcher:
         for text in self._texts.values():
             text.begin()
         self._of_no_tower.clear()
-        self._images = self._read_images(named) or self._images
+        self._read_images(named)
         self._arguments = [x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2]
         encoded = named.get("encoder_outputs")
         if encoded is not None:
@@ -278,6 +277,8 @@ class TextWatcher:
         text = self._texts.setdefault(path, TowerText())
         if outermost and not self._running:  # called by itself, as by `generate`
             text.begin()
+        if NO_TEXT.search(self.towers.names[path]):
+            self._read_images(named, *args)
         self._read_mask(text, named)
 
     def _read_mask(self, text: TowerText, named: dict[str, Any]) -> None:
@@ -337,33 +338,41 @@ class TextWatcher:
                 break
         return home
 
-    def _read_images(self, named: dict[str, Any]) -> ImageTokens | None:
-        """Return the tokens that stand for images, and their grids, as the arguments or the config tell."""
+    def _read_images(self, named: dict[str, Any], *more: Any) -> None:
+        """Note which token stands for images, and their grids, as arguments or the config tell.
+
+        Args:
+            named: arguments of the model, or of a tower.
+            more: arguments without names, of a tower that takes the grids by position.
+        """
         config = getattr(self.model, "config", None)
         token = next((found for name in IMAGE_TOKENS if isinstance(found := getattr(config, name, None), int)), None)
         if token is None:
-            return None
+            return
         vision = getattr(config, "vision_config", None)
-        sizes = named.get("image_grid_thw")
-        if isinstance(sizes, Tensor):
+        sizes = next((x for x in (named.get("image_grid_thw"), named.get("grid_thw"), *more) if _are_grids(x)), None)
+        grids = None if self._images is None else self._images.grids
+        if sizes is not None:
             merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
             grids = tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
-            return ImageTokens(token, grids)
-        if "pixel_values" not in named or named["pixel_values"] is None:
-            return None
-        return ImageTokens(token, None, _grid_of_config(config, vision))
+        self._images = ImageTokens(token, grids, _grids_of_config(config, vision))
 
 
-def _grid_of_config(config: Any, vision: Any) -> tuple[int, int] | None:
-    """Return the grid of each image where the config says how many tokens it has, and that it is not cut further."""
+def _are_grids(x: Any) -> bool:
+    """Return whether x has frames, rows and columns of each of some images, (images, 3)."""
+    return isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2 and x.shape[1] == 3
+
+
+def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
+    """Return the grids that an image may have, where the config says how many tokens it has and that it is not cut."""
     if getattr(config, "image_grid_pinpoints", None) is not None:
-        return None
-    count = getattr(config, "mm_tokens_per_image", None) or getattr(config, "image_seq_length", None)
+        return ()
+    counts = [getattr(config, name, None) for name in ("mm_tokens_per_image", "image_seq_length")]
     size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
-    if count is None and isinstance(size, int) and isinstance(patch, int) and patch:
-        count = (size // patch) ** 2
-    side = round(count**0.5) if isinstance(count, int) else 0
-    return (side, side) if side > 1 and side * side == count else None
+    if isinstance(size, int) and isinstance(patch, int) and patch:
+        counts.append((size // patch) ** 2)
+    sides = [round(count**0.5) for count in counts if isinstance(count, int) and count > 1]
+    return tuple((side, side) for side in dict.fromkeys(sides) if side * side in counts)
 
 
 def _quiet(reads: Callable[..., None]) -> Callable[..., None]:

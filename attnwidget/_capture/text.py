@@ -37,12 +37,12 @@ class ImageTokens:
     Attributes:
         token: their id.
         grids: rows and columns of each image of the batch, in order; None where that is not known.
-        each: rows and columns of every image, where all are alike.
+        each: rows and columns that every image may have, where all are alike.
     """
 
     token: int
     grids: tuple[tuple[int, int], ...] | None = None
-    each: tuple[int, int] | None = None
+    each: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -184,7 +184,7 @@ class RecordText:
         if "images" in entry:
             token, many, each = (entry["images"].get(name) for name in ("token", "grids", "each"))
             grids_of = None if many is None else tuple((int(h), int(w)) for h, w in many)
-            images = ImageTokens(int(token), grids_of, None if each is None else (int(each[0]), int(each[1])))
+            images = ImageTokens(int(token), grids_of, tuple((int(h), int(w)) for h, w in each or ()))
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
         text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
         queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
