@@ -100,6 +100,8 @@ class TextWatcher:
         self._images: ImageTokens | None = None
         self._encoded: weakref.ref[Tensor] | None = None
         self._own_tokens: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, str] = {}  # of the tower of each module that has called
+        self._known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
         self._running = 0
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
@@ -115,12 +117,20 @@ class TextWatcher:
             return None
 
     def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
-        if name not in self.towers:
-            self.towers = self.towers.with_name(name)
-        path = self.towers.path_of(name)
-        assert path is not None
+        path = self._paths.get(name)
+        if path is None:
+            if name not in self.towers:
+                self.towers = self.towers.with_name(name)
+                self._paths.clear()
+            path = self._paths[name] = self.towers.path_of(name) or ""
         own = self._texts.setdefault(path, TowerText())
         own.used = True
+        key = path, batches, queries, keys
+        if key not in self._known:  # layers of a tower share it
+            self._known[key] = self._read_positions(path, own, batches, queries, keys)
+        return self._known[key]
+
+    def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
         lookup = own.lookup or self._lookup_of_no_tower(path, queries)
         ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
@@ -238,6 +248,7 @@ class TextWatcher:
 
     def _begin(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Begin a forward pass of the model."""
+        self._known.clear()
         self._running += 1
         if self._running > 1:
             return
@@ -274,6 +285,7 @@ class TextWatcher:
     def _tower_begins(
         self, _: Any, args: tuple[Any, ...], named: dict[str, Any], *, path: str, outermost: bool
     ) -> None:
+        self._known.clear()
         text = self._texts.setdefault(path, TowerText())
         if outermost and not self._running:  # called by itself, as by `generate`
             text.begin()
@@ -293,12 +305,14 @@ class TextWatcher:
 
     def _cut_into_patches(self, _: Any, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
         text = self._texts.setdefault(path, TowerText())
+        self._known.clear()
         if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
             text.grid = int(output.shape[2]), int(output.shape[3])
 
     def _looked_up(
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
     ) -> None:
+        self._known.clear()
         ids = args[0] if args else next(iter(named.values()), None)
         if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
             return

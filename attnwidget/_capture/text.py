@@ -99,13 +99,11 @@ class GrowingNumbers:
         """Return all of them, (B, positions) int64 on the CPU, `UNKNOWN` where they are not; None if none is known."""
         if all(x is None for _, x in self._parts):
             return None
-        whole = torch.full((self.batches, sum(n for n, _ in self._parts)), UNKNOWN)
-        at = 0
-        for n, x in self._parts:
-            if x is not None:
-                whole[:, at : at + n] = x.cpu()
-            at += n
-        self._parts = [(at, whole)]
+        device = next(x.device for _, x in self._parts if x is not None)
+        unknown = torch.tensor(UNKNOWN, device=device)
+        parts = [unknown.expand(self.batches, n) if x is None else x.to(torch.int64) for n, x in self._parts]
+        whole = torch.cat(parts, 1).cpu()  # at once: each part that leaves an accelerator waits for it
+        self._parts = [(whole.shape[1], whole)]
         return whole
 
 
