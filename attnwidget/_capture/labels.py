@@ -158,12 +158,11 @@ def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[
 
 
 def _grids_of_run(
-    length: int, left: list[tuple[int, int]] | None, each: tuple[int, int] | None
+    length: int, left: list[tuple[int, int]] | None, each: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]] | None:
     """Return the grids of the images that make a run of image tokens; None where they do not come to its length."""
     if left is None:
-        count = 0 if each is None else length // (each[0] * each[1])
-        return [each] * count if each is not None and count * each[0] * each[1] == length else None
+        return next(([grid] for grid in each if grid[0] * grid[1] == length), None)
     found = []
     while length > 0 and left:
         found.append(left.pop(0))

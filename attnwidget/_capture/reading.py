@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from .text import CallText, ImageTokens, PatchGrid
-from .towers import Towers
+from .towers import ATTENTION, Towers
 
 NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
 TABLE = re.compile(r"embed", re.IGNORECASE)
@@ -100,6 +100,8 @@ class TextWatcher:
         self._images: ImageTokens | None = None
         self._encoded: weakref.ref[Tensor] | None = None
         self._own_tokens: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, str] = {}  # of the tower of each module that has called
+        self._known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
         self._running = 0
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
@@ -115,26 +117,34 @@ class TextWatcher:
             return None
 
     def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
-        if name not in self.towers:
-            self.towers = self.towers.with_name(name)
-        path = self.towers.path_of(name)
-        assert path is not None
+        path = self._paths.get(name)
+        if path is None:
+            if name not in self.towers:
+                self.towers = self.towers.with_name(name)
+                self._paths.clear()
+            path = self._paths[name] = self.towers.path_of(name) or ""
         own = self._texts.setdefault(path, TowerText())
         own.used = True
+        key = path, batches, queries, keys
+        if key not in self._known:  # layers of a tower share it
+            self._known[key] = self._read_positions(path, own, batches, queries, keys)
+        return self._known[key]
+
+    def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
         lookup = own.lookup or self._lookup_of_no_tower(path, queries)
         ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
         text.patches = self._patches(path, own, queries) if ids is None else None
         text.images = self._images if ids is not None else None
         if keys != queries or len(self.towers.paths) > 1:
-            self._add_source(text, path, batches, keys)
+            self._add_source(text, path, batches, queries, keys)
         return text
 
-    def _add_source(self, text: CallText, path: str, batches: int, keys: int) -> None:
+    def _add_source(self, text: CallText, path: str, batches: int, queries: int, keys: int) -> None:
         """Add what stands at the keys, should they be another tower's."""
         found = []
         for other in self.towers.paths:
-            theirs = self._texts.get(other) if other != path else None
+            theirs = self._texts.get(other) if other != path or keys != queries else None
             lookup = None if theirs is None else theirs.last or self._lookup_of_no_tower(other, keys)
             if theirs is not None and lookup is not None and _fitting(lookup.ids, batches, keys) is not None:
                 found.append((lookup.ids, theirs.last_mask))
@@ -231,21 +241,21 @@ class TextWatcher:
                     yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
             if root in by_name and len(self.towers.paths) > 1:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
-        for module in self.model.modules():
-            if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1):
-                path_of = self.towers.path_of(self._names.get(id(module), ""))
-                if path_of is not None:
-                    yield module, functools.partial(self._cut_into_patches, path=path_of), True
+        for name, module in by_name.items():
+            cuts = isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1)
+            if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
+                yield module, functools.partial(self._cut_into_patches, path=path_of), True
 
     def _begin(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Begin a forward pass of the model."""
+        self._known.clear()
         self._running += 1
         if self._running > 1:
             return
         for text in self._texts.values():
             text.begin()
         self._of_no_tower.clear()
-        self._images = self._read_images(named) or self._images
+        self._read_images(named)
         self._arguments = [x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2]
         encoded = named.get("encoder_outputs")
         if encoded is not None:
@@ -275,9 +285,12 @@ class TextWatcher:
     def _tower_begins(
         self, _: Any, args: tuple[Any, ...], named: dict[str, Any], *, path: str, outermost: bool
     ) -> None:
+        self._known.clear()
         text = self._texts.setdefault(path, TowerText())
         if outermost and not self._running:  # called by itself, as by `generate`
             text.begin()
+        if NO_TEXT.search(self.towers.names[path]):
+            self._read_images(named, *args)
         self._read_mask(text, named)
 
     def _read_mask(self, text: TowerText, named: dict[str, Any]) -> None:
@@ -292,12 +305,14 @@ class TextWatcher:
 
     def _cut_into_patches(self, _: Any, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
         text = self._texts.setdefault(path, TowerText())
+        self._known.clear()
         if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
             text.grid = int(output.shape[2]), int(output.shape[3])
 
     def _looked_up(
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
     ) -> None:
+        self._known.clear()
         ids = args[0] if args else next(iter(named.values()), None)
         if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
             return
@@ -337,33 +352,41 @@ class TextWatcher:
                 break
         return home
 
-    def _read_images(self, named: dict[str, Any]) -> ImageTokens | None:
-        """Return the tokens that stand for images, and their grids, as the arguments or the config tell."""
+    def _read_images(self, named: dict[str, Any], *more: Any) -> None:
+        """Note which token stands for images, and their grids, as arguments or the config tell.
+
+        Args:
+            named: arguments of the model, or of a tower.
+            more: arguments without names, of a tower that takes the grids by position.
+        """
         config = getattr(self.model, "config", None)
         token = next((found for name in IMAGE_TOKENS if isinstance(found := getattr(config, name, None), int)), None)
         if token is None:
-            return None
+            return
         vision = getattr(config, "vision_config", None)
-        sizes = named.get("image_grid_thw")
-        if isinstance(sizes, Tensor):
+        sizes = next((x for x in (named.get("image_grid_thw"), named.get("grid_thw"), *more) if _are_grids(x)), None)
+        grids = None if self._images is None else self._images.grids
+        if sizes is not None:
             merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
             grids = tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
-            return ImageTokens(token, grids)
-        if "pixel_values" not in named or named["pixel_values"] is None:
-            return None
-        return ImageTokens(token, None, _grid_of_config(config, vision))
+        self._images = ImageTokens(token, grids, _grids_of_config(config, vision))
 
 
-def _grid_of_config(config: Any, vision: Any) -> tuple[int, int] | None:
-    """Return the grid of each image where the config says how many tokens it has, and that it is not cut further."""
+def _are_grids(x: Any) -> bool:
+    """Return whether x has frames, rows and columns of each of some images, (images, 3)."""
+    return isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2 and x.shape[1] == 3
+
+
+def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
+    """Return the grids that an image may have, where the config says how many tokens it has and that it is not cut."""
     if getattr(config, "image_grid_pinpoints", None) is not None:
-        return None
-    count = getattr(config, "mm_tokens_per_image", None) or getattr(config, "image_seq_length", None)
+        return ()
+    counts = [getattr(config, name, None) for name in ("mm_tokens_per_image", "image_seq_length")]
     size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
-    if count is None and isinstance(size, int) and isinstance(patch, int) and patch:
-        count = (size // patch) ** 2
-    side = round(count**0.5) if isinstance(count, int) else 0
-    return (side, side) if side > 1 and side * side == count else None
+    if isinstance(size, int) and isinstance(patch, int) and patch:
+        counts.append((size // patch) ** 2)
+    sides = [round(count**0.5) for count in counts if isinstance(count, int) and count > 1]
+    return tuple((side, side) for side in dict.fromkeys(sides) if side * side in counts)
 
 
 def _quiet(reads: Callable[..., None]) -> Callable[..., None]:

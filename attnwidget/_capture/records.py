@@ -307,10 +307,10 @@ class Record:
         self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules: list[CallRules] = []  # one for each call
         self._add_rules(call, 0, rows)
+        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
         self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
-        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._unverified = True  # nothing of its output was seen yet
@@ -480,6 +480,7 @@ class Record:
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
+        self.text.take(of_queries)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
         of_queries = of_queries if self._queries is None else of_queries[:, self._queries.positions]
@@ -493,7 +494,6 @@ class Record:
                 if first <= start < first + rules.queries:
                     sample.reorder(own)
             first += rules.queries
-        self.text.take(rows)
         self._lineage.merge(rows)
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:

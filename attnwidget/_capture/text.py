@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -37,12 +37,12 @@ class ImageTokens:
     Attributes:
         token: their id.
         grids: rows and columns of each image of the batch, in order; None where that is not known.
-        each: rows and columns of every image, where all are alike.
+        each: rows and columns that every image may have, where all are alike.
     """
 
     token: int
     grids: tuple[tuple[int, int], ...] | None = None
-    each: tuple[int, int] | None = None
+    each: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -65,9 +65,6 @@ class GrowingNumbers:
         self._parts: list[tuple[int, Tensor | None]] = []
         self.batches = 0
 
-    def __len__(self) -> int:
-        return len(self._parts)
-
     def append(self, x: Tensor | None, batches: int, length: int) -> None:
         """Append those of a call; None where they are not known."""
         self._parts.append((length, x))
@@ -82,14 +79,18 @@ class GrowingNumbers:
             x = self._parts[-1][1]
             self._parts[-1] = left, None if x is None else x[:, :left]
 
-    def take(self, rows: Sequence[Sequence[int]]) -> None:
-        """Put the rows of each call in another order; -1 for a sample that has no such row."""
-        self.batches = len(rows[0]) if rows else self.batches
-        taken = zip(self._parts, rows, strict=True)
-        self._parts = [(n, None if x is None else _rows_of(x, own)) for (n, x), own in taken]
+    def take(self, rows: Tensor, ended: int = UNKNOWN) -> None:
+        """Take at each position the rows that `rows` (samples, positions) names; of -1, `ended` stands there."""
+        whole = self.joined()
+        self.batches = len(rows)
+        if whole is None:
+            self._parts = [(rows.shape[1], None)]
+            return
+        taken = whole[rows.clamp(min=0), torch.arange(rows.shape[1])]
+        self._parts = [(rows.shape[1], taken.masked_fill(rows < 0, ended))]
 
     def copy(self) -> GrowingNumbers:
-        """Return the same, to grow apart."""
+        """Return the same, to be continued apart."""
         other = GrowingNumbers()
         other._parts, other.batches = list(self._parts), self.batches
         return other
@@ -98,13 +99,11 @@ class GrowingNumbers:
         """Return all of them, (B, positions) int64 on the CPU, `UNKNOWN` where they are not; None if none is known."""
         if all(x is None for _, x in self._parts):
             return None
-        whole = torch.full((self.batches, sum(n for n, _ in self._parts)), UNKNOWN)
-        at = 0
-        for n, x in self._parts:
-            if x is not None:
-                whole[:, at : at + n] = x.cpu()
-            at += n
-        self._parts = [(at, whole)]
+        device = next(x.device for _, x in self._parts if x is not None)
+        unknown = torch.tensor(UNKNOWN, device=device)
+        parts = [unknown.expand(self.batches, n) if x is None else x.to(torch.int64) for n, x in self._parts]
+        whole = torch.cat(parts, 1).cpu()  # at once: each part that leaves an accelerator waits for it
+        self._parts = [(whole.shape[1], whole)]
         return whole
 
 
@@ -137,28 +136,25 @@ class RecordText:
         self._ids.append(text.ids, batches, queries)
         self._real.append(text.real, batches, queries)
 
-    def copy(self) -> RecordText:
-        """Return the same, to grow apart."""
-        return replace(self, _ids=self._ids.copy(), _real=self._real.copy())
-
     def shorten(self, queries: int) -> None:
         """Keep the first queries."""
         self._ids.shorten(queries)
         self._real.shorten(queries)
 
-    def reorder(self, order: Sequence[int]) -> None:
-        """Put sample `order[b]` in place of sample b, in all calls so far."""
-        self.take([order] * len(self._ids))
-
-    def take(self, rows: Sequence[Sequence[int]]) -> None:
-        """Put the rows of each call in another order; -1 for a sample that has no such row."""
-        if all(list(own) == list(range(self._ids.batches)) for own in rows):
-            return
+    def take(self, rows: Tensor) -> None:
+        """Take at each query the rows that `rows` (samples, queries) names; -1: the sample had ended there."""
+        if bool((rows < 0).any()) and self._real.joined() is None:
+            self._real = GrowingNumbers()
+            self._real.append(torch.ones(self._ids.batches, rows.shape[1], dtype=torch.int64), *rows.shape)
+            self._real.batches = self._ids.batches
         self._ids.take(rows)
-        self._real.take(rows)
-        self._key_ids, self._key_real = (
-            None if x is None else _rows_of(x, rows[0]) for x in (self._key_ids, self._key_real)
-        )
+        self._real.take(rows, ended=0)
+        first = rows[:, 0].clamp(min=0)
+        self._key_ids, self._key_real = (None if x is None else x.cpu()[first] for x in (self._key_ids, self._key_real))
+
+    def copy(self) -> RecordText:
+        """Return the same, to be continued apart."""
+        return replace(self, _ids=self._ids.copy(), _real=self._real.copy())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is known of each position, by name."""
@@ -194,7 +190,7 @@ class RecordText:
         if "images" in entry:
             token, many, each = (entry["images"].get(name) for name in ("token", "grids", "each"))
             grids_of = None if many is None else tuple((int(h), int(w)) for h, w in many)
-            images = ImageTokens(int(token), grids_of, None if each is None else (int(each[0]), int(each[1])))
+            images = ImageTokens(int(token), grids_of, tuple((int(h), int(w)) for h, w in each or ()))
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
         text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
         queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
@@ -220,9 +216,3 @@ class RecordText:
     def key_real(self) -> Tensor | None:
         """Which keys of a cross-attention are no padding, (B, K)."""
         return None if self._key_real is None else self._key_real.cpu() != 0
-
-
-def _rows_of(x: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return some rows of x (B, n), those of -1 filled with `UNKNOWN`."""
-    index = torch.tensor(rows, device=x.device)
-    return x.to(torch.int64)[index.clamp(min=0)].masked_fill(index[:, None] < 0, UNKNOWN)

@@ -443,3 +443,27 @@ def test_metrics_of_several_forward_passes_are_told_apart() -> None:
     found = cap.metrics(batch=0)
     assert [one["name"] for one in found][::4] == list(cap.attention.names)
     assert [one["layer"] for one in found] == [layer for layer in range(4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", *SEQUENCES])
+@pytest.mark.parametrize("more", [{}, {"num_return_sequences": 2}, {"length_penalty": -4.0, "early_stopping": True}])
+def test_samples_of_a_beam_search_have_the_words_of_the_sequences_that_are_returned(name: str, more: Any) -> None:
+    torch.manual_seed(0)
+    model = build(SEQUENCES.get(name) or DECODERS[name], "sdpa")
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(3)  # beams then end at different lengths
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        out = model.generate(SOURCE, num_beams=3, max_new_tokens=9, do_sample=False, pad_token_id=0, **more)
+    assert len(cap) == 1
+    start = 12 if name in DECODERS else 1
+    tokens = cap.tokens
+    assert tokens is not None
+    assert len(tokens) == len(out)
+    for given, ids in zip(tokens, out.tolist(), strict=True):
+        stop = start + next((i for i, one in enumerate(ids[start:]) if one == 2), len(ids) - start)
+        read = min(stop, len(ids) - 1, len(given))
+        assert given[:read] == [f"w{one}" for one in ids[:read]]
+        assert set(given[stop + 1 :]) <= {"[PAD]"}
+    if name in SEQUENCES:
+        assert cap.cross_tokens == [words(SOURCE)[i * 2 // len(out)] for i in range(len(out))]
