@@ -19,8 +19,8 @@ ATTENTION = re.compile(r"att|.*att(n|ention)s?|mha|mhsa|mhca|gqa|mqa")
 # What is near attention, and is none, by the last word of a class.
 OTHER_THINGS = {
     "act", "adapter", "adapt", "bias", "cache", "config", "dense", "drop", "dropout", "embed", "embedding", "ff", "ffn",
-    "gate", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos", "proj",
-    "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
+    "gate", "hc", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos",
+    "proj", "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
 }  # fmt: skip
 SCRIPTED = "it is compiled by torch.jit, inside which nothing can be seen: capture the Python model that it was made of"
 UNSEEN = (

@@ -124,6 +124,7 @@ def differs(
     *,
     scale: float | None,
     softcap: float | None,
+    sinks: Tensor | None = None,
     rules: Any,
     first: int,
 ) -> Tensor:
@@ -136,6 +137,7 @@ def differs(
         v: the same, (B, G, K, Dv).
         scale: of the scores; None: 1/√D.
         softcap: of the scaled scores, or None.
+        sinks: (H,) logits of one more column that has no value, or None.
         rules: of the call, `records.CallRules`.
         first: the query of the record at which the call begins.
 
@@ -162,7 +164,10 @@ def differs(
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
     filled = (scores > torch.finfo(wide).min / 2).any(-1)
-    weights = scores.softmax(-1).nan_to_num()
+    if sinks is not None:
+        column = sinks.to(device, wide)[heads][:, None, None]  # (heads, 1, 1)
+        scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
     expected = sample.output.to(device, wide)
     if sample.dropout is not None:
         difference = (expected * (1 - sample.dropout) - weights).masked_fill(expected == 0, 0)
