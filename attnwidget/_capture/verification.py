@@ -165,7 +165,7 @@ def differs(
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
     filled = (scores > torch.finfo(wide).min / 2).any(-1)
     if sinks is not None:
-        column = sinks.to(device, wide)[heads][:, None, None]  # (heads, 1, 1)
+        column = sinks.to(device, wide)[heads][..., None]  # (heads, 1, 1)
         scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
     weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
     expected = sample.output.to(device, wide)
