@@ -533,6 +533,8 @@ class Record:
 
     def _count_changes(self) -> dict[str, int]:
         """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        if self._keeper.clone:
+            return {}
         counts = {name: kept.version() for name, kept in self._kept().items()}
         return {name: count for name, count in counts.items() if count is not None}
 
