@@ -22,6 +22,7 @@ from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
+from .reading import TextWatcher
 from .records import ObservedCall, TensorKeeper, Unreadable
 from .selection import HeadSelection, LayerSelection
 from .tracing import Caller
@@ -41,6 +42,7 @@ class Recorder:
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
         self._options = options
+        self.tokenizer = options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
         keeper = TensorKeeper(
@@ -56,6 +58,7 @@ class Recorder:
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._open: list[contextlib.ExitStack] = []
+        self.texts: TextWatcher | None = None  # reads what the model reads
         self._watcher: hooks.FunctionWatcher | None = None
         self._watched: set[int] = set()  # modules for which it watches, until they turn out to need no watching
         self._thread: int | None = None  # in which it watches
@@ -68,6 +71,8 @@ class Recorder:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
                 if not self._open:
+                    self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
+                    stack.enter_context(self.texts.open())
                     stack.enter_context(_forward_hooks(self.model, self._forward_began, self._forward_ended))
                     for name, part in parts_of(self.model):
                         begin = functools.partial(self.matcher.begin, part=name)
@@ -225,7 +230,7 @@ class Recorder:
         self._called.add(name)
         try:
             with _without_gradients():
-                return self.matcher.add(name, lambda: _readable(read()))
+                return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -234,6 +239,14 @@ class Recorder:
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
+
+    def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
+        """Read a call, and what stands at its positions."""
+        call = read()
+        if self.texts is not None:
+            (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+            call.text = self.texts.text_of(name, batches, queries, keys)
+        return call
 
     def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
         """Note that a module, by default the calling one, may compute attention that cannot be read."""

@@ -590,7 +590,7 @@ def test_the_widget_shows_it() -> None:
     with torch.no_grad(), capture(model, layers="decoder") as cap:
         model(batch()["input_ids"])
     words = [f"t{i}" for i in range(12)]
-    assert isinstance(cap.widget(tokens=words), AttentionWidget)
+    assert isinstance(cap.widget(tokens=[words, words]), AttentionWidget)
     assert cap.widget(cross=True, title="cross").facts["layers"] == list(cap.cross.names)
     assert "2 × self-attention, 2 × cross-attention" in repr(cap)
 
