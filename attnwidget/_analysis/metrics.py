@@ -23,9 +23,11 @@ class Metrics:
     """Means over the queries of one head; p are a query's weights.
 
     None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
-    query's place with a key's where there are not as many keys as queries.
+    query's place with a key's where these are not known to be the same places: other keys than queries, unless a
+    capture knows which keys came before.
 
-    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike.
+    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike. A learned sink
+        counts as one more key.
     first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
         al. 2024).
     previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
@@ -36,6 +38,7 @@ class Metrics:
         to any: the prefix matching of induction heads (Olsson et al. 2022).
     mean_distance: Σ p |query − key|, tokens.
     masked_share: of the keys, how many a query may not attend to.
+    learned_sink: weight on the learned sink, which has no key (`Attention.sink_weights`); None without learned sinks.
     rows: how many queries were looked at: all, or evenly spread ones.
     """
 
@@ -48,6 +51,7 @@ class Metrics:
     induction: float | None
     mean_distance: float | None
     masked_share: float | None
+    learned_sink: float | None
     rows: int
 
 
@@ -68,17 +72,16 @@ class MetricIndex:
     """Index tensors that all heads share: which keys each metric counts for each of some queries.
 
     Args:
-        queries: their positions.
         keys: how many there are.
         heads: how many are measured at once, at most.
         ids: of each position its token, (keys,), where that is known.
-        square: whether query i and key i are the same position.
+        own: of each of these queries the key at its own place; None where keys are at other places.
         dtype: of the weights.
         device: of the weights.
 
     Attributes:
-        own: (rows,), the queries' own positions; None where keys are at other positions.
-        before: (rows,), the positions before those.
+        own: (rows,), the keys at the queries' own places; None where keys are at other places.
+        before: (rows,), the keys before those.
         row: (rows,), the numbers of the queries among these.
         distance: (keys, heads, rows), in tokens; None where keys are at other positions.
         alike: for each metric that compares tokens, the keys and the rows of the cells that count, one after the other.
@@ -86,11 +89,10 @@ class MetricIndex:
 
     def __init__(
         self,
-        queries: range,
         keys: int,
         heads: int,
         ids: Tensor | None,
-        square: bool,
+        own: Sequence[int] | None,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -99,9 +101,10 @@ class MetricIndex:
         self.before = self.row = torch.empty(0)
         self.distance: Tensor | None = None
         self.alike: dict[str, tuple[Tensor, Tensor]] = {}
-        if not square:
+        if own is None:
             return
-        self.own, self.row = positions(queries, device), torch.arange(len(queries), device=device)
+        self.own = positions(own, device) if isinstance(own, range) else torch.tensor(own, device=device)
+        self.row = torch.arange(len(own), device=device)
         self.before = (self.own - 1).clamp_(min=0)
         key = torch.arange(keys, device=device)[:, None]
         distance = (key - self.own).abs_().to(dtype)
@@ -118,7 +121,7 @@ class MetricIndex:
 
     @property
     def names(self) -> list[str]:
-        """The metrics that `measure` computes, in its order."""
+        """The metrics that `measure` computes, in its order; with learned sinks, one more at the end."""
         own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
         return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
 
@@ -190,8 +193,9 @@ class WeightRows(NamedTuple):
     """All weights of some queries of some heads.
 
     e: (keys, heads, rows), the weights times `total`; 0 where blocked.
-    total: (heads, rows); 0 of a query that may attend to nothing.
+    total: (heads, rows), that of the learned sink included; 0 of a query that may attend to nothing.
     entropy: (heads, rows), bits.
+    sink: (heads, rows), the weight of the learned sink; None without learned sinks.
     allowed: which cells are allowed; None if all are.
     scratch: memory of the shape of `e`, to be overwritten.
     """
@@ -199,6 +203,7 @@ class WeightRows(NamedTuple):
     e: Tensor
     total: Tensor
     entropy: Tensor
+    sink: Tensor | None
     allowed: AllowedRows | None
     scratch: Tensor
 
@@ -230,9 +235,10 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
         real: the keys that are not padding.
 
     Returns:
-        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`.
+        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`, and then
+        `learned_sink` where there are sinks.
     """
-    e, total, entropy, allowed, scratch = rows
+    e, total, entropy, sink, allowed, scratch = rows
     there = total != 0  # true of NaN, which therefore shows
     if index.own is not None and allowed is not None:
         there = there & (allowed.allowed[index.own, 0, index.row] | real.allowed[index.own])
@@ -250,5 +256,6 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
         counted.append(there & reached)
     blocked = total.new_zeros(()) if allowed is None else allowed.blocked_share.to(total.dtype)
     values = torch.stack(weights).div_(total.where(there, 1))
-    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape)])])
-    return values, torch.stack([*counted, there, torch.ones_like(there)])
+    sinks, of_sinks = ([], []) if sink is None else ([sink], [there])
+    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape), *sinks])])
+    return values, torch.stack([*counted, there, torch.ones_like(there), *of_sinks])

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from .tracing import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 ATTENTION = re.compile(r"att|.*att(n|ention)s?|mha|mhsa|mhca|gqa|mqa")
-# What is near attention, and is none, by the last word of a class and by any word of an attribute.
+# What is near attention, and is none, by the last word of a class.
 OTHER_THINGS = {
     "act", "adapter", "adapt", "bias", "cache", "config", "dense", "drop", "dropout", "embed", "embedding", "ff", "ffn",
-    "gate", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos", "proj",
-    "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
+    "gate", "hc", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos",
+    "proj", "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
 }  # fmt: skip
 SCRIPTED = "it is compiled by torch.jit, inside which nothing can be seen: capture the Python model that it was made of"
 UNSEEN = (
@@ -39,23 +41,27 @@ class AttentionModules:
         self._names, self._root = names, names.get(id(model), "")
         self._candidates = {id(module): module for name, module in model.named_modules() if _may_attend(name, module)}
         self._ran: dict[str, nn.Module] = {}
+        self._handles: dict[int, RemovableHandle] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Note which of them run inside the block; each is watched until its first call."""
-        handles = []
-        for module in self._candidates.values():
-            with contextlib.suppress(RuntimeError):  # a scripted part of a scripted module
-                handles.append(module.register_forward_pre_hook(self._note))
-        self._handles = dict(zip(self._candidates, handles, strict=False))
-        try:
+        scripted = [one for one in self._candidates.values() if _is_scripted(one)]
+        self._handles = {
+            key: module.register_forward_pre_hook(self._note)
+            for key, module in self._candidates.items()
+            if not _is_scripted(module)
+        }
+        with contextlib.ExitStack() as stack:
+            if scripted:  # these take no hooks of their own
+                stack.callback(register_module_forward_pre_hook(self._note).remove)
+            for handle in self._handles.values():
+                stack.callback(handle.remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _note(self, module: nn.Module, *_: Any) -> None:
-        self._ran[self._names[id(module)]] = module
+        if id(module) in self._candidates:
+            self._ran[self._names[id(module)]] = module
         handle = self._handles.get(id(module))
         if handle is not None:
             handle.remove()
@@ -93,7 +99,7 @@ def _may_attend(name: str, module: nn.Module) -> bool:
     if any(map(ATTENTION.fullmatch, words)) and words[-1] not in OTHER_THINGS:
         return True
     words = [word.lower() for word in WORDS.findall(name.rpartition(".")[2])]
-    is_named = any(map(ATTENTION.fullmatch, words)) and not OTHER_THINGS.intersection(words)
+    is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
     return is_named and next(module.children(), None) is not None and next(module.parameters(), None) is not None
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
+from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .records import ObservedCall, Unreadable
@@ -92,8 +93,7 @@ def add_listener(listener: Listener) -> None:
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
             _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
             _undo.enter_context(without_compilation())
-            _undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
+            _undo.enter_context(without_fast_path())
         _listeners.append(listener)
 
 
@@ -274,9 +274,8 @@ _searched: weakref.WeakKeyDictionary[type, tuple[tuple[FunctionType, ...], bool]
 def _names_attention(kind: type, methods: Sequence[FunctionType]) -> bool:
     wanted = ATTENTION_FUNCTIONS | ({"softmax", "Softmax"} if "att" in kind.__name__.lower() else set())
     unwrapped = [one for f in methods for one in (f, inspect.unwrap(f))]
-    if any(
-        not _module_of(f).startswith((*KNOWN_PACKAGES, "torch", "contextlib", f"{__package__}.")) for f in unwrapped
-    ):
+    known = (*KNOWN_PACKAGES, "torch", "contextlib", f"{__package__}.")  # and our own, which wrap those of transformers
+    if any(not _module_of(f).startswith(known) for f in unwrapped):
         return True
     return any(wanted & _names_in(f.__code__) for f in unwrapped if isinstance(f, FunctionType))
 

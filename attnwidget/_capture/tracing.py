@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -170,7 +171,7 @@ class ScoreTracer:
             known = None if known is None else known[0]
             if isinstance(known, TracedWeights):
                 self._give_up(known, name)
-            elif isinstance(known, TracedScores | Unfollowed) and _is_alike(result, known.shape):
+            elif isinstance(known, TracedScores | Unfollowed) and (func in JOINS or _is_alike(result, known.shape)):
                 why = known.why if isinstance(known, Unfollowed) else name
                 self._note(result, Unfollowed(tuple(result.shape), why))
 
@@ -561,6 +562,7 @@ RESHAPES = (
 FRESH = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
     "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
+JOINS = functions("cat", "concat", "stack") | {F.pad}
 Step = Callable[..., Traced | None]
 STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     ScoreTracer.matmul: ("matmul", "bmm", "mm", "__matmul__"),

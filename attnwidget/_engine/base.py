@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from .._rules.options import AttentionOptions
-from .._rules.parsing import MaskAndBias, read_mask_and_bias, rules_of
+from .._rules.parsing import MaskAndBias, read_mask_and_bias, read_sinks, rules_of
 from .._rules.rules import Rules
 from .._utils.indexing import Block, Indices, as_index
 from .._utils.mutation import MutationGuard
@@ -51,10 +52,15 @@ def longest(x: Tensor) -> float:
 
 
 class Part(NamedTuple):
-    """Which part of a model's call an attention is: numbers of heads and queries there; None for all."""
+    """Which part of a model's call an attention is: numbers of heads and queries there; None for all.
+
+    `keys_before` are the keys before the first query's own place, as those of a cache that was filled before; None
+    where keys are at other places than queries, or at the same if there are as many.
+    """
 
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
+    keys_before: int | None = None
 
     def describe(self) -> str:
         """Return it in words; nothing for all.
@@ -85,6 +91,7 @@ class AttentionBase:
     shape: Shape
     scale: float
     softcap: float | None
+    sinks: Tensor | None
     is_causal: bool
     window: int | None
     rules: Rules
@@ -137,6 +144,7 @@ class AttentionBase:
                 "rules": rules,
                 "scale": scale,
                 "softcap": None if options.softcap is None else as_positive(options.softcap, "softcap"),
+                "sinks": read_sinks(options, shape.H),
                 "is_causal": bool(options.is_causal),
                 "window": options.window,
                 "_read": read,
@@ -159,13 +167,24 @@ class AttentionBase:
         AttentionBase.__init__(found, source, v, shape, options, rules=rules, known=known)
         return found
 
-    def as_part(self, heads: Sequence[int] | None, queries: Sequence[int] | None) -> Self:
+    def as_part(
+        self, heads: Sequence[int] | None, queries: Sequence[int] | None, keys_before: int | None = None
+    ) -> Self:
         """Return the same attention, that knows which heads and queries of a model's call it has; None for all."""
-        if heads is None and queries is None:
+        if heads is None and queries is None and keys_before is None:
             return self
         found = copy.copy(self)
-        found.__dict__["part"] = Part(*(None if x is None else tuple(x) for x in (heads, queries)))
+        chosen = [None if x is None else tuple(x) for x in (heads, queries)]
+        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before)
         return found
+
+    def own_keys(self, queries: range) -> Sequence[int] | None:
+        """Return of each query the key at its own place; None where keys are at other places."""
+        part = self.part or Part()
+        if part.keys_before is None:
+            return queries if part.queries is None and self.shape.Q == self.shape.K else None
+        there = queries if part.queries is None else [part.queries[query] for query in queries]
+        return [part.keys_before + query for query in there]
 
     def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
         """Return this attention with other options, source and values; only a mask or bias that is new is read."""
@@ -178,8 +197,8 @@ class AttentionBase:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill a new attention or a copy: log-normalizers and the guard of its tensors start afresh."""
         self.__dict__.update(state, _memory=LogSumExpCache())
-        values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
+        others = {name: x for name, x in (("v", self.v), ("sinks", self.sinks)) if x is not None}
+        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **others, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
@@ -241,6 +260,11 @@ class AttentionBase:
     def scores_are_products(self) -> bool:
         """Whether scaled scores are scale · q · kᵀ: q and k are there, and no softcap is in between."""
         return self.q is not None and self.softcap is None
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a learned sink takes a share of the weights, here or in the attention that this is made of."""
+        return self.sinks is not None or self.source.has_sinks
 
     def head(self, batch: Any, head: Any) -> Head:
         """Return a head; IndexError if it is not there; a warning if the tensors have changed."""
@@ -325,6 +349,12 @@ class Head(NamedTuple):
     def v(self) -> Tensor | None:
         """Its values (K, Dv), as they were given."""
         return None if self.att.v is None else self.att.v[self.batch, self.group]
+
+    @property
+    def sink(self) -> float | None:
+        """The logit of its learned sink; None where it has none."""
+        found = -inf if self.att.sinks is None else float(self.att.sinks[self.head])
+        return None if found == -inf else found
 
     def block(self, queries: Indices, keys: Indices | None = None) -> Block:
         """Return the cells of some queries and keys, all keys where None."""
