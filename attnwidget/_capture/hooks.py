@@ -186,9 +186,10 @@ def _reporting_errors() -> Iterator[None]:
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
-    for callback in callbacks:
-        if callback is not None:
-            callback(output)
+    with torch._C.DisableTorchFunction():
+        for callback in callbacks:
+            if callback is not None:
+                callback(output)
 
 
 @contextlib.contextmanager

@@ -208,7 +208,8 @@ class Provenance:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._entered.add(id(module))
-        sources = _sources(module, args, kwargs)
+        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+            sources = _sources(module, args, kwargs)
         self._running.invocations.append(Invocation(module, sources))
         if id(module) not in self._hooks:
             return  # a copy of a module that is watched
@@ -228,10 +229,11 @@ class Provenance:
             if not invocations or invocations[-1].module is not parent:
                 return
             invocations[-1].ran.add(name)
-            given = span_of(next((x for x in args if isinstance(x, Tensor)), None))
-            source = invocations[-1].source_of(given)
-            if source is not None and isinstance(output, Tensor) and span_of(output) is not None:
-                invocations[-1].made.append(Made(name, source, StorageWeakRef(output.untyped_storage())))
+            with torch._C.DisableTorchFunction():
+                given = span_of(next((x for x in args if isinstance(x, Tensor)), None))
+                source = invocations[-1].source_of(given)
+                if source is not None and isinstance(output, Tensor) and span_of(output) is not None:
+                    invocations[-1].made.append(Made(name, source, StorageWeakRef(output.untyped_storage())))
 
         return note
 

@@ -239,7 +239,7 @@ class Recorder:
             return None
         self._called.add(name)
         try:
-            with _without_gradients():
+            with torch._C.DisableTorchFunction(), _without_gradients():
                 return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
         except OverLimit:
             self._over_limit[name] += 1
