@@ -321,7 +321,7 @@ def _argument_names(kind: type) -> list[str]:
     if kind not in _names:
         try:
             parameters = list(inspect.signature(kind.forward).parameters.values())[1:]  # type: ignore[attr-defined]
-        except (TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             parameters = []
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         _names[kind] = positional + [""] * (16 - len(positional))
@@ -330,8 +330,8 @@ def _argument_names(kind: type) -> list[str]:
 
 def _may_compute_attention(module: nn.Module) -> bool:
     """Return whether a module may call an attention function, or the module that does."""
-    if isinstance(module, nn.ModuleList | nn.ModuleDict):
-        return False
+    if isinstance(module, nn.ModuleList | nn.ModuleDict | torch.jit.ScriptModule):
+        return False  # nothing calls the first two, and the last takes no hooks
     if next(module.children(), None) is not None:
         return True
     return "att" in type(module).__name__.lower() or bool(
