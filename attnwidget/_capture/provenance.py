@@ -206,10 +206,11 @@ class Provenance:
                 hook.remove()
         self._entered = set()
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        # Torch gives no keywords to a hook that another thread is removing.
         self._entered.add(id(module))
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
-            sources = _sources(module, args, kwargs)
+            sources = _sources(module, args, kwargs or {})
         self._running.invocations.append(Invocation(module, sources))
         if id(module) not in self._hooks:
             return  # a copy of a module that is watched
