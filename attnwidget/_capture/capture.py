@@ -17,9 +17,10 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
 from .io import LoadedRecord, tensors_of
-from .options import read_options
+from .options import Keep, read_options
 from .recorder import Recorder
 from .records import Record
+from .reduced import ReducedRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,7 +30,7 @@ __all__ = ["Capture", "Forward", "capture"]
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
-RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
+RecordsByName = Mapping[str, Record | ReducedRecord | LoadedRecord]  # of one forward pass, by the name of the module
 
 
 def capture(
@@ -38,6 +39,7 @@ def capture(
     layers: LayersLike | None = None,
     queries: NumbersLike | None = None,
     heads: HeadsLike | None = None,
+    keep: Keep = "tensors",
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -61,6 +63,9 @@ def capture(
         heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
             all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
             `att.part.heads` has their numbers in the model. None: all.
+        keep: "tensors", or "overview": each call is reduced at once to an exact picture of at most 128 × 128 bins of
+            each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
+            refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -98,6 +103,7 @@ def capture(
         layers=layers,
         queries=queries,
         heads=heads,
+        keep=keep,
         values=values,
         clone=clone,
         device=device,

@@ -17,7 +17,9 @@ from .._rules.row_spans import as_spans
 from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
+from . import reduced
 from .records import CallRules, evaluate_mask
+from .reduced import ReducedAttention
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -55,6 +57,8 @@ class SavedRecord(Protocol):
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
     """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
+    if isinstance(att, ReducedAttention):
+        return att.source.tensors()
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     for name in ("mask", "bias"):
         rule = getattr(att.options, name)
@@ -126,13 +130,20 @@ class _TensorTable:
 
 def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
     att = record.attention
+    if isinstance(att, ReducedAttention):
+        return {"name": name, "cross": record.cross, "overview": reduced.entry_of(att, table.add), **_part_of(att)}
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
     entry = {"name": name, "cross": record.cross, **parts}
-    if att.part is not None:
-        entry["part"] = {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}
+    entry |= _part_of(att)
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
+
+
+def _part_of(att: Attention) -> dict[str, Any]:
+    if att.part is None:
+        return {}
+    return {"part": {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}}
 
 
 def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
@@ -201,11 +212,14 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 
 
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+    part = entry.get("part", {})
+    if "overview" in entry:
+        kept = reduced.attention_from(entry["overview"], tensors)
+        return LoadedRecord(entry["name"], bool(entry["cross"]), kept.as_part(part.get("heads"), None))
     given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     att = Attention(*given, **rules, mask=_mask_of(entry["mask"], tensors), bias=bias)
-    part = entry.get("part", {})
     return LoadedRecord(entry["name"], bool(entry["cross"]), att.as_part(part.get("heads"), part.get("queries")))
 
 

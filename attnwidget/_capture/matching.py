@@ -14,7 +14,8 @@ import torch
 
 from .._rules.row_spans import Spans
 from .limit import OverLimit
-from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
+from .reduced import ReducedRecord
 from .selection import with_heads
 
 LATER = (
@@ -25,7 +26,10 @@ CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
-class ForwardRecords(dict[str, Record]):
+AnyRecord = Record | ReducedRecord
+
+
+class ForwardRecords(dict[str, AnyRecord]):
     """The records of a forward pass, or of several that continue one another, by the name of the module.
 
     Attributes:
@@ -61,6 +65,15 @@ class ForwardPass:
     continues: bool = False  # an earlier one
 
 
+def _continuation(record: AnyRecord, call: ObservedCall, forward: ForwardPass) -> Continuation | None:
+    """Return how a call continues a record; where it would but cannot, raise, as for all calls of this pass."""
+    try:
+        return record.continued_by(call)
+    except Unreadable:
+        forward.continues = True
+        raise
+
+
 class RecordMatcher:
     """All records of a capture, in the order in which they were begun.
 
@@ -76,11 +89,12 @@ class RecordMatcher:
         heads_of: Callable[[str, ObservedCall], list[int] | None],
         last: int | None = None,
         every: int | None = None,
+        new_record: type[Record] | type[ReducedRecord] = Record,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
         self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
-        self._last, self._every = last, every
+        self._last, self._every, self._new_record = last, every, new_record
         self._forward_pass: ForwardPass | None = None
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
@@ -123,11 +137,11 @@ class RecordMatcher:
             part = call if heads is None else with_heads(call, heads)
             how, first = None, 0
             if record is not None and not (forward.records is None and call.cross):
-                how = record.continued_by(part)
+                how = _continuation(record, part, forward)
             if record is not None and how is None and forward.continues:
                 raise Unreadable(LATER)
             memory, before = self._keeper.memory, 0
-            needed = self._keeper.size_of(part, None if how is None else call.q.shape[2])
+            needed = self._new_record.needed(part, self._keeper, how)
             if not memory.has_room(needed, self._keeper.device or call.k.device):
                 raise OverLimit
             if record is not None and how is not None:
@@ -137,7 +151,7 @@ class RecordMatcher:
             else:
                 if records is None or record is not None:
                     records = self._begin_records()
-                record = records[name] = Record(name, part, self._keeper, heads)
+                record = records[name] = self._new_record(name, part, self._keeper, heads)
             memory.add(record.size - before)
             forward.records = records
             return partial(record.add_output, call, first)
@@ -169,7 +183,7 @@ class RecordMatcher:
         self.forwards[:] = [records for records in self.forwards if records]
         return names
 
-    def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
+    def _resolve(self, name: str, call: ObservedCall, record: AnyRecord | None) -> None:
         """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, torch.Tensor | Spans) else None

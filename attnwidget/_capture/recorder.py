@@ -17,7 +17,8 @@ from . import hooks
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
-from .records import EAGER, ObservedCall, TensorKeeper, Unreadable
+from .records import EAGER, ObservedCall, Record, TensorKeeper, Unreadable
+from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
@@ -45,8 +46,9 @@ class Recorder:
         keeper = TensorKeeper(
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
+        kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every)
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every, kept_as)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name

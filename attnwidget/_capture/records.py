@@ -272,6 +272,11 @@ class Record:
         self._contradicted = False
         self._attention: Attention | None = None
 
+    @staticmethod
+    def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
+        """Return how many bytes a call will take."""
+        return keeper.size_of(call, None if how is None else call.q.shape[2])
+
     @property
     def queries(self) -> int:
         """Return how many queries its calls had, those that are not kept too."""
@@ -387,7 +392,7 @@ class Record:
             output: (B, H, Q, Dv).
         """
         if self._heads is not None or self._queries is not None:
-            self._contradicted |= _contradicts(call, output)
+            self._contradicted |= contradicts(call, output)
             return
         worthwhile = first == 0 or call.q.shape[2] > 1  # of tokens that come one by one, the first says as much
         if not worthwhile or self.v is None or call.v is None or call.dropout or not self._keeper.clone:
@@ -487,7 +492,7 @@ class Record:
         return self._attention
 
 
-def _contradicts(call: ObservedCall, output: Any) -> bool:
+def contradicts(call: ObservedCall, output: Any) -> bool:
     """Return whether a call's output is not that of its q, k, v and rules."""
     sample = None if call.v is None or call.dropout else sample_output(output, call.q, call.k, call.v)
     if sample is None or call.v is None:
