@@ -23,7 +23,7 @@ from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
 from ._engine import softmax
 from ._engine.axes import as_heads, as_matrix
-from ._engine.base import AttentionBase, Shape
+from ._engine.base import AttentionBase, Head, Shape
 from ._engine.combined_heads import combined
 from ._engine.matmul import exact
 from ._engine.merged_words import merged
@@ -33,7 +33,7 @@ from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
-from ._utils.indexing import as_indices
+from ._utils.indexing import Indices, as_indices
 from ._utils.validation import detached
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Attention(AttentionBase):
         window: |query − key| < window, so with is_causal the window keys up to the query's own.
         scale: what the scores are multiplied by; 1 / √D where None.
         softcap: capped = softcap · tanh(scaled / softcap), before bias and mask (Gemma 2, 2024, §2); none where None.
+        sinks: learned sink logits, (H,), or one number for all heads (GPT-OSS, 2025, §2.2): one more column of the
+            softmax, "sink", without a key and without a value, so that the weights of a query's keys sum to 1 less
+            `sink_weights`. Neither scale nor softcap, bias or mask changes it. −∞ is a head without; none where None.
 
     Raises:
         TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
@@ -74,6 +77,7 @@ class Attention(AttentionBase):
         q, k, v: views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), or None.
         shape: the sizes B, H, G, Q, K, D and Dv.
         scale, softcap, is_causal, window: what applies.
+        sinks: (H,) as they were given, or None.
         options: the keywords as they were given.
         dtype, device: of the tensors. Results are float64 for float64, else float32, on the same device.
 
@@ -119,7 +123,7 @@ class Attention(AttentionBase):
         Args:
             scores: (Q, K), (B, Q, K) or (B, H, Q, K).
             v: values, as in `Attention`.
-            mask, mask_means, mask_dims, bias, is_causal, window, softcap: as in `Attention`.
+            mask, mask_means, mask_dims, bias, is_causal, window, softcap, sinks: as in `Attention`.
             scale: what the scores are multiplied by before the softmax; 1 where None.
             dims: their axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
 
@@ -182,14 +186,15 @@ class Attention(AttentionBase):
                 asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3) or "allowed" (bool).
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
-            queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints.
+            queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints. keys="sink" is the column of
+                the learned sink: its logit from "scaled" to "masked", its weights, and a contribution of 0.
 
         Returns:
             (queries, keys), always 2-D; in float32, or float64 where the tensors are, and bool for "allowed".
 
         Raises:
             IndexError: a batch, head, query or key that is not there.
-            ValueError: there is no such stage, or not for what this attention was made of.
+            ValueError: there is no such stage, or not for what this attention was made of; no sink.
 
         >>> att = Attention(torch.zeros(3, 4), torch.zeros(3, 4), is_causal=True)
         >>> att.block(queries=[0, 2], keys=slice(2))
@@ -199,6 +204,8 @@ class Attention(AttentionBase):
         self.check_stage(stage, "allowed")
         found = self.head(batch, head)
         rows = as_indices(queries, self.shape.Q, "query", "queries", self.device)
+        if isinstance(keys, str):
+            return self._sink_column(found, rows, stage, keys)
         columns = as_indices(keys, self.shape.K, "key", "keys", self.device)
         cells = found.block(rows, columns)
         with exact(self.device):
@@ -212,15 +219,51 @@ class Attention(AttentionBase):
                 normalizer = softmax.normalizers(found, rows)
             return softmax.exact_block(self, cells, stage, normalizer)
 
-    def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
-        """Compute log Σ exp(masked) over the keys for each query: FlashAttention's logsumexp (Dao et al. 2022, §3.1).
+    def sink_weights(self, batch: int = 0, head: int = 0) -> Tensor:
+        """Compute the weight that each query gives to the learned sink: what the weights of its keys leave of 1.
 
         Args:
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            (Q,), natural logarithms; −∞ for a query that may attend to nothing.
+            (Q,): exp(sink − log-normalizer); 1 for a query that may attend to nothing, 0 in a head without a sink. Of
+            combined heads or merged words their mean, or maximum, as of their weights.
+
+        Raises:
+            IndexError: a batch or head that is not there.
+            ValueError: there are no learned sinks.
+
+        >>> Attention(torch.zeros(1, 4), torch.zeros(3, 4), sinks=0.0).sink_weights()
+        tensor([0.2500])
+        """
+        return self._sink_column(self.head(batch, head), range(self.shape.Q), "weights", "sink")[:, 0]
+
+    def _sink_column(self, head: Head, queries: Indices, stage: str, name: str) -> Tensor:
+        """Return the sink's column of a stage, (queries, 1)."""
+        if name != "sink":
+            raise ValueError(f'keys is {name!r}: give keys by number, or "sink" for the column of the learned sink')
+        if not self.has_sinks:
+            raise ValueError("there are no learned sinks: give Attention(q, k, v, sinks=…)")
+        with exact(self.device):
+            if stage == "allowed":
+                return torch.ones(len(queries), 1, dtype=torch.bool, device=self.device)
+            found = softmax.sink_column(head, queries, stage)
+        if found is None:
+            raise ValueError(f'a sink has no {stage}, for it has no key: ask for one of the stages from "scaled" on')
+        return found[:, None]
+
+    def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
+        """Compute log Σ exp(masked) over the keys for each query: FlashAttention's logsumexp (Dao et al. 2022, §3.1).
+
+        A learned sink is one more term of the sum.
+
+        Args:
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
+
+        Returns:
+            (Q,), natural logarithms; −∞ for a query that may attend to nothing, unless there is a sink.
 
         Raises:
             IndexError: a batch or head that is not there.
@@ -304,7 +347,8 @@ class Attention(AttentionBase):
             head: which head; negative counts from the end.
 
         Returns:
-            keys (count,) int64 and weights (count,), the largest first, of equal ones the lower key.
+            keys (count,) int64 and weights (count,), the largest first, of equal ones the lower key. A learned sink is
+            not a key: see `sink_weights`.
 
         Raises:
             IndexError: a batch, head or query that is not there.
@@ -342,9 +386,10 @@ class Attention(AttentionBase):
 
         Args:
             changes: any of scale (a number), temperature (divides the scale), softcap (a number or None), mask (False
-                takes it away), causal (True, "lower right" or False), window (keys, or None), drop_keys (a list), and
-                dtype ("float16", "bfloat16", "int8": q, k and v as that type holds them, computed in float32; int8 has
-                a scale for each token, Dettmers et al. 2022, §2.1). {} changes nothing.
+                takes it away), causal (True, "lower right" or False), window (keys, or None), drop_keys (a list), sinks
+                (None takes the learned ones away), and dtype ("float16", "bfloat16", "int8": q, k and v as that type
+                holds them, computed in float32; int8 has a scale for each token, Dettmers et al. 2022, §2.1). {}
+                changes nothing.
 
         Returns:
             Another `Attention`; no tensor is copied but where dtype rounds them.
@@ -441,8 +486,9 @@ class Attention(AttentionBase):
             head: which head; negative counts from the end.
 
         Returns:
-            `Gradients` with q (Q, D), k (K, D), v (K, Dv), weights and scores (Q, K), in the dtype of results. With
-            weights A and output O: dL/dV = Aᵀ · dL/dO, dL/dA = dL/dO · Vᵀ, and through the softmax of a row
+            `Gradients` with q (Q, D), k (K, D), v (K, Dv), weights and scores (Q, K), and sink, in the dtype of
+            results.
+            With weights A and output O: dL/dV = Aᵀ · dL/dO, dL/dA = dL/dO · Vᵀ, and through the softmax of a row
             dL/ds = (diag(p) − p pᵀ) · dL/dp (Bridle 1990).
 
         Raises:
@@ -465,7 +511,7 @@ class Attention(AttentionBase):
             head: which head; negative counts from the end.
 
         Returns:
-            (K, K), symmetric; each row and column sums to 0.
+            (K, K), symmetric; each row and column sums to 0, or with a learned sink to weight × that of the sink.
 
         Raises:
             IndexError: a batch, head or query that is not there.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
 from ._engine.matmul import full
 from ._rules.options import AttentionKeywords, AttentionOptions, KeywordsBesideMask, MaskLike, TensorLike, with_keywords
-from ._rules.parsing import read_rules
+from ._rules.parsing import read_rules, read_sinks
 from ._rules.rules import Rules, ScoreFunction, indices, whole
 from ._utils.indexing import Block
 from ._utils.validation import as_number, as_positive, as_tensor
@@ -42,11 +42,13 @@ def scaled_dot_product_attention(
         q, k, v: (Q, D), (K, D) and (K, Dv), or (B, …), or (B, H, …), all of them; k and v may have fewer heads.
         mask: True or 1 where a query may attend, if it is bool or `mask_means="keep"`; where it may not, if
             `mask_means="hide"`. A float mask is added.
-        mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
+        mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`. Sinks that are trained get
+            gradients too.
 
     Returns:
         output, as q with Dv for D, in the dtype of q; and weights, as q with K for D, in float32, or in float64 where
-        q is. A query that may attend to nothing has weights 0 and output 0. Tensors have gradients, by autograd.
+        q is; with sinks their rows sum to 1 less the weight of the sink. A query that may attend to nothing has weights
+        0 and output 0. Tensors have gradients, by autograd.
 
     Raises:
         TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
@@ -119,11 +121,23 @@ def _attend(
         S = _biased(S, rules)
         allowed = _allowed(S, rules)  # broadcasts to (B, H, Q, K)
         empty = ~allowed.any(-1, keepdim=True)
+        sink = _sinks(options, S)  # (B, H, Q, 1)
+        empty = empty if sink is None else empty & (sink == -inf)
         S = S.masked_fill(~allowed, -inf).masked_fill(empty, 0)  # a softmax of −∞ alone is NaN, and so its gradient
-        weights = torch.softmax(S, -1).masked_fill(~allowed, 0)  # (B, H, Q, K)
+        S = S if sink is None else torch.cat([S, sink], -1)  # (B, H, Q, K + 1)
+        weights = torch.softmax(S, -1)[..., :K].masked_fill(~allowed, 0)  # (B, H, Q, K)
         output = dropout(weights) @ v  # (B, H, Q, Dv)
     of_weights = None if dims is None else dims.replace("d", "k")
     return as_given(output.to(given), axes, dims, LETTERS), as_given(weights, axes, of_weights, MATRIX)
+
+
+def _sinks(options: AttentionOptions, S: Tensor) -> Tensor | None:
+    """Return the column of the sinks beside scores (B, H, Q, K), (B, H, Q, 1); None where there are none."""
+    found = read_sinks(options, S.shape[1])
+    if found is None:
+        return None
+    trained = options.sinks if isinstance(options.sinks, Tensor) else found  # in its graph
+    return trained.to(S.device, S.dtype).expand(S.shape[1])[:, None, None].expand(*S.shape[:3], 1)
 
 
 def _biased(S: Tensor, rules: Rules) -> Tensor:

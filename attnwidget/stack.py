@@ -201,7 +201,7 @@ class AttentionStack(Sequence[Attention]):
         """Compute how much each token reaches each other through all layers: rollout (Abnar & Zuidema 2020, §3).
 
         Each layer passes on A = residual · I + (1 − residual) · W, its rows brought to sum 1, and the layers are
-        multiplied, the first on the right.
+        multiplied, the first on the right. A learned sink passes nothing on, so its share is divided among the keys.
 
         Args:
             batch: which sample.
@@ -324,8 +324,8 @@ def stack_layers(
     Args:
         q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front, or a list of tensors, one a layer.
         names: as for `AttentionStack`.
-        keywords: as for `Attention`: one for all layers, or a list with one for each, None among them; dims names the
-            axes after the first.
+        keywords: as for `Attention`: one for all layers, or a list with one for each, None among them; sinks may be
+            (L, H); dims names the axes after the first.
 
     Raises:
         TypeError, ValueError: as `Attention`, with the layer in front.
@@ -338,6 +338,8 @@ def stack_layers(
     parts = {"q": _as_layers(q, "q"), "k": _as_layers(k, "k")}
     parts |= {} if v is None else {"v": _as_layers(v, "v")}
     parts |= {name: list(value) for name, value in keywords.items() if isinstance(value, list | tuple)}
+    if getattr(keywords.get("sinks"), "ndim", 0) == 2:  # (L, H)
+        parts["sinks"] = list(as_tensor(keywords["sinks"], "sinks"))
     count = len(parts["q"])
     for name, part in parts.items():
         if len(part) != count:

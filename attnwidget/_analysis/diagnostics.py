@@ -163,8 +163,12 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding]:
             "nothing allowed",
             "warning",
             _places("query", empty),
-            f"{_count(len(empty), 'query')} may attend to no key: weights and output are 0 here and in torch's SDPA, "
-            "and NaN in a softmax of −∞ alone",
+            f"{_count(len(empty), 'query')} may attend to no key: "
+            + (
+                "weights and output are 0 here and in torch's SDPA, and NaN in a softmax of −∞ alone"
+                if head.sink is None
+                else "the learned sink has all the weight, and the output is 0"
+            ),
             "Expected for padded queries; otherwise check the mask, or let each query see itself.",
             **_at("query", empty),
         )
@@ -252,8 +256,8 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
 def _finite_minus(head: Head) -> Iterator[Finding]:
     """Find rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
     att = head.att
-    if not att.rules.biases:
-        return
+    if not att.rules.biases or (head.sink is not None and head.sink > FAR_BELOW):
+        return  # a learned sink takes the weight
     rows = []
     for queries in sampled_rows(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
         top = exact_block(att, head.block(queries), "masked", None).amax(1)
@@ -352,7 +356,8 @@ def _given_weights(head: Head) -> Iterator[Finding]:
         "warning",
         _places("query", off.nonzero()[:, 0]),
         f"the row of query {worst:,} sums to {float(sums[worst]):.4g}",
-        "Dropout in training does that: take the weights before it, or in eval(). Otherwise rows were cut or pooled.",
+        "Dropout in training does that: take the weights before it, or in eval(). So do learned sinks: capture(model), "
+        "or Attention(q, k, v, sinks=…), shows what they take. Otherwise rows were cut or pooled.",
         query=worst,
     )
 

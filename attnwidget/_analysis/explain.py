@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
-from .._engine.softmax import exact_block, whole_rows
+from .._engine.softmax import exact_block, sink_weights, whole_rows
 from .._engine.stages import values
 from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
@@ -43,6 +43,8 @@ class Explanation:
     effects: what each rule and bias does, in order.
     allowed: whether the query may attend to the key.
     maximum, log_normalizer: of the query's row of masked scores; weight = exp(masked − log_normalizer).
+    sink, sink_weight: the logit of the head's learned sink, which is one more term of the log-normalizer, and the
+        weight that it takes; None where there is none. Of combined heads or words only the weight is known.
     weight: of the pair.
     value: (Dv,) weight · v. output: (Dv,) the sum of those over all keys.
     contribution: ‖weight · v‖, or ‖weight · v · W_O‖ where w_o was given (Kobayashi et al. 2020, §3).
@@ -62,6 +64,8 @@ class Explanation:
     allowed: bool
     maximum: float | None
     log_normalizer: float | None
+    sink: float | None
+    sink_weight: float | None
     weight: float
     value: Tensor | None
     output: Tensor | None
@@ -84,6 +88,7 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
         scored = att.source.gives == "scores"
         weights = whole_rows(att, row, "weights")[0] if scored else exact_block(att, row, "weights", None)[0]  # (K,)
         masked_row = exact_block(att, row, "masked", None)[0] if scored else None  # (K,)
+        sink_weight, has_sink = sink_weights(head, at.queries), att.sinks is None or head.sink is not None
         effects = effects_on(att, at, steps["capped"])
         value = output = contribution = share = None
         if att.v is not None:
@@ -106,13 +111,21 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
             masked=steps["masked"],
             allowed=steps["masked"] != -inf and not any(effect.blocks for effect in effects),
             maximum=None if masked_row is None else float(masked_row.amax()),
-            log_normalizer=None if masked_row is None else float(torch.logsumexp(masked_row.double(), 0)),
+            log_normalizer=None if masked_row is None else float(torch.logsumexp(_with_sink(masked_row, head), 0)),
+            sink=head.sink,
+            sink_weight=None if not has_sink or sink_weight is None else float(sink_weight[0]),
             weight=float(weights[key]),
             value=value,
             output=output,
             contribution=contribution,
             share=share,
         )
+
+
+def _with_sink(masked_row: Tensor, head: Head) -> Tensor:
+    """Return the terms of a row's log-normalizer, (K,) or (K + 1,) float64: its masked scores, and the sink."""
+    terms = masked_row.double()
+    return terms if head.sink is None else torch.cat([terms, terms.new_tensor([head.sink])])
 
 
 def _number(att: AttentionBase, at: Block, stage: str) -> float | None:
@@ -187,9 +200,11 @@ def spoken(explanation: Explanation) -> str:
         did = "blocks" if effect.blocks else "allows" if effect.adds is None else f"adds {effect.adds:.6g}"
         lines.append(f"{'':<12}{effect.name}: {did}")
     line("masked", "", e.masked)
+    line("sink", "learned, beside the keys", e.sink)
     if e.log_normalizer is not None and not isnan(e.log_normalizer):
         line("weight", f"exp(masked − {e.log_normalizer:.6g})", e.weight)
     else:
         line("weight", "", e.weight)
+    line("sink weight", "" if e.sink is None else f"exp(sink − {e.log_normalizer:.6g})", e.sink_weight)
     line("share", "of all ‖weight · v‖", e.share)
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
-from .._engine.softmax import exact_block, whole_rows
+from .._engine.softmax import exact_block, sink_weights, whole_rows
 from .._engine.stages import new, plain, streamed, values
 from .._rules.rules import Bias, ScoreFunction, indices
 from .._utils.indexing import Block, as_index, cuts
@@ -30,6 +30,7 @@ class Gradients:
     q: (Q, D), k: (K, D): None where scores or weights were given. v: (K, Dv).
     weights: (Q, K), dL/dA = dL/dO · vᵀ.
     scores: (Q, K), of QKᵀ before the scale; 0 where blocked. None where weights were given.
+    sink: 0-D, of the logit of the head's learned sink; None where there is none.
     weights and scores are None as well where they would have more than 16,777,216 cells.
     """
 
@@ -38,6 +39,7 @@ class Gradients:
     v: Tensor
     weights: Tensor | None
     scores: Tensor | None
+    sink: Tensor | None = None
 
 
 def gradients(head: Head, grad_output: Any) -> Gradients:
@@ -54,6 +56,7 @@ def gradients(head: Head, grad_output: Any) -> Gradients:
         dS = new(att, Q, K) if small and scored else None
         dV = torch.zeros_like(v)
         q, k = (None if x is None else x.to(att.result_dtype) for x in (head.q, head.k))
+        dsink = None if head.sink is None else new(att).fill_(0)
         dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
         for rows in cuts(range(Q), 1, max(1, STRIPE // max(K, 1))):
             at, cells = slice(rows.start, rows.stop), head.block(rows)
@@ -64,13 +67,16 @@ def gradients(head: Head, grad_output: Any) -> Gradients:
                 dA[at] = by_weight
             if not scored:
                 continue
+            if dsink is not None:  # it has no value: dL/dA is 0 there
+                taken = sink_weights(head, rows)
+                dsink -= (taken * (p * by_weight.masked_fill(p == 0, 0)).sum(1)).sum() if taken is not None else 0
             by_score = _through_scores(att, cells, _through_softmax(p, by_weight))
             if dS is not None:
                 dS[at] = by_score
             if q is not None and k is not None and dQ is not None and dK is not None:
                 dQ[at] = _reached(by_score, k)
                 dK += _reached(by_score.mT, q[at])
-        return Gradients(dQ, dK, dV, dA, dS)
+        return Gradients(dQ, dK, dV, dA, dS, dsink)
 
 
 def jacobian(head: Head, query: int) -> Tensor:

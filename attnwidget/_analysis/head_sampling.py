@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Head
 from .._engine.kept_levels import KeptLevels, only_overviews
 from .._engine.matmul import LOG2_E, Product, Scratch, exact
 from .._engine.pooling import pool_first
 from .._engine.regions import Region
+from .._engine.softmax import sink_weights
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
 from .._rules.rules import Bias, cut, whole
@@ -142,7 +143,7 @@ class HeadSampler:
                         measures.append(measure(index, found, real))
                 first = stop
                 if index is not None and first == self.heads.stop:
-                    self.means.add(index.names, measures)
+                    self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
                 yield
 
     def _take(self, kept: KeptLevels) -> None:
@@ -230,8 +231,8 @@ def rows_of(
     if att.source.gives == "weights":
         return _given(att, batch, heads[0], rows)
     if shared is None:
-        return _softmax(*_masked(att, batch, heads[0], rows), scratch)
-    found = _softmax(_products(att, batch, heads, rows, shared), shared.allowed, scratch)
+        return _softmax(*_masked(att, batch, heads[0], rows), scratch, _sinks(att, heads))
+    found = _softmax(_products(att, batch, heads, rows, shared), shared.allowed, scratch, _sinks(att, heads))
     if bool(found.total.isfinite().all()):
         return found
     # A NaN or ∞ may be that of a cell that is blocked: what blocks must come first, head by head.
@@ -241,20 +242,36 @@ def rows_of(
         torch.cat([one.e for one in each], 1),
         torch.cat([one.total for one in each]),
         torch.cat([one.entropy for one in each]),
+        None if found.sink is None else torch.cat([one.sink for one in each if one.sink is not None]),
         shared.allowed,
         found.scratch,
     )
 
 
-def _softmax(S: Tensor, allowed: AllowedRows | None, scratch: Scratch) -> WeightRows:
+def _sinks(att: AttentionBase, heads: range) -> Tensor | None:
+    """Return the logits of the learned sinks of some heads, by log 2: (heads, 1), or None."""
+    if att.sinks is None:
+        return None
+    return (att.sinks[heads.start : heads.stop].to(att.device, att.result_dtype) * LOG2_E)[:, None]
+
+
+def _softmax(S: Tensor, allowed: AllowedRows | None, scratch: Scratch, sinks: Tensor | None) -> WeightRows:
     """Compute weights from masked scores by log 2, (keys, heads, rows), −∞ where blocked, which it overwrites."""
-    S -= S.amax(0).clamp_(min=torch.finfo(S.dtype).min)  # of a query that may attend to nothing it is −∞
+    of_keys = S.amax(0)  # (heads, rows); −∞ of a query that may attend to nothing
+    peak = (of_keys if sinks is None else torch.maximum(of_keys, sinks)).clamp(min=torch.finfo(S.dtype).min)
+    S -= peak
     S.clamp_(min=LEAST_EXPONENT)
     e = torch.exp2(S, out=scratch.cut(len(S), S[0].numel()).view(S.shape))
     e -= 2.0**LEAST_EXPONENT  # so that what is blocked is 0; others are what they were
     total = e.sum(0)  # (heads, rows)
-    mean = S.mul_(e).sum(0) / total
-    return WeightRows(e, total, total.log2() - mean, allowed, S)
+    sums = S.mul_(e).sum(0)
+    if sinks is None:
+        return WeightRows(e, total, total.log2() - sums / total, None, allowed, S)
+    exponent = (sinks - peak).clamp(min=LEAST_EXPONENT)  # (heads, rows)
+    of_sink = torch.exp2(exponent) - 2.0**LEAST_EXPONENT
+    total = total + of_sink
+    entropy = total.log2() - (sums + exponent * of_sink) / total
+    return WeightRows(e, total.masked_fill(of_keys == -inf, 0), entropy, of_sink / total, allowed, S)
 
 
 def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows) -> Tensor:
@@ -288,4 +305,7 @@ def _given(att: AttentionBase, batch: int, head: int, rows: range) -> WeightRows
     e = plain(att, cells, "weights")[:, None]
     allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device).mT[:, None]
     there, entropy = allowed.any(0).to(e.dtype), -torch.xlogy(e, e).sum(0) * LOG2_E
-    return WeightRows(e, there, entropy, AllowedRows.of(allowed), torch.empty_like(e))
+    found = sink_weights(Head(att, batch, head), rows)
+    sink = None if found is None else found[None]
+    entropy = entropy if sink is None else entropy - torch.xlogy(sink, sink) * LOG2_E
+    return WeightRows(e, there, entropy, sink, AllowedRows.of(allowed), torch.empty_like(e))

@@ -25,7 +25,8 @@ class Metrics:
     None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
     query's place with a key's where there are not as many keys as queries.
 
-    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike.
+    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike. A learned sink
+        counts as one more key.
     first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
         al. 2024).
     previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
@@ -36,6 +37,7 @@ class Metrics:
         to any: the prefix matching of induction heads (Olsson et al. 2022).
     mean_distance: Σ p |query − key|, tokens.
     masked_share: of the keys, how many a query may not attend to.
+    learned_sink: weight on the learned sink, which has no key (`Attention.sink_weights`); None without learned sinks.
     rows: how many queries were looked at: all, or evenly spread ones.
     """
 
@@ -48,6 +50,7 @@ class Metrics:
     induction: float | None
     mean_distance: float | None
     masked_share: float | None
+    learned_sink: float | None
     rows: int
 
 
@@ -118,7 +121,7 @@ class MetricIndex:
 
     @property
     def names(self) -> list[str]:
-        """The metrics that `measure` computes, in its order."""
+        """The metrics that `measure` computes, in its order; with learned sinks, one more at the end."""
         own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
         return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
 
@@ -199,8 +202,9 @@ class WeightRows(NamedTuple):
     """All weights of some queries of some heads.
 
     e: (keys, heads, rows), the weights times `total`; 0 where blocked.
-    total: (heads, rows); 0 of a query that may attend to nothing.
+    total: (heads, rows), that of the learned sink included; 0 of a query that may attend to nothing.
     entropy: (heads, rows), bits.
+    sink: (heads, rows), the weight of the learned sink; None without learned sinks.
     allowed: which cells are allowed; None if all are.
     scratch: memory of the shape of `e`, to be overwritten.
     """
@@ -208,6 +212,7 @@ class WeightRows(NamedTuple):
     e: Tensor
     total: Tensor
     entropy: Tensor
+    sink: Tensor | None
     allowed: AllowedRows | None
     scratch: Tensor
 
@@ -239,9 +244,10 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
         real: the keys that are not padding.
 
     Returns:
-        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`.
+        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`, and then
+        `learned_sink` where there are sinks.
     """
-    e, total, entropy, allowed, scratch = rows
+    e, total, entropy, sink, allowed, scratch = rows
     there = total != 0  # true of NaN, which therefore shows
     if index.own is not None and allowed is not None:
         there = there & (allowed.allowed[index.own, 0, index.row] | real.allowed[index.own])
@@ -259,5 +265,6 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
         counted.append(there & reached)
     blocked = total.new_zeros(()) if allowed is None else allowed.blocked_share.to(total.dtype)
     values = torch.stack(weights).div_(total.where(there, 1))
-    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape)])])
-    return values, torch.stack([*counted, there, torch.ones_like(there)])
+    sinks, of_sinks = ([], []) if sink is None else ([sink], [there])
+    values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape), *sinks])])
+    return values, torch.stack([*counted, there, torch.ones_like(there), *of_sinks])

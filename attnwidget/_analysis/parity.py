@@ -40,13 +40,16 @@ class Parity:
 def parity(head: Head) -> Parity | None:
     """Compare the output with that of `F.scaled_dot_product_attention` on the tensors as they are.
 
-    At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`.
+    At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`. A learned sink is one
+    more key and value of zeros for torch, whose score the mask adds.
     """
     att, q, k, v = head.att, head.q, head.k, head.v
     if why_not(att) or q is None or k is None or v is None:
         return None
     with exact(att.device):
-        worst, size, count = 0.0, 0.0, 0
+        worst, size, count, sink = 0.0, 0.0, 0, head.sink
+        if sink is not None:
+            k, v = (torch.cat([x, x.new_zeros(1, x.shape[1])]) for x in (k, v))
         for rows in sampled_rows(att):
             cells = head.block(rows)
             allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
@@ -54,6 +57,8 @@ def parity(head: Head) -> Parity | None:
             for bias in att.rules.biases:
                 added = bias.apply(added.mT.contiguous(), cells).mT
             added = added.masked_fill(~allowed, -inf).to(q.dtype)
+            if sink is not None:
+                added = torch.cat([added, added.new_full((len(rows), 1), sink)], 1)
             with full(att.device):
                 theirs = F.scaled_dot_product_attention(
                     q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exp_
-from .._engine.softmax import Softmax, head_logsumexp
+from .._engine.softmax import Softmax, head_logsumexp, sink_weights
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import as_index, cuts
@@ -32,12 +32,13 @@ class Statistics:
     scores_variance: of QKᵀ; theory: D, that of scores if the entries of q and k are independent with mean 0 and
         variance 1 (Vaswani et al. 2017, footnote 4).
     scaled_variance: of the scaled scores; 1 in theory for the default scale.
-    entropy: (Q,) bits, −Σ p log₂ p over the keys; 0 for all the weight on one key, log₂ n for n keys alike.
-    peak: (Q,) the largest weight.
-    sensitivity: (Q,) Σ p (1 − p) = 1 − Σ p² for weights that sum to 1: the trace of the softmax's Jacobian
+    entropy: (Q,) bits, −Σ p log₂ p over the keys and the learned sink; 0 for all the weight on one, log₂ n for n alike.
+    peak: (Q,) the largest weight of a key.
+    sensitivity: (Q,) Σ p (1 − p) over the keys, 1 − Σ p² for weights that sum to 1: the trace of the softmax's Jacobian
         diag(p) − p pᵀ (Bridle 1990), by which gradients reach the scores; 0 where one key has all the weight.
     allowed: (Q,) int64, how many keys the query may attend to.
-    total: (Q,) the sum of the weights; 1 up to rounding, 0 in an empty row.
+    total: (Q,) the sum of the keys' weights; with `sink` 1 up to rounding, 0 in an empty row.
+    sink: (Q,) the weight of the learned sink; None without learned sinks.
     empty_rows: how many queries may attend to nothing.
     saturated_rows: how many have a peak ≥ 0.99 though they may attend to several keys: next to no gradient.
     uniform_rows: how many weigh all of several allowed keys alike, to a thousandth.
@@ -54,6 +55,7 @@ class Statistics:
     sensitivity: Tensor
     allowed: Tensor
     total: Tensor
+    sink: Tensor | None
     empty_rows: int
     saturated_rows: int
     uniform_rows: int
@@ -64,6 +66,8 @@ def statistics(head: Head) -> Statistics:
     att = head.att
     with exact(att.device):
         entropy, peak, squares, total, allowed = _rows(head)
+        sink = sink_weights(head, range(att.shape.Q))
+        entropy = entropy if sink is None else entropy - torch.xlogy(sink, sink) / log(2)
         several = allowed > 1
         scores = _scores_variance(head) if "scores" in att.stages else None
         return Statistics(
@@ -78,6 +82,7 @@ def statistics(head: Head) -> Statistics:
             sensitivity=(total - squares).clamp_(min=0),
             allowed=allowed,
             total=total,
+            sink=sink,
             empty_rows=int((allowed == 0).sum()),
             saturated_rows=int((several & (peak >= SATURATED)).sum()),
             uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
@@ -160,7 +165,7 @@ def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
     att = head.att
     row = new(att, att.shape.K).fill_(-inf)
     may_attend = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
-    softmax, stage = Softmax(att, 1), streamed(att, "weights")
+    softmax, stage = Softmax(head, 1), streamed(att, "weights")
     for keys, S, allowed in blocks(head, queries, stage):
         at = slice(keys.start, keys.stop)
         row[at] = S[:, 0]

@@ -51,7 +51,7 @@ def _of_queries(head: Head, count: int) -> Links:
     partners, weights = [], []
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         best = _none(att, count, len(rows))  # (count, queries)
-        softmax = kind(att, len(rows))
+        softmax = kind(head, len(rows))
         for keys, S, _ in blocks(head, rows, stage):
             best = _merge(best, _top(S, keys.start, count), count)
             if stage == "masked":

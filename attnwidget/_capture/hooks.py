@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
+import inspect
+import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -22,13 +23,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..masks import causal_lower_right
+from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import OutputCallback
 from .records import ObservedCall, Unreadable
-from .tracing import ScoreTracer
+from .tracing import Caller, ScoreTracer
 from .transformers import InterfaceWrapper, read_call
+from .verification import DroppedWeights, RowsOfOutput, sampled_rows
 
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
+OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
+OPAQUE = (
+    "it calls {}, whose arguments are not read: use torch.nn.functional.scaled_dot_product_attention, or give the "
+    "weights, if it returns them, to AttentionWidget.from_weights"
+)
 ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 
 
@@ -49,8 +57,11 @@ class Listener(Protocol):
             A function to be called with the output (B, H, Q, Dv); None if the call is not recorded.
         """
 
-    def report_unreadable(self, why: str) -> None:
-        """Note that the calling module may compute attention that cannot be read."""
+    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+        """Note that a module may compute attention that cannot be read: see `tracing.Reports`."""
+
+    def caller(self) -> Caller:
+        """Return the module that calls."""
 
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""
@@ -77,8 +88,7 @@ def add_listener(listener: Listener) -> None:
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
             _undo.enter_context(without_compilation())
-            _undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
+            _undo.enter_context(without_fast_path())
         _listeners.append(listener)
 
 
@@ -114,13 +124,41 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
         with _inside_attention():
             with _compiled_flex_attention(implementation):
                 result = function(module, *arguments, **keywords)
-            output = result[0] if isinstance(result, tuple) else result
-            if isinstance(output, Tensor) and output.ndim == 4:
-                _report_output(output.transpose(1, 2), *callbacks)
+            if any(callbacks):
+                with _reporting_errors():
+                    _report_output(_seen_output(function, result, module, arguments, keywords), *callbacks)
         return result
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
     return reporting
+
+
+def _seen_output(
+    function: Callable[..., Any], result: Any, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """Return the output of a call of transformers' interface as it is verified, or what shows it despite dropout.
+
+    The functions that models define themselves return their weights after dropout. Any other is called once more
+    without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
+    """
+    output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    dropout = float(keywords.get("dropout") or 0) if module.training else 0.0
+    if dropout and isinstance(weights, Tensor):
+        return DroppedWeights(weights, dropout)
+    if dropout:
+        with torch.no_grad(), without_dropout(arguments[0].device):
+            again = function(module, *arguments, **{**keywords, "dropout": 0.0})
+        output = again[0] if isinstance(again, tuple) else again
+    if isinstance(output, Tensor) and output.ndim == 3:
+        output = output.unflatten(-1, (arguments[0].shape[1], -1))
+    return output.transpose(1, 2) if isinstance(output, Tensor) and output.ndim == 4 else None
+
+
+@contextlib.contextmanager
+def _reporting_errors() -> Iterator[None]:
+    """Let the model go on where its output cannot be read: it then counts as not verified."""
+    with contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError):
+        yield
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
@@ -151,31 +189,69 @@ def _compiled_flex_attention(implementation: Any) -> Iterator[None]:
             yield
 
 
+class _DropoutSwitchedOff(TorchFunctionMode):
+    """Makes torch's functions drop nothing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.dropout, torch.dropout):
+            return kwargs.get("input", args[0] if args else None)
+        if func is F.scaled_dot_product_attention:
+            args, kwargs = args[:4] + (0.0,) * (len(args) > 4) + args[5:], {**kwargs}
+            kwargs.pop("dropout_p", None)
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def without_dropout(device: torch.device) -> Iterator[None]:
+    """Switch dropout off, and put the state of the random numbers back afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), _DropoutSwitchedOff():
+        yield
+
+
 # Torch's functions.
 
 
 def modules_to_watch(model: nn.Module) -> set[int]:
     """Return the modules, by identity, that may call torch's attention without transformers' interface."""
-    return {id(module) for module in model.modules() if _may_call_torch(type(module))}
+    kinds = {kind: _may_call_torch(kind) for kind in {type(module) for module in model.modules()}}
+    return {id(module) for module in model.modules() if kinds[type(module)] or _has_forward_of_its_own(module)}
+
+
+def _has_forward_of_its_own(module: nn.Module) -> bool:
+    """Return whether the forward of one module was replaced, other than by what moves models between devices."""
+    forward = vars(module).get("forward")
+    function = getattr(forward, "func", getattr(forward, "__func__", forward))
+    return forward is not None and not _module_of(function).startswith("accelerate.")
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
 def _may_call_torch(kind: type) -> bool:
+    """Return whether the code of a class names one of torch's attention functions, or writes attention out."""
     if not kind.__module__.startswith(KNOWN_PACKAGES):
         return True
-    if kind not in _names_attention_cache:
-        _names_attention_cache[kind] = _names_attention(kind)
-    return _names_attention_cache[kind]
-
-
-_names_attention_cache: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-
-
-def _names_attention(kind: type) -> bool:
-    """Return whether the code of a class names one of torch's attention functions, or writes attention out."""
     own = [one for one in kind.__mro__ if one not in (nn.Module, object)]
+    methods = tuple(f for one in own for f in vars(one).values() if isinstance(f, FunctionType))
+    known = _searched.get(kind)
+    if known is None or known[0] != methods:  # a method may have been replaced since
+        known = _searched[kind] = methods, _names_attention(kind, methods)
+    return known[1]
+
+
+_searched: weakref.WeakKeyDictionary[type, tuple[tuple[FunctionType, ...], bool]] = weakref.WeakKeyDictionary()
+
+
+def _names_attention(kind: type, methods: Sequence[FunctionType]) -> bool:
     wanted = ATTENTION_FUNCTIONS | ({"softmax", "Softmax"} if "att" in kind.__name__.lower() else set())
-    functions = (f for one in own for f in vars(one).values() if isinstance(f, FunctionType))
-    return any(wanted & _names_in(f.__code__) for f in functions)
+    unwrapped = [one for f in methods for one in (f, inspect.unwrap(f))]
+    if any(not _module_of(f).startswith((*KNOWN_PACKAGES, "torch", "contextlib")) for f in unwrapped):
+        return True
+    return any(wanted & _names_in(f.__code__) for f in unwrapped if isinstance(f, FunctionType))
 
 
 def _names_in(code: CodeType) -> set[str]:
@@ -191,6 +267,7 @@ def watch_functions(listener: Listener) -> Iterator[FunctionWatcher]:
     try:
         yield watcher
     finally:
+        watcher.finish()
         if not watcher.exited:
             watcher.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -205,7 +282,11 @@ class FunctionWatcher(TorchFunctionMode):
         self._listener = listener
         self._scaled: tuple[Tensor, Tensor, float] | None = None  # (x · factor, x, factor), the last that was computed
         self._without_values: ObservedCall | None = None  # a call whose v is not known yet
-        self._tracer = ScoreTracer(self._record_traced, listener.report_unreadable, listener.head_count)
+        self._opaque: dict[Any, bool] = {}  # whether each function that was called may be attention
+        self._dropped = 0.0  # the share of its weights that dropout set to 0
+        self._tracer = ScoreTracer(self)
+        self.report_unreadable, self.caller = listener.report_unreadable, listener.caller
+        self.head_count = listener.head_count
         flex = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "flex_attention", None)
         self._attention_functions: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self._sdpa,
@@ -218,6 +299,7 @@ class FunctionWatcher(TorchFunctionMode):
             torch.mul: self._mul,
             torch.bmm: self._bmm,
             torch.baddbmm: self._baddbmm,
+            F.dropout: self._dropout,
         }
 
     def __torch_function__(
@@ -231,9 +313,19 @@ class FunctionWatcher(TorchFunctionMode):
         if _thread.multi_head is None:
             if not _thread.depth:
                 self._tracer.trace(func, result, args, kwargs)
+                if self._is_opaque(func):
+                    self.report_unreadable(OPAQUE.format(func), certain=True)
         elif func in self._multi_head_steps:
             self._multi_head_steps[func](result, *args, **kwargs)
         return result
+
+    def _is_opaque(self, func: Any) -> bool:
+        """Return whether a function, by its name, computes attention in a way that cannot be seen."""
+        found = self._opaque.get(func)
+        if found is None:
+            name = str(getattr(func, "__name__", "") if isinstance(func, FunctionType | BuiltinFunctionType) else func)
+            found = self._opaque[func] = bool(OPAQUE_NAMES.search(name))
+        return found
 
     def exit_early(self) -> None:
         """Stop watching for good, if this is the last mode that was entered."""
@@ -250,23 +342,32 @@ class FunctionWatcher(TorchFunctionMode):
         finally:
             self.__enter__()  # type: ignore[no-untyped-call]
 
-    def _record_traced(self, read: Callable[[], ObservedCall], output: Tensor, sizes: tuple[int, ...]) -> None:
+    def finish(self) -> None:
+        """Report what was begun and not completed."""
+        self._tracer.finish()
+
+    def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
+        """Record a call that a module has written out, and verify it by its output: see `tracing.Reports`."""
         callback = self._listener.record_call(None, read)
-        if callback is not None and output.numel() == math.prod(sizes):
-            callback(output.reshape(sizes))
+        if callback is not None:
+            with _reporting_errors():
+                callback(output)
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         cross = None if _thread.multi_head is None else _thread.multi_head[1]
         callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, cross=cross))
         output = func(*args, **kwargs)
         if callback is not None:
-            callback(_with_four_axes(output))
+            with _reporting_errors():
+                dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
+                callback(_rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output))
         return output
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
         result = func(*args, **kwargs)
-        _report_output(result[0], callback)
+        with _reporting_errors():
+            _report_output(result[0], callback)
         return result
 
     # `F.multi_head_attention_forward` calls SDPA, or multiplies by itself where weights are asked for. Torch suspends
@@ -290,9 +391,13 @@ class FunctionWatcher(TorchFunctionMode):
     def _bmm(self, result: Any, one: Tensor, other: Tensor) -> None:
         if self._without_values is None:
             return self._baddbmm(result, None, one, other)
-        call, self._without_values = self._without_values, None
-        call.v = _split_heads(other)
-        return _report_output(_split_heads(result), self._listener.record_call(None, lambda: call))
+        (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
+        call.v, call.dropout = _split_heads(other), dropped > 0
+        output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
+        return _report_output(output, self._listener.record_call(None, lambda: call))
+
+    def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
+        self._dropped = p if training else 0.0
 
     def _baddbmm(self, result: Any, mask: Tensor | None, q: Tensor, k: Tensor) -> None:
         scale = 1.0
@@ -317,6 +422,30 @@ def _split_heads(x: Tensor) -> Tensor:
     """Return x (B · H, …) as (B, H, …)."""
     assert _thread.multi_head is not None
     return x.unflatten(0, (-1, _thread.multi_head[0]))
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+def _rows_without_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **others: Any,
+) -> RowsOfOutput:
+    """Return some rows of what `F.scaled_dot_product_attention` gives for these arguments without dropout."""
+    rows = torch.tensor(sampled_rows(query.shape[-2]), device=query.device)
+    if is_causal:
+        attn_mask = torch.arange(key.shape[-2], device=query.device) <= rows[:, None]
+    elif attn_mask is not None and attn_mask.shape[-2] > 1:
+        attn_mask = attn_mask.as_subclass(Tensor)[..., rows, :]
+    with torch.no_grad():
+        output = F.scaled_dot_product_attention(query[..., rows, :], key, value, attn_mask, **others)
+    return RowsOfOutput(_with_four_axes(output))
 
 
 def read_sdpa(

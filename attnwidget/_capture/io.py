@@ -59,7 +59,7 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
     if isinstance(att, ReducedAttention):
         return att.source.tensors()
-    found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
+    found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v), ("sinks", att.sinks)) if x is not None}
     for name in ("mask", "bias"):
         rule = getattr(att.options, name)
         if isinstance(rule, Mask):
@@ -137,6 +137,7 @@ def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, 
     entry = {"name": name, "cross": record.cross, **parts}
     entry |= _part_of(att)
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
+    entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
@@ -219,7 +220,8 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecor
     given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
-    att = Attention(*given, **rules, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    sinks = tensors[entry["sinks"]] if "sinks" in entry else None
+    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
     return LoadedRecord(entry["name"], bool(entry["cross"]), att.as_part(part.get("heads"), part.get("queries")))
 
 

@@ -173,15 +173,16 @@ class RecordMatcher:
         self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
         self._keeper.memory.recount(record for records in self.forwards for record in records.values())
 
-    def remove_contradicted(self) -> list[str]:
-        """Remove the records that do not give the outputs of their calls, and return their names."""
-        names = []
+    def remove_faulty(self) -> dict[str, str]:
+        """Remove the records that cannot be shown, and return their names, each with the reason."""
+        reasons = {}
         for records in self.forwards:
-            for name in [name for name, record in records.items() if record.contradicts_outputs()]:
-                names.append(name)
+            faults = {name: why for name, record in records.items() if (why := record.fault()) is not None}
+            reasons.update(faults)
+            for name in faults:
                 del records[name]
         self.forwards[:] = [records for records in self.forwards if records]
-        return names
+        return reasons
 
     def _resolve(self, name: str, call: ObservedCall, record: AnyRecord | None) -> None:
         """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
 
@@ -14,19 +14,20 @@ import torch
 from torch import nn
 
 from . import hooks
+from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
-from .records import EAGER, ObservedCall, Record, TensorKeeper, Unreadable
+from .records import ObservedCall, Record, TensorKeeper, Unreadable
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
+from .tracing import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 ADVICE = (
     "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
     "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
 )
-CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 
 
 class Recorder:
@@ -51,6 +52,8 @@ class Recorder:
         self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every, kept_as)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
+        self._attention_modules: AttentionModules | None = None
+        self._called: set[str] = set()  # names of modules whose calls were seen
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
@@ -69,6 +72,9 @@ class Recorder:
             if not self._open:
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
+                if self.model is not None:
+                    self._attention_modules = AttentionModules(self.model, self._names)
+                    stack.enter_context(self._attention_modules.watched())
                 self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
                 if self.model is None or self._watched:
                     self._watcher = stack.enter_context(hooks.watch_functions(self))
@@ -110,9 +116,10 @@ class Recorder:
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
-            self.skipped.update(dict.fromkeys(self.matcher.remove_contradicted(), CONTRADICTED))
+            self.skipped.update(self.matcher.remove_faulty())
             recorded = {name for records in self.matcher.forwards for name in records}
-            for name, why in self._unreadable.items():
+            unseen = self._unseen([*recorded, *self._called, *self._unreadable])
+            for name, why in {**self._unreadable, **unseen}.items():
                 part = f"only a part of it could be read; of the rest, {why}"
                 self.skipped.setdefault(name, part if name in recorded else why)
 
@@ -128,6 +135,12 @@ class Recorder:
                     self.skipped[name] = str(error)
                     del records[name]
         self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
+
+    def _unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """Return modules that compute attention by their names, and of which nothing was seen, with the reason."""
+        if self._attention_modules is None:
+            return {}
+        return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._layers.wants(name)}
 
     def check(self) -> None:
         """Refuse where there is nothing to show, with what to try: see `_refuse`."""
@@ -178,6 +191,7 @@ class Recorder:
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
             return None
+        self._called.add(name)
         try:
             with _without_gradients():
                 return self.matcher.add(name, read)
@@ -190,14 +204,17 @@ class Recorder:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
 
-    def report_unreadable(self, why: str) -> None:
-        """Note that the calling module may compute attention that cannot be read."""
+    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        caller = self.caller() if caller is None else caller
+        if caller.name is not None and (certain or caller.is_attention) and self._layers.wants(caller.name):
+            self._unreadable.setdefault(caller.name, why)
+
+    def caller(self) -> Caller:
+        """Return the calling module, or without a module the calling function."""
         modules = self._modules()
         name = self._name_of_innermost(modules)
-        words = f"{name} {type(modules[0]).__name__}" if modules else ""
-        wanted = self._layers.wants(str(name))
-        if name is not None and "att" in words.lower() and wanted:
-            self._unreadable.setdefault(name, why)
+        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
 
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""

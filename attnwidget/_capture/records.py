@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,16 @@ EAGER = (
 )
 
 
+CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
+UNVERIFIED = (
+    "its output was not seen, or has not the shape (batch, heads, queries, size) of its q and v, so that it could not "
+    f"be verified: {EAGER}"
+)
+CHANGED_IN_PLACE = (
+    "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
+)
+
+
 class Unreadable(Exception):
     """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
 
@@ -47,6 +58,7 @@ class ObservedCall:
     cross: bool | None = None  # None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
+    sinks: Tensor | None = None  # (H,) learned sink logits
 
 
 @dataclass
@@ -81,6 +93,15 @@ class TensorKeeper:
         if not clone:
             return x.to(self.device or x.device, self.dtype or x.dtype)
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def growing(self, x: Tensor) -> GrowingTensor:
+        """Return x as `tensor` keeps it, to grow."""
+        kept = self.tensor(x)
+        return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
+
+    def parameter(self, x: Tensor) -> Tensor:
+        """Return a parameter of the model as it is kept: in its own type, for it is small."""
+        return x.detach().to(self.device or x.device, copy=self.clone)
 
     def converted(self, x: Tensor) -> Tensor:
         """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
@@ -127,8 +148,8 @@ def bytes_of_mask(mask: Any) -> int:
 class GrowingTensor:
     """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
 
-    def __init__(self, x: Tensor) -> None:
-        self._buffer, self.length = x, x.shape[2]
+    def __init__(self, x: Tensor, *, is_copy: bool) -> None:
+        self._buffer, self.length, self._is_copy = x, x.shape[2], is_copy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,30 +171,34 @@ class GrowingTensor:
         """Return the positions from `start` on, without a copy."""
         return self._buffer.narrow(2, start, self.length - start)
 
+    def version(self) -> int | None:
+        """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""
+        return None if self._is_copy or self._buffer.is_inference() else self._buffer._version
+
     def append(self, x: Tensor) -> None:
         """Append the positions of x (B, heads, positions, size)."""
         after = self.length + x.shape[2]
-        if after > self._buffer.shape[2]:
+        if after > self._buffer.shape[2] or not self._is_copy:
             B, heads, _, size = self._buffer.shape
             larger = self._buffer.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
             larger.narrow(2, 0, self.length).copy_(self.view())
-            self._buffer = larger
+            self._buffer, self._is_copy = larger, True
         self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
         self.length = after
 
     def keep(self, positions: Sequence[int]) -> None:
         """Keep some positions alone, ascending."""
         self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
-        self.length = len(positions)
+        self._is_copy, self.length = True, len(positions)
 
     def reorder(self, order: Sequence[int]) -> None:
         """Put sample `order[b]` in place of sample b."""
-        self._buffer = self.view()[list(order)]
+        self._buffer, self._is_copy = self.view()[list(order)], True
 
     def trim(self) -> Tensor:
         """Return all positions in memory of just that size, which later growth leaves alone."""
         if self._buffer.shape[2] > self.length:
-            self._buffer = self.view().clone(memory_format=torch.contiguous_format)
+            self._buffer, self._is_copy = self.view().clone(memory_format=torch.contiguous_format), True
         return self._buffer
 
 
@@ -262,14 +287,18 @@ class Record:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self.scale, self.softcap = call.scale, call.softcap
+        self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         q = call.q if rows is None else take_part(call.q, QUERIES, rows)
-        self.q, self.k = GrowingTensor(keeper.tensor(q)), GrowingTensor(keeper.tensor(call.k))
-        self.v = GrowingTensor(keeper.tensor(call.v)) if keeper.values and call.v is not None else None
+        self.q, self.k = keeper.growing(q), keeper.growing(call.k)
+        self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules: list[CallRules] = []  # one for each call
         self._add_rules(call, 0, rows)
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
-        self._contradicted = False
+        self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
+        self._unverified = True  # nothing of its output was seen yet
+        self._versions = self._count_changes()
+        self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._attention: Attention | None = None
 
     @staticmethod
@@ -337,6 +366,7 @@ class Record:
 
     def extend(self, call: ObservedCall, how: Continuation) -> None:
         """Append a call that continues this record."""
+        self._changed.update(dict.fromkeys(self._changed_in_place()))
         if how.order != list(range(len(how.order))):
             self._reorder(how.order)
         self._shorten(self.k.length - how.keys)
@@ -351,6 +381,7 @@ class Record:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
         self._add_rules(call, first, rows)
         self._drop_passed()
+        self._versions = self._count_changes()
         self._attention = None
 
     def _drop_passed(self) -> None:
@@ -384,28 +415,51 @@ class Record:
         self._attention = None
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
-        """Keep some rows of a call's output, to be verified when the capture ends.
+        """Verify a call by some rows of its output, before anything of it can change.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
-            output: (B, H, Q, Dv).
+            output: as `verification.sample_output` takes it.
         """
-        if self._heads is not None or self._queries is not None:
-            self._contradicted |= contradicts(call, output)
+        if first > 0 and call.q.shape[2] == 1:
+            return  # of tokens that come one by one, the first says as much
+        found = compare_output(call, output)
+        if found is None:
             return
-        worthwhile = first == 0 or call.q.shape[2] > 1  # of tokens that come one by one, the first says as much
-        if not worthwhile or self.v is None or call.v is None or call.dropout or not self._keeper.clone:
-            return
-        sample = sample_output(output, call.q, call.k, call.v, self._keeper.dtype)
-        if sample is not None:
-            self._samples.append((first, sample))
+        self._differences.append(found.differs)
+        self._unverified = False
+        whole = self._heads is None and self._queries is None
+        if found.sample.dropout is None and self._keeper.dtype is None and whole:
+            self._samples.append((first, found.sample))
 
-    def contradicts_outputs(self) -> bool:
-        """Return whether some sampled output is not that of q, k, v and rules; samples are then dropped."""
+    def fault(self) -> str | None:
+        """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
+        if self._unverified:
+            return UNVERIFIED
+        if any(map(bool, self._differences)) or self._kept_is_contradicted():
+            return CONTRADICTED
+        changed = [*self._changed, *self._changed_in_place()]
+        return CHANGED_IN_PLACE.format(" and ".join(changed)) if changed else None
+
+    def _kept(self) -> dict[str, GrowingTensor]:
+        return {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
+
+    def _count_changes(self) -> dict[str, int]:
+        """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        counts = {name: kept.version() for name, kept in self._kept().items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _changed_in_place(self) -> list[str]:
+        """Return the names of tensors that the model has changed since they were kept."""
+        now = self._count_changes()
+        return [name for name, count in self._versions.items() if now.get(name, count) != count]
+
+    def _kept_is_contradicted(self) -> bool:
+        """Return whether what was joined of several calls, or not copied, gives another output; drops the samples."""
         samples, self._samples = self._samples, []
-        if self.v is None or self._contradicted:
-            return self._contradicted
+        if self.v is None or (len(self.call_rules) == 1 and self._keeper.clone):
+            return False
         q, k, v = (x.view() for x in (self.q, self.k, self.v))
         for first, sample in samples:
             row = 0
@@ -414,9 +468,8 @@ class Record:
                     break
                 row += rules.queries
             sample.rows = [i + first - row for i in sample.rows]
-            if sample.samples and differs(
-                sample, q, k, v, scale=self.scale, softcap=self.softcap, rules=rules, first=row
-            ):
+            how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "rules": rules, "first": row}
+            if sample.samples and bool(differs(sample, q, k, v, **how, sinks=self.sinks)):
                 return True
         return False
 
@@ -461,8 +514,7 @@ class Record:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""
-        kept = {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
-        return {name: x.trim() for name, x in kept.items()}
+        return {name: kept.trim() for name, kept in self._kept().items()}
 
     def _joined_rules(self) -> CallRules:
         """Return the rules of all calls as those of one, from now on kept so."""
@@ -480,25 +532,43 @@ class Record:
             "is_causal": rules.is_causal,
             "scale": self.scale,
             "softcap": self.softcap,
+            "sinks": self.sinks,
         }
 
     @property
     def attention(self) -> Attention:
         """Return the attention of all calls so far."""
         if self._attention is None:
+            if changed := self._changed_in_place():
+                warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
             self._attention = att.as_part(self._heads, self.positions)
         return self._attention
 
 
-def contradicts(call: ObservedCall, output: Any) -> bool:
-    """Return whether a call's output is not that of its q, k, v and rules."""
-    sample = None if call.v is None or call.dropout else sample_output(output, call.q, call.k, call.v)
+@dataclass
+class ComparedOutput:
+    """Some rows of a call's output, and whether they are other than its q, k, v and rules come to."""
+
+    sample: OutputSample
+    differs: Tensor  # (), bool
+
+
+def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
+    """Compare a call's output, as `verification.sample_output` takes it, with its q, k, v and rules; None if it cannot.
+
+    Args:
+        call: the call.
+        output: what it gave.
+    """
+    sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
     if sample is None or call.v is None:
-        return False
+        return None
     rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
-    return differs(sample, call.q, call.k, call.v, scale=call.scale, softcap=call.softcap, rules=rules, first=0)
+    how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
+    with torch.no_grad():
+        return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
 
 
 # The rules of several calls, as those of one.

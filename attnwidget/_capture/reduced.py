@@ -19,7 +19,16 @@ from .._rules.row_spans import Spans, simplify
 from .._utils.validation import as_choice
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
-from .records import Continuation, ObservedCall, TensorKeeper, Unreadable, contradicts
+from .records import (
+    CONTRADICTED,
+    UNVERIFIED,
+    ComparedOutput,
+    Continuation,
+    ObservedCall,
+    TensorKeeper,
+    Unreadable,
+    compare_output,
+)
 
 GROWS = (
     "only its first call is kept: keep='overview' drops the keys that a later call would go on with; capture the whole "
@@ -107,14 +116,14 @@ class ReducedRecord:
     def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper, heads: Sequence[int] | None = None) -> None:
         self.name, self.cross = name, bool(call.cross)
         self._like = (*call.k.shape[:2], call.k.shape[3])
-        self._contradicted = False
+        self._compared: ComparedOutput | None = None
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
         self._keys = K  # of its call, or of the last that would have gone on with it
         mask: Any = keeper.mask(call.mask)
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
-        how: dict[str, Any] = {"is_causal": call.is_causal, "scale": call.scale, "softcap": call.softcap}
+        how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
-            att = Attention(call.q, call.k, mask=mask, bias=call.bias, **how)
+            att = Attention(call.q, call.k, mask=mask, **how)
             self.attention = reduced(att, keeper.device).as_part(heads, None)
 
     @staticmethod
@@ -156,11 +165,13 @@ class ReducedRecord:
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify the call by its output."""
-        self._contradicted |= contradicts(call, output)
+        self._compared = compare_output(call, output)
 
-    def contradicts_outputs(self) -> bool:
-        """Return whether the call's output was not that of its q, k, v and rules."""
-        return self._contradicted
+    def fault(self) -> str | None:
+        """Return why this record cannot be shown: it does not give the output of its call; None if it does."""
+        if self._compared is None:
+            return UNVERIFIED
+        return CONTRADICTED if bool(self._compared.differs) else None
 
 
 # In a file.

@@ -193,6 +193,7 @@ def with_heads(call: ObservedCall, heads: Sequence[int]) -> ObservedCall:
         v=None if call.v is None else take_part(call.v, HEADS, groups),
         mask=part_of_rule(call.mask, HEADS, heads),
         bias=part_of_rule(call.bias, HEADS, heads),
+        sinks=None if call.sinks is None else call.sinks[list(heads)],
     )
 
 

@@ -48,15 +48,13 @@ def read_call(
         is_causal: None: as the module says.
         sliding_window: of FlashAttention.
         position_bias: added to the scores, (B or 1, H or 1, Q, K).
-        others: the rest, of which sinks and paged caches cannot be read.
+        others: the rest, of which learned sinks are read, and paged caches cannot be.
 
     Raises:
         Unreadable: a call that does more than q, k, v and rules express.
     """
     if others.get("cache") is not None:
         raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
-    if any(found is not None for found in (others.get("s_aux"), others.get("sinks"), getattr(module, "sinks", None))):
-        raise Unreadable(f"it adds learned sinks to the softmax, which scores of q and k do not show: {EAGER}")
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -72,6 +70,7 @@ def read_call(
         dropout=bool(others.get("dropout")) and module.training,
     )
     kind = implementation or "eager"
+    call.sinks = _sinks(kind, module, query.shape[1], others)
     if "flash" in kind:
         return _flash(call, attention_mask, causal, sliding_window, others)
     if is_block_mask(attention_mask):
@@ -86,6 +85,17 @@ def read_call(
         call.k, call.v = key[:, :, :Q], value[:, :, :Q]
         call.bias = None if position_bias is None else position_bias[:, :, :, :Q]
     return call
+
+
+def _sinks(kind: str, module: nn.Module, heads: int, others: dict[str, Any]) -> Tensor | None:
+    """Return the learned sink logits (H,) that the implementation adds to the softmax, passed or the module's own."""
+    if kind == "sdpa":
+        return None  # torch's function takes none
+    given = (others.get("s_aux"), others.get("sinks"), getattr(module, "sinks", None))
+    found = next((one for one in given if one is not None), None)
+    if found is None or (isinstance(found, Tensor) and found.shape == (heads,)):
+        return found
+    raise Unreadable(f"its learned sinks are not one number for each head: {EAGER}")
 
 
 def _number(value: Any) -> float | None:

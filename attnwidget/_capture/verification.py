@@ -1,6 +1,7 @@
-"""Verify records: compute some rows of a call's output again from q, k, v and the rules, and compare.
+"""Verify calls: compute some rows of a call's output again from q, k, v and the rules, and compare.
 
 A model may do more than its arguments say: a sink, a gate, a mask that its kernel makes by itself. Its output shows it.
+Where dropout has changed the output, it is that of the same attention without, or the weights that were left show it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._rules.row_spans import Spans
 from .._utils.validation import FLOATS
 from .flex_attention import ScoreMod
 
@@ -20,15 +22,31 @@ ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch
 COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
+@dataclass(frozen=True)
+class DroppedWeights:
+    """A call's weights after dropout: some are 0, the others 1 / (1 − p) times what they were."""
+
+    weights: Tensor  # (B, H, Q, K)
+    p: float
+
+
+@dataclass(frozen=True)
+class RowsOfOutput:
+    """The rows of a call's output that are sampled, (B, H, rows, Dv): see `sampled_rows`."""
+
+    output: Tensor
+
+
 @dataclass
 class OutputSample:
-    """Some rows of a call's output."""
+    """Some rows of a call's output, or of its weights."""
 
     rows: list[int]  # among the call's queries
     samples: list[int]
     heads: list[int]
-    output: Tensor  # (samples, heads, rows, Dv)
-    rounding: float  # relative error of numbers of the types in which it was computed and kept
+    output: Tensor  # (samples, heads, rows, Dv), or K in place of Dv
+    rounding: float  # relative error of numbers of the types in which it was computed
+    dropout: float | None = None  # of weights: the share that was set to 0; None: this is a part of the output
 
     def reorder(self, order: Sequence[int]) -> None:
         """Follow samples that change places: sample b is now what sample `order[b]` was; others are dropped."""
@@ -36,32 +54,40 @@ class OutputSample:
         self.samples, self.output = [order.index(self.samples[i]) for i in left], self.output[left]
 
 
-def sample_output(output: Any, q: Tensor, k: Tensor, v: Tensor, kept: torch.dtype | None = None) -> OutputSample | None:
-    """Return a few rows of a call's output, to be compared later.
+def sampled_rows(queries: int) -> list[int]:
+    """Return which of so many queries are verified."""
+    return sorted({0, queries // 2, queries - 1})
+
+
+def sample_output(output: Any, q: Tensor, k: Tensor, v: Tensor) -> OutputSample | None:
+    """Return a few rows of a call's output, to be compared with what q, k, v and its rules come to.
 
     Args:
-        output: (B, H, Q, Dv).
+        output: (B, H, Q, Dv); or `RowsOfOutput`, or `DroppedWeights`.
         q: (B, H, Q, D).
         k: (B, G, K, D).
         v: (B, G, K, Dv).
-        kept: the type that q, k and v are kept in; None: their own.
 
     Returns:
         None if the output is not of this shape.
     """
-    (B, H, Q, _), Dv = q.shape, v.shape[-1]
-    if not isinstance(output, Tensor) or output.shape != (B, H, Q, Dv) or not Q:
+    (B, H, Q, _), Dv, K = q.shape, v.shape[-1], k.shape[2]
+    rows, samples, dropout = sampled_rows(Q), sorted({0, B - 1}), None
+    places, wanted = rows, (B, H, Q, Dv)
+    if isinstance(output, RowsOfOutput):
+        output, places, wanted = output.output, list(range(len(rows))), (B, H, len(rows), Dv)
+    elif isinstance(output, DroppedWeights):
+        output, dropout, wanted = output.weights, output.p, (B, H, Q, K)
+    if not isinstance(output, Tensor) or output.shape != wanted or not Q:
         return None
     share = H // k.shape[1]
     groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
     heads = [group * share + i for group in groups for i in range(share)]
-    rows, samples = sorted({0, Q // 2, Q - 1}), sorted({0, B - 1})
     with torch.no_grad():
-        found = output.detach()[_index(samples, heads, rows, output.device)]
-    types = [x for x in (output.dtype, q.dtype, v.dtype, kept) if x in FLOATS]
-    rounding = max(ROUNDING[x] for x in types if x is not None)
+        found = output.detach()[_index(samples, heads, places, output.device)]
+    rounding = max(ROUNDING[x] for x in (output.dtype, q.dtype, v.dtype) if x in FLOATS)
     is_plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
-    return OutputSample(rows, samples, heads, found, rounding if is_plain else max(rounding, COARSE_ROUNDING))
+    return OutputSample(rows, samples, heads, found, rounding if is_plain else max(rounding, COARSE_ROUNDING), dropout)
 
 
 def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
@@ -90,20 +116,25 @@ def differs(
     *,
     scale: float | None,
     softcap: float | None,
+    sinks: Tensor | None = None,
     rules: Any,
     first: int,
-) -> bool:
-    """Return whether a call's output is not softmax(scale · q kᵀ under its rules) · v, beyond rounding.
+) -> Tensor:
+    """Compare a call's output with softmax(scale · q kᵀ under its rules) · v.
 
     Args:
         sample: of the call's output.
-        q: of a record, (B, H, Q, D).
-        k: of a record, (B, G, K, D).
-        v: of a record, (B, G, K, Dv).
+        q: of the call, or of a record that holds it, (B, H, Q, D).
+        k: the same, (B, G, K, D).
+        v: the same, (B, G, K, Dv).
         scale: of the scores; None: 1/√D.
         softcap: of the scaled scores, or None.
+        sinks: (H,) logits of one more column that has no value, or None.
         rules: of the call, `records.CallRules`.
         first: the query of the record at which the call begins.
+
+    Returns:
+        Whether they differ beyond rounding, a tensor () which nobody has to wait for yet.
     """
     device, wide = q.device, torch.promote_types(q.dtype, torch.float32)
     samples, heads, rows = (torch.tensor(x, device=device) for x in (sample.samples, sample.heads, sample.rows))
@@ -117,7 +148,7 @@ def differs(
     scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
-    size = float(scores.abs().max())
+    size = scores.abs().max()
     indices = (
         samples[:, None, None, None],
         heads[:, None, None],
@@ -129,19 +160,28 @@ def differs(
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
     filled = (scores > torch.finfo(wide).min / 2).any(-1)
-    weights = scores.softmax(-1).nan_to_num()
-    again = (weights.unflatten(1, (n, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
-    difference = (again - sample.output.to(device, wide)).abs().amax(-1)[filled]
-    if not difference.numel():
-        return False
-    largest = float(values.abs().max())
-    return bool(difference.max() > 4 * sample.rounding * (4 + size) * largest)
+    if sinks is not None:
+        column = sinks.to(device, wide)[heads][:, None, None]  # (heads, 1, 1)
+        scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
+    expected = sample.output.to(device, wide)
+    if sample.dropout is not None:
+        difference = (expected * (1 - sample.dropout) - weights).masked_fill(expected == 0, 0)
+        largest = weights.amax(-1)
+    else:
+        again = (weights.unflatten(1, (n, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
+        difference, largest = again - expected, values.abs().max()
+    bound = 4 * sample.rounding * (4 + size) * largest
+    found: Tensor = ((difference.abs().amax(-1) > bound) & filled).any()
+    return found
 
 
 def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:
     """Return scores (samples, heads, rows, K) under a mask or a bias, a tensor or a function."""
     if rule is None:
         return scores
+    if isinstance(rule, Spans):
+        rule = Spans(rule.starts.to(scores.device), rule.stops.to(scores.device))
     if not isinstance(rule, Tensor):
         return rule(scores, *indices) if isinstance(rule, ScoreMod) else scores.masked_fill(~rule(*indices), -torch.inf)
     own = tuple(i * (n > 1) for i, n in zip(indices, rule.shape, strict=True))  # of axes that broadcast, 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from .._rules.options import AttentionOptions
-from .._rules.parsing import MaskAndBias, read_mask_and_bias, rules_of
+from .._rules.parsing import MaskAndBias, read_mask_and_bias, read_sinks, rules_of
 from .._rules.rules import Rules
 from .._utils.indexing import Block, Indices, as_index
 from .._utils.mutation import MutationGuard
@@ -85,6 +86,7 @@ class AttentionBase:
     shape: Shape
     scale: float
     softcap: float | None
+    sinks: Tensor | None
     is_causal: bool
     window: int | None
     rules: Rules
@@ -137,6 +139,7 @@ class AttentionBase:
                 "rules": rules,
                 "scale": scale,
                 "softcap": None if options.softcap is None else as_positive(options.softcap, "softcap"),
+                "sinks": read_sinks(options, shape.H),
                 "is_causal": bool(options.is_causal),
                 "window": options.window,
                 "_read": read,
@@ -178,8 +181,8 @@ class AttentionBase:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill a new attention or a copy: log-normalizers and the guard of its tensors start afresh."""
         self.__dict__.update(state, _memory=LogSumExpCache())
-        values = {} if self.v is None else {"v": self.v}
-        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **values, **self.rules.tensors()}))
+        others = {name: x for name, x in (("v", self.v), ("sinks", self.sinks)) if x is not None}
+        self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **others, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
@@ -241,6 +244,11 @@ class AttentionBase:
     def scores_are_products(self) -> bool:
         """Whether scaled scores are scale · q · kᵀ: q and k are there, and no softcap is in between."""
         return self.q is not None and self.softcap is None
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a learned sink takes a share of the weights, here or in the attention that this is made of."""
+        return self.sinks is not None or self.source.has_sinks
 
     def head(self, batch: Any, head: Any) -> Head:
         """Return a head; IndexError if it is not there; a warning if the tensors have changed."""
@@ -325,6 +333,12 @@ class Head(NamedTuple):
     def v(self) -> Tensor | None:
         """Its values (K, Dv), as they were given."""
         return None if self.att.v is None else self.att.v[self.batch, self.group]
+
+    @property
+    def sink(self) -> float | None:
+        """The logit of its learned sink; None where it has none."""
+        found = -inf if self.att.sinks is None else float(self.att.sinks[self.head])
+        return None if found == -inf else found
 
     def block(self, queries: Indices, keys: Indices | None = None) -> Block:
         """Return the cells of some queries and keys, all keys where None."""

@@ -18,7 +18,7 @@ from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
 from .base import AttentionBase, Head, Shape
 from .logsumexp import LogSumExp
 from .matmul import Scratch
-from .softmax import exact_block, normalizers, normalizing
+from .softmax import exact_block, normalizers, normalizing, sink_weights
 from .sources import SourceRows
 from .stages import allowed_cells
 
@@ -49,7 +49,8 @@ class CombinedHeads:
         return CombinedRows(self, batch, queries, scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.att.source.tensors(), **self.att.rules.tensors()}
+        sinks = {} if self.att.sinks is None else {"sinks": self.att.sinks}
+        return {**self.att.source.tensors(), **sinks, **self.att.rules.tensors()}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> CombinedHeads:
         return self
@@ -59,6 +60,18 @@ class CombinedHeads:
 
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
         return tuple((one, queries) for one in self.heads_in_cells(batch, head))
+
+    @property
+    def has_sinks(self) -> bool:
+        return self.att.has_sinks
+
+    def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
+        """Return the mean or the maximum of what the sinks of the heads take."""
+        found = [sink_weights(one, queries) for one in self.heads_in_cells(batch, head)]
+        each = [one for one in found if one is not None]
+        if not each:
+            return None
+        return torch.stack(each).mean(0) if self.how == "mean" else torch.stack(each).amax(0)
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         """Compute the log-normalizers of the heads that are combined."""

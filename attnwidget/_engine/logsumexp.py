@@ -21,8 +21,10 @@ Versions = tuple[int, ...]  # of the tensors that something was computed from
 class LogSumExp(NamedTuple):
     """The log-normalizers of some queries, m + log l, in two parts: their sum alone is too coarse for large scores.
 
-    m: (queries,), the largest masked score, or the log-normalizer itself, rounded; 0 in an empty row.
-    log_l: (queries,), log Σ exp(masked − m); +∞ in an empty row, so that its weights are 0.
+    m: (queries,), the largest masked score or the sink's logit, or the log-normalizer itself, rounded; 0 in an empty
+        row.
+    log_l: (queries,), log Σ exp(masked − m), a learned sink included; +∞ in an empty row without a sink, so that its
+        weights are 0.
     """
 
     m: Tensor

@@ -79,7 +79,24 @@ class MergedWords:
 
     def tensors(self) -> dict[str, Tensor]:
         base = self.pieces
-        return {f"{name} of the pieces": x for name, x in {**base.source.tensors(), **base.rules.tensors()}.items()}
+        sinks = {} if base.sinks is None else {"sinks": base.sinks}
+        tensors = {**base.source.tensors(), **sinks, **base.rules.tensors()}
+        return {f"{name} of the pieces": x for name, x in tensors.items()}
+
+    @property
+    def has_sinks(self) -> bool:
+        return self.pieces.has_sinks
+
+    def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
+        """Return the mean of what the sink takes from the pieces of each word; 0 of an empty one."""
+        rows, of_row = pieces_of(self.queries.of(batch), positions(queries, self.pieces.device))
+        if not len(rows):
+            return None
+        found = softmax.sink_weights(Head(self.pieces, batch, head), compact(rows))
+        if found is None:
+            return None
+        total = found.new_zeros(len(queries)).index_add_(0, of_row, found)
+        return total / torch.bincount(of_row, minlength=len(queries)).clamp_min(1)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> MergedWords:
         return self

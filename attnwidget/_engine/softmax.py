@@ -27,11 +27,15 @@ SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbe
 
 
 class Softmax:
-    """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in."""
+    """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in.
 
-    def __init__(self, att: AttentionBase, queries: int):
-        self.m = new(att, queries).fill_(-inf)  # (queries,)
-        self.l = torch.zeros_like(self.m)  # (queries,)
+    A learned sink comes first, as a key would: its logit in every row, and no value.
+    """
+
+    def __init__(self, head: Head, queries: int):
+        sink = head.sink
+        self.m = new(head.att, queries).fill_(-inf if sink is None else sink)  # (queries,)
+        self.l = torch.full_like(self.m, 0.0 if sink is None else 1.0)  # (queries,)
 
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
         """Add a block of keys.
@@ -63,6 +67,10 @@ class DirectSoftmax(Softmax):
     log-normalizers.
     """
 
+    def __init__(self, head: Head, queries: int):
+        super().__init__(head, queries)
+        self.l = self.m.mul(LOG2_E).exp2_()  # 0, or exp of the sink
+
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
         """Add a block of keys: as `Softmax.add`, but returns exp(S)."""
         e = S.mul_(LOG2_E).exp2_()  # (keys, queries)
@@ -80,8 +88,9 @@ class DirectSoftmax(Softmax):
 class DirectSum:
     """The sum l = Σ exp(masked) alone, for scores so small that no maximum need be taken off them."""
 
-    def __init__(self, att: AttentionBase, queries: int):
-        self.l = new(att, queries).zero_()  # (queries,)
+    def __init__(self, head: Head, queries: int):
+        sink = head.sink
+        self.l = new(head.att, queries).fill_(-inf if sink is None else sink).mul_(LOG2_E).exp2_()  # (queries,)
 
     def logsumexp(self) -> LogSumExp:
         """Return the log-normalizers."""
@@ -89,15 +98,20 @@ class DirectSum:
         return LogSumExp(m.masked_fill(empty, 0), (self.l / m.exp()).log_().masked_fill_(empty, inf))
 
 
-def online(head: Head, queries: Indices) -> Callable[[AttentionBase, int], Softmax]:
+def online(head: Head, queries: Indices) -> Callable[[Head, int], Softmax]:
     """Return the quickest softmax that is exact for some queries."""
     return DirectSoftmax if is_small(head, queries) else Softmax
 
 
 def is_small(head: Head, queries: Indices, limit: float = SMALL) -> bool:
-    """Whether scores of some queries are so small that exp needs no maximum taken off, and only masks change them."""
+    """Whether scores of some queries are so small that exp needs no maximum taken off, and only masks change them.
+
+    The logit of a sink is one of them.
+    """
     att = head.att
-    return att.scores_are_products and not att.rules.biases and bound(head, queries) < limit  # NaN is not
+    if not att.scores_are_products or att.rules.biases or abs(head.sink or 0.0) >= limit:
+        return False
+    return bound(head, queries) < limit  # NaN is not
 
 
 def is_finite(head: Head, queries: Indices) -> bool:
@@ -140,7 +154,7 @@ def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]
 
 
 def _of_small(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
-    total = DirectSum(head.att, len(queries))
+    total = DirectSum(head, len(queries))
     for _, e, _ in exponentials(head, queries):
         total.l += e.sum(0)
         yield e.numel()
@@ -149,7 +163,7 @@ def _of_small(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
 
 
 def _of_any(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
-    softmax = Softmax(head.att, len(queries))
+    softmax = Softmax(head, len(queries))
     for _, S, _ in blocks(head, queries, "masked"):
         softmax.add(S, S.amax(0))
         yield S.numel()
@@ -189,7 +203,7 @@ def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
                 total += weigh(S, values(head, keys))
             out[at] = total
             continue
-        softmax = Softmax(att, len(rows))
+        softmax = Softmax(head, len(rows))
         for keys, S, _ in blocks(head, rows, stage):
             e, shrink = softmax.add(S, S.amax(0))
             total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
@@ -246,9 +260,37 @@ def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
         (queries, keys).
     """
     S = exact_block(att, cells, "masked", None).mT.contiguous()  # (keys, queries)
-    softmax = Softmax(att, len(cells.queries))
+    head = Head(att, cells.batch, cells.head)
+    softmax = Softmax(head, len(cells.queries))
     e, _ = softmax.add(S, S.amax(0))  # (keys, queries)
     weights = e / softmax.l.masked_fill(softmax.m == -inf, 1)
     if stage == "contribution":
-        weights = by_value(weights, norms(Head(att, cells.batch, cells.head), cells.keys))
+        weights = by_value(weights, norms(head, cells.keys))
     return weights.mT.contiguous()
+
+
+# Learned sinks.
+
+
+def sink_weights(head: Head, queries: Indices) -> Tensor | None:
+    """Compute what the learned sink takes of the weights of some queries.
+
+    Returns:
+        (queries,): 1 less it is the sum of the weights of a query's keys; 0 where this head has no sink. None where no
+        head has.
+    """
+    att = head.att
+    if att.sinks is None:
+        return att.source.sink_weights(head.batch, head.head, queries)
+    logit = new(att, len(queries)).fill_(-inf if head.sink is None else head.sink)
+    return exp_(normalizers(head, queries).log_weights(logit).clamp_(max=0))
+
+
+def sink_column(head: Head, queries: Indices, stage: str) -> Tensor | None:
+    """Compute the sink's column of a stage, (queries,): its logit from scaled to masked; None where there is none."""
+    if stage == "weights":
+        return sink_weights(head, queries)
+    sinks = head.att.sinks
+    if sinks is None or stage == "scores":
+        return None
+    return new(head.att, len(queries)).fill_(0.0 if stage == "contribution" else float(sinks[head.head]))

@@ -66,12 +66,20 @@ class Source(Protocol):
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
         """Return whose log-normalizers blocks of some queries need: heads, and queries of each; None for their own."""
 
+    @property
+    def has_sinks(self) -> bool:
+        """Whether learned sinks take a share of the weights that it gives."""
+
+    def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
+        """Return what learned sinks take of the weights of some queries, (queries,); None where it is not known."""
+
 
 class TensorSource:
     """What all sources have in common that are read from tensors alone."""
 
     description: tuple[str, ...] = ()
     derived = False
+    has_sinks = False
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()
@@ -80,6 +88,9 @@ class TensorSource:
         return ()
 
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
+        return None
+
+    def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
         return None
 
 

@@ -137,7 +137,7 @@ class SmallStripe(Stripe):
 
     def __init__(self, *about: Any):
         super().__init__(*about)
-        self.total = DirectSum(self.att, len(self.rows))
+        self.total = DirectSum(self.head, len(self.rows))
 
     @property
     def start(self) -> float:
@@ -168,7 +168,7 @@ class OnlineStripe(Stripe):
 
     def __init__(self, *about: Any):
         super().__init__(*about)
-        self.softmax = Softmax(self.att, len(self.rows))
+        self.softmax = Softmax(self.head, len(self.rows))
 
 
 class OnlineMaximum(OnlineStripe):
@@ -220,12 +220,12 @@ class DenseStripe(Stripe):
         small = is_small(self.head, self.rows, SMALL / 2)
         x = filled(self.head, self.rows, small=small)  # (queries, keys)
         if small:  # so that no weight is below the normal range
-            total = DirectSum(self.att, len(self.rows))
+            total = DirectSum(self.head, len(self.rows))
             total.l += x.sum(1)
             self.l, self.found = total.l, total.logsumexp()
         else:
             self._allowed = self.by_key(pool_first(x, self.region.query_bin, torch.amax), torch.amax) != -inf
-            softmax = Softmax(self.att, len(self.rows))
+            softmax = Softmax(self.head, len(self.rows))
             softmax.add(x.mT, x.amax(1))
             self.l, self.found = softmax.l, softmax.logsumexp()
         x /= self.l.masked_fill(self.l == 0, 1)[:, None]

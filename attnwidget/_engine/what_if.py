@@ -35,6 +35,7 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
 def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
     """Return the options of an attention with changes that were read."""
     new: dict[str, Any] = {name: changes[name] for name in ("softcap", "window") if name in changes}
+    new |= {"sinks": None} if changes.get("sinks") is False else {}
     new["scale"] = changes.get("scale", att.scale) / changes.get("temperature", 1.0)
     if changes.get("mask") is False:
         new |= {"mask": None, "mask_means": None, "mask_dims": None}
@@ -121,6 +122,12 @@ def _mask(att: AttentionBase, value: Any) -> bool:
     return value
 
 
+def _sinks(att: AttentionBase, value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"sinks is {value!r:.60}: give None or False to take the learned sinks away, True to keep them")
+    return value is True
+
+
 def _window(att: AttentionBase, value: Any) -> int | None:
     if value is None:
         return None
@@ -151,6 +158,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "temperature": lambda att, value: as_positive(value, "temperature"),
     "softcap": _softcap,
     "mask": _mask,
+    "sinks": _sinks,
     "causal": _causal,
     "window": _window,
     "drop_keys": _drop_keys,

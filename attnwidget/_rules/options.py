@@ -29,6 +29,7 @@ TensorLike = SupportsArray | SupportsDLPack
 ScoreFunctionLike = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskLike = TensorLike | MaskFunction
 BiasLike = TensorLike | ScoreFunctionLike
+SinksLike = TensorLike | float
 MaskMeans = Literal["keep", "hide"]
 MaskDims = Literal["qk", "bk", "bqk", "hqk", "bhqk"]
 
@@ -43,6 +44,7 @@ class KeywordsBesideMask(TypedDict, total=False):
     window: int | None
     scale: float | None
     softcap: float | None
+    sinks: SinksLike | None
 
 
 class AttentionKeywords(KeywordsBesideMask, total=False):
@@ -62,6 +64,7 @@ class LayeredKeywords(TypedDict, total=False):
     window: int | Sequence[int | None] | None
     scale: float | Sequence[float | None] | None
     softcap: float | Sequence[float | None] | None
+    sinks: SinksLike | Sequence[SinksLike | None] | None
     dims: str | Sequence[str | None] | None
 
 
@@ -82,6 +85,7 @@ class AttentionOptions:
     window: int | None = None
     scale: float | None = None
     softcap: float | None = None
+    sinks: SinksLike | None = None
     extra_masks: tuple[tuple[str, Mask], ...] = ()
 
     @classmethod
@@ -99,7 +103,7 @@ class AttentionOptions:
 
     def detached(self) -> AttentionOptions:
         """Return the same options with tensors outside of any graph, on the same memory."""
-        return replace(self, mask=detached(self.mask), bias=detached(self.bias))
+        return replace(self, mask=detached(self.mask), bias=detached(self.bias), sinks=detached(self.sinks))
 
     def describe(self) -> tuple[str, ...]:
         """Return the options that are not the default, each in a word or two."""
@@ -109,6 +113,7 @@ class AttentionOptions:
             "masked": self.mask is not None,
         }
         given |= {"biased": self.bias is not None, f"softcap {self.softcap}": self.softcap}
+        given |= {"learned sinks": self.sinks is not None}
         extra = ("causal, lower right" if name == "causal" else str(mask) for name, mask in self.extra_masks)
         return (*(word for word, there in given.items() if there), *extra)
 

@@ -7,6 +7,7 @@ refused with the keyword that tells them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._utils.indexing import Block
-from .._utils.validation import FLOATS, as_choice, as_tensor
+from .._utils.validation import FLOATS, as_choice, as_number, as_tensor, check_floats
 from ..masks import as_mask, causal, sliding_window
 from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
@@ -82,6 +83,31 @@ def rules_of(options: AttentionOptions, read: MaskAndBias, device: torch.device)
     rules += [] if added is None else [added]
     functions = [read.bias] if isinstance(read.bias, ScoreFunction) else []
     return Rules(tuple(rules), (*functions, *(rule for rule in rules if isinstance(rule, Bias))))
+
+
+def read_sinks(options: AttentionOptions, heads: int) -> Tensor | None:
+    """Return the logit of each head's learned sink, (H,), on the memory of what was given; None where there are none.
+
+    Raises:
+        TypeError, ValueError: what is no such logits. −∞ is one: that head has no sink.
+
+    >>> read_sinks(AttentionOptions(sinks=0.0), 2)
+    tensor([0., 0.])
+    """
+    if options.sinks is None:
+        return None
+    if isinstance(options.sinks, int | float):
+        return torch.tensor(as_number(options.sinks, "sinks")).expand(heads)
+    found = as_tensor(options.sinks, "sinks").detach()
+    check_floats(found, "sinks")
+    if found.shape not in ((), (heads,)):
+        raise ValueError(
+            f"sinks has shape {tuple(found.shape)} but there are {heads} query heads: give one number for each, "
+            f"({heads},), or one for all"
+        )
+    if bool(torch.any(found.isnan() | (found == inf))):
+        raise ValueError("sinks holds NaN or +∞: give finite numbers, or −∞ for a head without a sink")
+    return found.expand(heads)
 
 
 def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Rules:

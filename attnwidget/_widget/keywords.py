@@ -39,6 +39,7 @@ Metric = Literal[
     "induction",
     "mean_distance",
     "masked_share",
+    "learned_sink",
 ]
 
 

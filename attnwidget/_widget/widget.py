@@ -64,7 +64,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
-        mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, dims: as in `Attention`.
+        mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`.
         tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
             its ids as well, a list, an array or a tensor (Q,) or (B, Q).
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.

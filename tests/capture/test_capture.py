@@ -15,7 +15,6 @@ from captured import (
     COMMON,
     DECODERS,
     GPT2,
-    GROUPED,
     SEQUENCES,
     Eager,
     Kind,
@@ -131,13 +130,6 @@ def test_self_and_cross_attention_are_told_apart(name: str, implementation: str)
         True, True, False, False,
     ]  # fmt: skip
     assert len(cap.calls) == 6
-
-
-def test_learned_sinks_are_refused_by_name() -> None:
-    config = transformers.GptOssConfig(**GROUPED, num_local_experts=2, num_experts_per_tok=1)
-    model = build(Kind(transformers.GptOssForCausalLM, config), "eager")
-    with pytest.raises(ValueError, match=r"none of 2 .*'model.layers.0.self_attn'.*learned sinks"), capture(model):
-        model(batch()["input_ids"])
 
 
 # Generation.

@@ -287,7 +287,7 @@ def test_an_output_that_contradicts_the_call_is_refused_of_a_part_as_well() -> N
         callback = matcher.add("attn", lambda: ObservedCall(*q))
         assert callback is not None
         callback(2 * model(*q))
-        assert list(matcher.remove_contradicted()) == ["attn"]
+        assert list(matcher.remove_faulty()) == ["attn"]
 
 
 def _queries(how: dict[str, Any]) -> dict[str, Any]:

@@ -237,8 +237,8 @@ def test_layers_without_sinks_are_shown_beside_those_with_them() -> None:
     model.model.layers[0].self_attn.forward = plainly(model.model.layers[0].self_attn)
     with torch.no_grad(), capture(model) as cap:
         model(ids)
-    assert cap.attention.names == ("model.layers.0.self_attn",)
-    assert "learned sinks" in cap.skipped["model.layers.1.self_attn"]
+    assert [att.has_sinks for att in cap.attention] == [False, True]
+    assert cap.skipped == {}
 
 
 def plainly(module: Any) -> Any:

@@ -47,6 +47,10 @@ def every_keyword() -> None:
         q, k, v, mask=torch.ones(6, 6), mask_means="keep", mask_dims="qk", bias=q, window=4, scale=0.5, softcap=30
     )
     Attention(q, k, v, mask=None, mask_means=None, mask_dims=None, bias=None, window=None, scale=None, softcap=None)
+    Attention(q, k, v, sinks=torch.zeros(2))
+    Attention(q, k, sinks=array)
+    Attention(q, k, sinks=0.0).block(keys="sink")
+    Attention(q, k, sinks=None)
     Attention(q, k, v, dims="bhqd", mask=masks.causal, bias=slope)
     Attention(q, k, v, mask=masks.and_masks(masks.sliding_window(3), even))
     Attention(q, k, v, mask=even, bias=array)
@@ -55,6 +59,8 @@ def every_keyword() -> None:
     scaled_dot_product_attention(array, array, array, mask=masks.causal, window=3, bias=slope)
     ScaledDotProductAttention(dropout=0.1).forward(q, k, v, masks.causal, window=3, mask_means="hide")
     stack_layers([q, q], [k, k], window=[None, 4], is_causal=True, mask=[None, masks.causal], scale=0.5)
+    stack_layers([q, q], [k, k], sinks=[None, q])
+    stack_layers([q, q], [k, k], sinks=array)
 
 
 def results() -> None:
@@ -66,6 +72,7 @@ def results() -> None:
     assert_type(att.what_if({"scale": 0.5}), Attention)
     assert_type(att.block("scores", head=1, queries=[0, 2]), Tensor)
     assert_type(att.top_keys(0), tuple[Tensor, Tensor])
+    assert_type(att.sink_weights(0, 1), Tensor)
     assert_type(att.options.window, int | None)
     assert_type(AttentionStack([att])[0], Attention)
     stack = AttentionStack([att])
@@ -129,6 +136,7 @@ def a_wrong_value() -> None:
     Attention(q, k, window=2.5)  # type: ignore[arg-type]
     Attention(q, k, scale="big")  # type: ignore[arg-type]
     Attention(q, k, softcap=[30])  # type: ignore[arg-type]
+    Attention(q, k, sinks="learned")  # type: ignore[arg-type]
     Attention(q, k, bias=even)  # type: ignore[arg-type]
     Attention(q, k, mask=slope)  # type: ignore[arg-type]
     Attention("q", k)  # type: ignore[arg-type]

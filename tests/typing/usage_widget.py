@@ -23,6 +23,7 @@ widget = AttentionWidget(q, k)
 def tensors_and_rules() -> None:
     """Tensors, arrays, lists of layers; whatever is between scores and weights, of all layers or of each."""
     AttentionWidget(q, k, v, mask=mask, mask_means="keep", is_causal=True, window=4, scale=0.5, softcap=30.0)
+    AttentionWidget(q, k, v, sinks=q)
     AttentionWidget(np.zeros((4, 8)), np.zeros((4, 8)), mask=lambda batch, head, query, key: key <= query)
     AttentionWidget([q, q], [k, k], is_causal=[True, False], window=[None, 4], dims="bhqd")
     AttentionWidget(q, k, mask_means="kept")  # type: ignore[arg-type]

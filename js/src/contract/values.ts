@@ -18,7 +18,8 @@ export type Metric =
   | "last_token"
   | "induction"
   | "mean_distance"
-  | "masked_share";
+  | "masked_share"
+  | "learned_sink";
 /** A head by its number; several as one by their name, such as "mean 0 4". */
 export type HeadName = number | string;
 /** A pinned place; null where only one side is. */

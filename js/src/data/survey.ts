@@ -23,6 +23,7 @@ export const METRICS: readonly Named[] = [
   { name: "induction", word: "Induction", kind: "weight" },
   { name: "mean_distance", word: "Mean distance", kind: "tokens" },
   { name: "masked_share", word: "Masked", kind: "share" },
+  { name: "learned_sink", word: "Learned sink", kind: "share" },
 ];
 type Kind = "bits" | "weight" | "tokens" | "share";
 

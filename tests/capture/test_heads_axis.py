@@ -1,0 +1,106 @@
+"""Samples and heads that models merge into one axis, in either order, are told apart by how the axis came about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from captured import assert_equal, in_both
+from torch import Tensor, nn
+
+from attnwidget import capture
+
+B, H, D, N = 2, 4, 8, 7
+Layout = Callable[[Tensor], Tensor]  # of features (B, N, H · D), one part of (B · H or H · B, N, D)
+SAMPLES_FIRST: dict[str, Layout] = {
+    "transpose and reshape": lambda x: x.view(B, N, H, D).transpose(1, 2).reshape(-1, N, D),
+    "permute, contiguous and view": lambda x: x.view(B, N, H, D).permute(0, 2, 1, 3).contiguous().view(-1, N, D),
+    "unflatten and flatten": lambda x: x.unflatten(-1, (H, D)).swapaxes(1, 2).flatten(0, 1),
+    "positions before samples": lambda x: x.transpose(0, 1).contiguous().view(N, B * H, D).transpose(0, 1),
+    "stack": lambda x: torch.stack(x.chunk(H, -1), 1).flatten(0, 1),
+}
+HEADS_FIRST: dict[str, Layout] = {
+    "cat of parts": lambda x: torch.cat(x.split(D, -1), 0),
+    "cat of chunks": lambda x: torch.cat(torch.chunk(x, H, dim=2), dim=0),
+    "permute, contiguous and view": lambda x: x.view(B, N, H, D).permute(2, 0, 1, 3).contiguous().view(-1, N, D),
+    "stack": lambda x: torch.stack(x.chunk(H, -1)).flatten(0, 1),
+    "transposed before": lambda x: x.view(B, N, H, D).transpose(1, 2).transpose(0, 1).reshape(H * B, N, D),
+}
+
+
+class Merged(nn.Module):
+    """Attention whose samples and heads are one axis."""
+
+    def __init__(self, layout: Layout, heads_first: bool, scaled: bool) -> None:
+        super().__init__()
+        self.qkv, self.layout, self.heads_first = nn.Linear(H * D, 3 * H * D), layout, heads_first
+        self.scaled, self.num_heads = scaled, H
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = (self.layout(y.contiguous()) for y in self.qkv(x).chunk(3, -1))
+        q = q * D**-0.5 if self.scaled else q
+        each = mask.repeat(H, 1, 1) if self.heads_first else mask.repeat_interleave(H, 0)
+        w = torch.bmm(q, k.transpose(1, 2)).masked_fill(each, -torch.inf).softmax(-1)
+        self.weights = self.unmerged(w)
+        return self.unmerged(torch.bmm(w, v)).transpose(1, 2).flatten(2)
+
+    def unmerged(self, x: Tensor) -> Tensor:
+        if self.heads_first:
+            return x.clone().view(H, B, *x.shape[1:]).transpose(0, 1)
+        return x.clone().view(B, H, *x.shape[1:])
+
+
+CASES = [
+    (name, layout, first) for first, all_ in enumerate((SAMPLES_FIRST, HEADS_FIRST)) for name, layout in all_.items()
+]
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
+@pytest.mark.parametrize(("name", "layout", "first"), CASES)
+def test_samples_and_heads_are_told_apart(name: str, layout: Layout, first: int, scaled: bool, inference: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Merged(layout, bool(first), scaled).eval(), torch.randn(B, N, H * D)
+    mask = torch.ones(N, N).triu(1).bool() & torch.tensor([True, False])[:, None, None]  # another for each sample
+    with torch.inference_mode(inference), torch.no_grad(), capture(model) as cap:
+        model(x, mask)
+    assert cap.skipped == {}
+    assert cap.attention[0].shape[:2] == (B, H)
+    assert_equal(cap.attention, [in_both(lambda own, x: own(x, mask) is not None and own.weights, model, x)])
+
+
+def test_four_axes_with_heads_first() -> None:
+    class FourAxes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(H * D, 3 * H * D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).reshape(B, N, 3, H, D).permute(2, 3, 0, 1, 4).unbind(0)
+            w = (q @ k.mT).softmax(-1)
+            self.weights = w.transpose(0, 1)
+            return (w @ v).permute(1, 2, 0, 3).flatten(2)
+
+    torch.manual_seed(0)
+    model, x = FourAxes().eval(), torch.randn(B, N, H * D)
+    with torch.no_grad(), capture(model) as cap:
+        model(x)
+    assert_equal(cap.attention, [in_both(lambda own, x: own(x) is not None and own.weights, model, x)])
+
+
+def test_what_cannot_be_told_is_shown_as_samples() -> None:
+    class Unknown(nn.Module):
+        num_heads = H
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
+            return (q @ k.mT).softmax(-1) @ v
+
+    parts = torch.randn(3, B * H, N, D)
+    with torch.no_grad(), capture(model := Unknown()) as cap:
+        model(*parts)
+    assert cap.attention[0].shape[:2] == (B * H, 1)
+    with torch.no_grad(), capture(model) as cap:
+        model(*parts[:, :H])
+    assert cap.attention[0].shape[:2] == (1, H)
