@@ -20,7 +20,6 @@ from .io import LoadedRecord, tensors_of
 from .options import Keep, read_options
 from .recorder import Recorder
 from .records import Record
-from .reduced import ReducedRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +29,7 @@ __all__ = ["Capture", "Forward", "capture"]
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
-RecordsByName = Mapping[str, Record | ReducedRecord | LoadedRecord]  # of one forward pass, by the name of the module
+RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
 
 def capture(

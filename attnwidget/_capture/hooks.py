@@ -25,10 +25,10 @@ from torch.overrides import TorchFunctionMode
 from ..masks import causal_lower_right
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
-from .matching import OutputCallback
+from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .records import ObservedCall, Unreadable
 from .tracing import Caller, ScoreTracer
-from .transformers import InterfaceWrapper, read_call
+from .transformers import InterfaceWrapper, SearchWrapper, read_call
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
 
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
@@ -66,6 +66,9 @@ class Listener(Protocol):
     def head_count(self) -> int | None:
         """Return how many heads the calling module says it has."""
 
+    def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
+        """Return what matches calls of a model that generates; None if it is not recorded."""
+
 
 class _ThreadState(threading.local):
     """Attention functions that a thread is inside of."""
@@ -87,6 +90,7 @@ def add_listener(listener: Listener) -> None:
         if not _listeners:
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
+            _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
             _undo.enter_context(without_compilation())
             _undo.enter_context(without_fast_path())
         _listeners.append(listener)
@@ -98,6 +102,25 @@ def remove_listener(listener: Listener) -> None:
         _listeners.remove(listener)
         if not _listeners:
             _undo.close()
+
+
+def _matchers_of(model: nn.Module) -> list[RecordMatcher]:
+    return [matcher for listener in list(_listeners) if (matcher := listener.matcher_of(model)) is not None]
+
+
+@contextlib.contextmanager
+def _follow_beams(model: nn.Module) -> Iterator[list[BeamSearch]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(matcher.searching()) for matcher in _matchers_of(model)]
+
+
+@contextlib.contextmanager
+def _follow_rejections(model: nn.Module) -> Iterator[list[RecordMatcher]]:
+    matchers = _matchers_of(model)
+    with contextlib.ExitStack() as stack:
+        for matcher in matchers:
+            stack.enter_context(matcher.rejecting())
+        yield matchers
 
 
 def without_compilation() -> contextlib.AbstractContextManager[Any]:
@@ -249,7 +272,8 @@ _searched: weakref.WeakKeyDictionary[type, tuple[tuple[FunctionType, ...], bool]
 def _names_attention(kind: type, methods: Sequence[FunctionType]) -> bool:
     wanted = ATTENTION_FUNCTIONS | ({"softmax", "Softmax"} if "att" in kind.__name__.lower() else set())
     unwrapped = [one for f in methods for one in (f, inspect.unwrap(f))]
-    if any(not _module_of(f).startswith((*KNOWN_PACKAGES, "torch", "contextlib")) for f in unwrapped):
+    known = (*KNOWN_PACKAGES, "torch", "contextlib", f"{__package__}.")  # and our own, which wrap those of transformers
+    if any(not _module_of(f).startswith(known) for f in unwrapped):
         return True
     return any(wanted & _names_in(f.__code__) for f in unwrapped if isinstance(f, FunctionType))
 

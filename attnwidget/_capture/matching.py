@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._rules.row_spans import Spans
 from .limit import OverLimit
+from .lineage import ENDED, ChosenRows, Step
 from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
-from .reduced import ReducedRecord
 from .selection import with_heads
 
 LATER = (
@@ -24,21 +28,6 @@ LATER = (
 )
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
-
-
-AnyRecord = Record | ReducedRecord
-
-
-class ForwardRecords(dict[str, AnyRecord]):
-    """The records of a forward pass, or of several that continue one another, by the name of the module.
-
-    Attributes:
-        number: which of the forward passes it is, those among them that are not kept.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 def in_backward() -> bool:
@@ -56,22 +45,81 @@ def as_autocast(call: ObservedCall) -> ObservedCall:
     return call
 
 
+class ForwardRecords(dict[str, Record]):
+    """The records of a forward pass, or of several that continue one another, by module name.
+
+    Attributes:
+        number: which of the forward passes it is, those among them that are not kept.
+        has_whole: whether the model itself was called for it, not only parts of it.
+        base: of a branch, the records that it left, and after which the names that continue it are added.
+    """
+
+    def __init__(self, number: int, base: ForwardRecords | None = None, left: Step | None = None) -> None:
+        super().__init__()
+        self.number = number
+        self.has_whole: bool = base is not None and base.has_whole
+        self.base = base
+        if base is not None:  # what the branch has in common with it to the end: an encoder
+            self.update((name, record) for name, record in base.items() if record.last_step is not left)
+
+
 @dataclass
 class ForwardPass:
-    """The forward pass that is running."""
+    """A forward pass that is running in one thread.
 
-    calls: Counter[str] = field(default_factory=Counter)  # how often each name has called
-    records: ForwardRecords | None = None  # where its calls go; None before the first
-    continues: bool = False  # an earlier one
+    Attributes:
+        step: the call of the model.
+        calls: how often each name has called.
+        records: where its calls go; None before the first.
+        how: how it continues an earlier one; None if it does not.
+        is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
+        depth: how many calls of the model, and parts of it, are running within one another.
+    """
+
+    step: Step
+    calls: Counter[str] = field(default_factory=Counter)
+    records: ForwardRecords | None = None
+    how: Continuation | None = None
+    is_fresh: bool | None = None
+    depth: int = 1
 
 
-def _continuation(record: AnyRecord, call: ObservedCall, forward: ForwardPass) -> Continuation | None:
-    """Return how a call continues a record; where it would but cannot, raise, as for all calls of this pass."""
-    try:
-        return record.continued_by(call)
-    except Unreadable:
-        forward.continues = True
-        raise
+class _ThreadState(threading.local):
+    """What one thread runs."""
+
+    forward: ForwardPass | None = None
+    last: ForwardRecords | None = None  # where its last call went
+    rejects = 0  # how many searches that try tokens and reject some are running
+    search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
+
+
+class BeamSearch:
+    """A beam search that is running: which rows of the model's calls are the sequences that it returns.
+
+    Args:
+        calls: of each token that was searched for, the numbers of the calls that gave it; added to as they begin.
+    """
+
+    def __init__(self, calls: list[list[int]]) -> None:
+        self._calls = calls
+        self.chosen: dict[int, ChosenRows] = {}
+
+    def next_token(self) -> None:
+        """Note that the model has been called for one more token."""
+        self._calls.append([])
+
+    def returned(self, rows: Tensor, batch: int) -> None:
+        """Note what the search has returned.
+
+        Args:
+            rows: (sequences, tokens), of each token the row of the batch that gave it; -1 where a sequence had ended.
+            batch: how many rows the calls had.
+        """
+        ended = [ENDED] * len(rows)
+        found = rows.T.tolist()
+        for i, calls in enumerate(self._calls):
+            own = ChosenRows(found[i] if i < len(found) else ended, batch)
+            self.chosen.update(dict.fromkeys(calls, own))
 
 
 class RecordMatcher:
@@ -89,24 +137,82 @@ class RecordMatcher:
         heads_of: Callable[[str, ObservedCall], list[int] | None],
         last: int | None = None,
         every: int | None = None,
-        new_record: type[Record] | type[ReducedRecord] = Record,
+        new_record: type[Record] = Record,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
         self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
         self._last, self._every, self._new_record = last, every, new_record
-        self._forward_pass: ForwardPass | None = None
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
+        self._thread = _ThreadState()
+        self._step_count = itertools.count()
+        self._chosen: dict[int, ChosenRows] = {}  # of a step, by its number, the rows that a search has returned
 
-    def begin(self) -> None:
-        """Begin a forward pass of the model."""
-        self._forward_pass, self.begun = ForwardPass(), True
+    def begin(self, inputs: Any = None, part: str = "") -> None:
+        """Begin a forward pass in this thread: the model is called, or a part of it is called alone.
+
+        Args:
+            inputs: what is kept of the arguments.
+            part: the name of the part; "" for the model itself.
+        """
+        self.begun = self.begun or not part
+        if self._thread.forward is None:
+            self._thread.forward = ForwardPass(Step(next(self._step_count), part, inputs))
+            if self._thread.search is not None:
+                self._thread.search[-1].append(self._thread.forward.step.number)
+        else:
+            self._thread.forward.depth += 1
 
     def end(self) -> None:
         """End the forward pass, also where it has failed."""
-        self._forward_pass = None
-        self._keeper.forget_masks()
+        forward = self._thread.forward
+        if forward is None or forward.depth > 1:
+            if forward is not None:
+                forward.depth -= 1
+            return
+        self._thread.forward = None
+        with self._lock:
+            self._keeper.forget_masks()
+
+    @contextlib.contextmanager
+    def rejecting(self) -> Iterator[None]:
+        """Take what is left out of a cache inside the block as tokens that were tried and rejected."""
+        self._thread.rejects += 1
+        try:
+            yield
+        finally:
+            self._thread.rejects -= 1
+
+    def reject_beyond(self, length: int) -> None:
+        """Drop what the last call of this thread has put into a cache that holds no more than so many positions."""
+        with self._lock:
+            records = [] if self._thread.last is None else list(self._thread.last.values())
+            own = [record for record in records if not record.cross and len(record.call_rules) > 1]
+            step = own[-1].last_step if own else None
+            of_step = [record for record in records if record.last_step is step]
+            rejected = max((record.k.length - length for record in of_step if not record.cross), default=0)
+            for record in of_step if 0 < rejected < own[-1].call_rules[-1].queries else ():
+                record.shorten(rejected)
+
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[BeamSearch]:
+        """Follow a beam search that is run inside the block, in this thread."""
+        outer, self._thread.search = self._thread.search, [[]]
+        search = BeamSearch(self._thread.search)
+        try:
+            yield search
+        finally:
+            self._thread.search = outer
+        with self._lock:
+            self._chosen.update(search.chosen)
+
+    def settle(self) -> None:
+        """Put the rows of all records in order, now that all is recorded."""
+        for records in self.forwards:
+            for record in records.values():
+                record.settle(self._chosen)
+        self._chosen = {}
 
     def add(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call of a module, if it is wanted.
@@ -121,44 +227,89 @@ class RecordMatcher:
         if in_backward():
             return None  # a checkpoint computes again what was recorded before
         with self._lock:
-            if self._forward_pass is None:
+            forward = self._thread.forward
+            if forward is None:  # a module called alone is a pass of its own
                 self._keeper.forget_masks()
-            forward = self._forward_pass or ForwardPass()  # a part of the model, called alone, is a pass of its own
+                forward = ForwardPass(Step(next(self._step_count), name))
             forward.calls[name] += 1
             if forward.calls[name] > 1:
                 name = f"{name} #{forward.calls[name]}"
             call = as_autocast(read())
-            records = forward.records if forward.records is not None else (self.forwards[-1] if self.forwards else None)
-            record = None if records is None else records.get(name)
-            self._resolve(name, call, record)
+            known = forward.records if forward.records is not None else self._thread.last
+            self._resolve(name, call, None if known is None else _record_of(known, name))
             if not self._wanted(name, bool(call.cross)):
+                forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
             heads = self._heads_of(name, call)
             part = call if heads is None else with_heads(call, heads)
-            how, first = None, 0
-            if record is not None and not (forward.records is None and call.cross):
-                how = _continuation(record, part, forward)
-            if record is not None and how is None and forward.continues:
-                raise Unreadable(LATER)
-            memory, before = self._keeper.memory, 0
-            needed = self._new_record.needed(part, self._keeper, how)
-            if not memory.has_room(needed, self._keeper.device or call.k.device):
-                raise OverLimit
-            if record is not None and how is not None:
-                forward.continues, before = True, record.size
-                record.extend(part, how)
-                first = record.queries - call.q.shape[2]
-            else:
-                if records is None or record is not None:
-                    records = self._begin_records()
-                record = records[name] = self._new_record(name, part, self._keeper, heads)
-            memory.add(record.size - before)
-            forward.records = records
-            return partial(record.add_output, call, first)
+            if forward.records is None:
+                forward.records = self._records_of(forward, name, part)
+                forward.records.has_whole |= not forward.step.part
+            record = self._place(forward, forward.records, name, part, heads)
+            self._thread.last = forward.records
+            return partial(record.add_output, call, record.queries - call.q.shape[2])
 
-    def _begin_records(self) -> ForwardRecords:
+    def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
+        """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
+        last = self._thread.last
+        is_of_step = call.cross and forward.is_fresh is not False  # whose keys are those of any text from this source
+        try:
+            found = None if is_of_step else self._continued(name, call, last)
+        except Unreadable:  # it would continue what is not kept, and so does the rest of this pass
+            forward.is_fresh = False
+            raise
+        if found is not None:
+            records, forward.how = found
+            if forward.how.dropped and not self._thread.rejects:
+                records = self._begin_records(records, records[name].last_step)
+            return records
+        if last is not None and name not in last and (forward.step.part or not last.has_whole):
+            return last
+        return self._begin_records()
+
+    def _continued(
+        self, name: str, call: ObservedCall, last: ForwardRecords | None
+    ) -> tuple[ForwardRecords, Continuation] | None:
+        """Return what a call continues, and how: at its end, or else from an earlier place; None if nothing."""
+        if not call.cross and call.k.shape[2] <= call.q.shape[2]:
+            return None
+        others = [records for records in reversed(self.forwards) if records is not last and not call.cross]
+        candidates = [records for records in ([] if last is None else [last]) + others if name in records]
+        for way in (methodcaller("continued_by", call), methodcaller("continued_earlier", call)):
+            for records in candidates:
+                if (how := way(records[name])) is not None:
+                    return records, how
+        return None
+
+    def _place(
+        self, forward: ForwardPass, records: ForwardRecords, name: str, call: ObservedCall, heads: list[int] | None
+    ) -> Record:
+        """Record a call, of all heads or of some, and return its record."""
+        record = _record_of(records, name)
+        how = None if record is None or forward.how is None else record.continued_by(call, forward.how)
+        if record is not None and how is None and forward.how is not None:
+            raise Unreadable(LATER)
+        memory, before = self._keeper.memory, 0
+        needed = self._new_record.needed(call, self._keeper, how)
+        if not memory.has_room(needed, self._keeper.device or call.k.device):
+            raise OverLimit
+        if record is None or how is None:
+            if record is not None:
+                forward.records = records = self._begin_records()
+            record = records[name] = self._new_record(name, call, self._keeper, forward.step, heads)
+        else:
+            if name in records:
+                before = record.size
+            else:
+                record, how = record.branch(how.dropped), replace(how, dropped=0)
+                records[name] = record
+            record.extend(call, how, forward.step)
+        memory.add(record.size - before)
+        return record
+
+    def _begin_records(self, base: ForwardRecords | None = None, left: Step | None = None) -> ForwardRecords:
         """Begin the records of another forward pass, and drop those that are not to be kept."""
-        records = ForwardRecords(self._count)
+        records = ForwardRecords(self._count, base, left)
         self._count += 1
         self.forwards.append(records)
         self.drop_unwanted(running=records)
@@ -184,10 +335,10 @@ class RecordMatcher:
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons
 
-    def _resolve(self, name: str, call: ObservedCall, record: AnyRecord | None) -> None:
+    def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
         """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
         Q, K = call.q.shape[2], call.k.shape[2]
-        mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, torch.Tensor | Spans) else None
+        mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
         used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
         if record is not None:
             call.cross = record.cross
@@ -199,3 +350,9 @@ class RecordMatcher:
             call.mask, call.k = mask, call.k[:, :, :used]
             call.v = None if call.v is None else call.v[:, :, :used]
             call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
+
+
+def _record_of(records: ForwardRecords, name: str) -> Record | None:
+    """Return a record by its name, also of what a branch has left and not yet continued."""
+    found = records.get(name)
+    return found if found is not None or records.base is None else records.base.get(name)

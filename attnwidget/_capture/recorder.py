@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from collections import Counter
@@ -69,6 +70,9 @@ class Recorder:
                 self._refuse_unknown_names(self.model)
                 if not self._open:
                     stack.enter_context(_forward_hooks(self.model, self.matcher.begin, self._forward_ended))
+                    for name, part in parts_of(self.model):
+                        begin = functools.partial(self.matcher.begin, part=name)
+                        stack.enter_context(_forward_hooks(part, begin, self.matcher.end))
             if not self._open:
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
@@ -109,6 +113,7 @@ class Recorder:
         self._open.pop().close()
         if not self._open:
             self._roots.clear()
+            self.matcher.settle()
             self.matcher.drop_unwanted()
             if self._layers.is_open:
                 self._drop_layers(self._layers.holds)
@@ -130,7 +135,7 @@ class Recorder:
         for records in self.matcher.forwards:
             for name, record in list(records.items()):
                 try:
-                    record.settle()
+                    record.keep_queries()
                 except (Unreadable, ValueError) as error:  # the latter of rules that cannot be joined
                     self.skipped[name] = str(error)
                     del records[name]
@@ -224,6 +229,10 @@ class Recorder:
                     return found
         return None
 
+    def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
+        """Return what matches calls of a model that generates; None if it is not recorded."""
+        return self.matcher if self.model is None or id(model) in self._names else None
+
     def _modules(self) -> list[nn.Module]:
         """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
         modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
@@ -282,6 +291,17 @@ def _module_of(model: Any) -> nn.Module | None:
 
 
 # Names of modules, and of who calls.
+
+
+def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the parts of a model that may be called alone, such as its encoder, by name; layers in a list are none."""
+    for name, part in model.named_children():
+        if isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential | torch.jit.ScriptModule):
+            continue
+        if next(part.children(), None) is None:
+            continue
+        yield f"{prefix}{name}", part
+        yield from parts_of(part, f"{prefix}{name}.")
 
 
 def module_names(model: nn.Module) -> dict[int, str]:

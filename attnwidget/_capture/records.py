@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from .._utils.choices import Numbers
 from .._utils.validation import FLOATS
 from ..attention import Attention
 from .limit import MemoryLimit
+from .lineage import ENDED, ChosenRows, Lineage, RecordedCall, Step, is_unchanged, take_rows
 from .parts import QUERIES, part_of_rule, take_part
 from .verification import OutputSample, differs, sample_output
 
@@ -167,6 +169,10 @@ class GrowingTensor:
         """Return where it is."""
         return self._buffer.device
 
+    def copy(self) -> GrowingTensor:
+        """Return the same, to grow apart."""
+        return GrowingTensor(self.view().clone(), is_copy=True)
+
     def view(self, start: int = 0) -> Tensor:
         """Return the positions from `start` on, without a copy."""
         return self._buffer.narrow(2, start, self.length - start)
@@ -186,14 +192,14 @@ class GrowingTensor:
         self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
         self.length = after
 
+    def take(self, rows: Tensor) -> GrowingTensor:
+        """Return of each position the rows that `rows` (samples, positions) names."""
+        return GrowingTensor(take_rows(self.view(), rows), is_copy=True)
+
     def keep(self, positions: Sequence[int]) -> None:
         """Keep some positions alone, ascending."""
         self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
         self._is_copy, self.length = True, len(positions)
-
-    def reorder(self, order: Sequence[int]) -> None:
-        """Put sample `order[b]` in place of sample b."""
-        self._buffer, self._is_copy = self.view()[list(order)], True
 
     def trim(self) -> Tensor:
         """Return all positions in memory of just that size, which later growth leaves alone."""
@@ -207,7 +213,7 @@ class Continuation:
     """How a call continues a record."""
 
     order: list[int]  # of each sample of the call, the sample of the record that it continues
-    keys: int  # of the record that still hold
+    dropped: int = 0  # positions of the record, from its end, that it does not continue
 
 
 @dataclass
@@ -281,9 +287,14 @@ class KeptQueries:
 
 
 class Record:
-    """One attention of a model over all calls that continue one another: the prompt, then each new token."""
+    """One attention of a model over all calls that continue one another: the prompt, then each new token.
 
-    def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper, heads: Sequence[int] | None = None) -> None:
+    Rows stay as the calls had them, whichever beam continues which: `settle` puts them in order when all is recorded.
+    """
+
+    def __init__(
+        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: Step, heads: Sequence[int] | None = None
+    ) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self.scale, self.softcap = call.scale, call.softcap
@@ -294,6 +305,9 @@ class Record:
         self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules: list[CallRules] = []  # one for each call
         self._add_rules(call, 0, rows)
+        self.calls: list[RecordedCall] = []
+        self._lineage = Lineage(step, *call.q.shape[::2])
+        self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._unverified = True  # nothing of its output was seen yet
@@ -324,6 +338,11 @@ class Record:
         return CallRules(call.q.shape[2], call.k.shape[2], first, call.is_causal, mask, bias)
 
     @property
+    def last_step(self) -> Step:
+        """Return the model's call that it had last."""
+        return self._lineage.last
+
+    @property
     def size(self) -> int:
         """Return how many bytes q, k and v take."""
         return sum(x.nbytes for x in (self.q, self.k, self.v) if x is not None)
@@ -333,53 +352,62 @@ class Record:
         """Return how many bytes it takes; a mask that layers share is counted by each."""
         return self.size + sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
 
-    def continued_by(self, call: ObservedCall) -> Continuation | None:
+    def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> Continuation | None:
         """Return how a call continues this record; None if it does not.
 
         A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
         that were tried and rejected leave the cache again.
+
+        Args:
+            call: the call.
+            wanted: how the same forward pass continues another record.
         """
         (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
         kept, total = self.k.shape, self.k.length
-        if (kept[0], kept[1], kept[3], self.q.shape[1]) != (B, G, D, H):
+        if (kept[0], kept[1], kept[3], self.q.shape[1]) != (B, G, D, H) or call.scale != self.scale:
             return None
-        past = K if self.cross else K - Q
-        if not 0 < past <= total or (self.cross and past != total) or call.scale != self.scale:
+        dropped = 0 if wanted is None else wanted.dropped
+        past, stop = (K, total) if self.cross else (K - Q, total - dropped)
+        if not 0 < past <= stop or (self.cross and past != total) or dropped >= self.queries:
             return None
-        before, now = self.k.view(total - past), self._keeper.converted(call.k.narrow(2, 0, past))
-        if torch.equal(before, now):
-            return Continuation(list(range(B)), total)
-        if (
-            not self.cross
-            and total - self.queries < past < total
-            and torch.equal(self.k.view().narrow(2, 0, past), now)
-        ):
-            return Continuation(list(range(B)), past)
-        alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
-        order = []
-        for b in range(B):
-            found = next((p for p in range(B) if alike[b][p] and torch.equal(now[b], before[p])), None)
-            if found is None:
-                return None
-            order.append(found)
-        return Continuation(order, total)
+        now = self._keeper.converted(call.k.narrow(2, 0, past))
+        order = _order_of(self._running_keys(stop - past, stop), now, None if wanted is None else wanted.order)
+        return None if order is None else Continuation(order, dropped)
 
-    def extend(self, call: ObservedCall, how: Continuation) -> None:
+    def continued_earlier(self, call: ObservedCall) -> Continuation | None:
+        """Return how a call continues this record from a place before its end; None if it does not."""
+        (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
+        past, total = K - Q, self.k.length
+        if self.cross or past <= 0 or (*self.k.shape[:2], self.k.shape[3], self.q.shape[1]) != (B, G, D, H):
+            return None
+        last, keys = self._keeper.converted(call.k.narrow(2, past - 1, 1)), self._running_keys(0, total)
+        alike = (keys == last).all(-1).all(1).all(0).tolist()
+        for stop in range(total - 1, max(past, total - self.queries + 1) - 1, -1):
+            if alike[stop - 1] and (found := self.continued_by(call, Continuation(list(range(B)), total - stop))):
+                return found
+        return None
+
+    def _running_keys(self, start: int, stop: int) -> Tensor:
+        """Return keys as the samples that run now have them."""
+        keys = self.k.view(start).narrow(2, 0, stop - start)
+        return keys if self._key_rows is None else take_rows(keys, self._key_rows[:, start:stop])
+
+    def extend(self, call: ObservedCall, how: Continuation, step: Step) -> None:
         """Append a call that continues this record."""
         self._changed.update(dict.fromkeys(self._changed_in_place()))
-        if how.order != list(range(len(how.order))):
-            self._reorder(how.order)
-        self._shorten(self.k.length - how.keys)
-        past = call.k.shape[2] if self.cross else call.k.shape[2] - call.q.shape[2]
+        self.shorten(how.dropped)
+        K, new = call.k.shape[2], call.q.shape[2]
+        past = K if self.cross else K - new
         first = self.k.length - past
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
         if not self.cross:
-            new = call.q.shape[2]
+            self._follow(how.order, new)
             self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
             if self.v is not None and call.v is not None:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
         self._add_rules(call, first, rows)
+        self._lineage.append(step, new, how.order)
         self._drop_passed()
         self._versions = self._count_changes()
         self._attention = None
@@ -397,7 +425,7 @@ class Record:
             first = self.call_rules[0]
             self.call_rules[0] = rules_of_queries(first, range(passed, first.queries), self.k.device)
 
-    def settle(self) -> None:
+    def keep_queries(self) -> None:
         """Keep the queries alone that are wanted in the end, now that it is known how many there are.
 
         Raises:
@@ -413,6 +441,59 @@ class Record:
         self.q.keep(chosen)
         self._queries.positions = [self._queries.positions[i] for i in chosen]
         self._attention = None
+
+    def _follow(self, order: list[int], new: int) -> None:
+        """Note in which rows the keys of the running samples are, when they have changed places and grow."""
+        rows, B = self._key_rows, len(order)
+        if rows is None and not is_unchanged(order):
+            rows = torch.arange(B, device=self.k.device)[:, None].expand(B, self.k.length)
+        if rows is not None:
+            own = torch.arange(B, device=rows.device)[:, None].expand(B, new)
+            self._key_rows = torch.cat([rows[order], own], 1)
+
+    def branch(self, dropped: int) -> Record:
+        """Return a record of all but the last positions, which goes on apart from this one."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if name == "_samples":
+                setattr(other, name, [(first, copy.copy(sample)) for first, sample in value])
+            elif isinstance(value, list | dict):
+                setattr(other, name, copy.copy(value))
+            elif isinstance(value, KeptQueries):
+                setattr(other, name, copy.deepcopy(value))
+            elif isinstance(value, GrowingTensor | Lineage):
+                setattr(other, name, value.copy())
+        other.shorten(dropped)
+        return other
+
+    def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
+        """Put the rows of all calls in order, such that each sample is one text.
+
+        Args:
+            chosen: as `Lineage.rows` takes it; without it samples are those that ran last.
+        """
+        rows = self._lineage.rows(chosen)
+        while len(rows) > 1 and set(rows[-1]) == {ENDED}:  # no sample has these queries
+            self.shorten(self._lineage.sizes[-1])
+            rows.pop()
+        self.calls, self._attention = self._lineage.calls(rows), None
+        if all(is_own(own, self.k.shape[0]) for own in rows):
+            return
+        of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
+        of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
+        of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
+        of_queries = of_queries if self._queries is None else of_queries[:, self._queries.positions]
+        self.q, self.k = self.q.take(of_queries.clamp(min=0)), self.k.take(of_keys.clamp(min=0))
+        self.v, self._key_rows = None if self.v is None else self.v.take(of_keys.clamp(min=0)), None
+        first = 0
+        for i, rules in enumerate(self.call_rules):
+            own = of_queries[:, first].tolist()
+            self.call_rules[i] = rules_of_rows(rules, own, self.k.device)
+            for start, sample in self._samples:
+                if first <= start < first + rules.queries:
+                    sample.reorder(own)
+            first += rules.queries
+        self._lineage.merge(rows)
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify a call by some rows of its output, before anything of it can change.
@@ -473,13 +554,16 @@ class Record:
                 return True
         return False
 
-    def _shorten(self, by: int) -> None:
+    def shorten(self, by: int) -> None:
         """Drop the last positions."""
+        self._attention = None
         if not by:
             return
-        for kept in (self.k, self.v):
+        self._lineage.shorten(by)
+        for kept in () if self.cross else (self.k, self.v):
             if kept is not None:
                 kept.length -= by
+        self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
         by = by if self._queries is None else self._queries.remove(by)
         self.q.length -= by
         while by and self.call_rules[-1].queries <= by:
@@ -488,22 +572,6 @@ class Record:
             last = self.call_rules[-1]
             self.call_rules[-1] = shorten_rules(last, last.queries - by, min(last.keys, self.k.length - last.first))
         self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.queries]
-
-    def _reorder(self, order: list[int]) -> None:
-        for _, sample in self._samples:
-            sample.reorder(order)
-        for kept in (self.q, self.k, self.v):
-            if kept is not None:
-                kept.reorder(order)
-        index = torch.tensor(order)
-
-        def reordered(x: Any) -> Any:
-            if isinstance(x, Spans):
-                return Spans(reordered(x.starts), reordered(x.stops))
-            return x[index.to(x.device)] if isinstance(x, Tensor) and x.shape[0] > 1 else x
-
-        for rules in self.call_rules:
-            rules.mask, rules.bias = reordered(rules.mask), reordered(rules.bias)
 
     @property
     def positions(self) -> list[int] | None:
@@ -519,6 +587,7 @@ class Record:
     def _joined_rules(self) -> CallRules:
         """Return the rules of all calls as those of one, from now on kept so."""
         if len(self.call_rules) > 1:
+            self._lineage.merge(self._lineage.rows())
             self.call_rules = [join(self.call_rules, self.k.length, self.k.device)]
         return self.call_rules[0]
 
@@ -538,6 +607,10 @@ class Record:
     @property
     def attention(self) -> Attention:
         """Return the attention of all calls so far."""
+        if not self._lineage.in_place:  # while the model still runs
+            so_far = self.branch(0)
+            so_far.settle()
+            return so_far.attention
         if self._attention is None:
             if changed := self._changed_in_place():
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
@@ -571,7 +644,55 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
         return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
 
 
+def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int] | None:
+    """Return of each sample the one of before with the same keys (B, G, K, D), itself if it has; None: not all have.
+
+    `wanted` is taken where it fits: samples may be alike here and not in another layer.
+    """
+    B = len(now)
+    for order in (wanted, list(range(B))):
+        if order is not None and torch.equal(before if is_unchanged(order) else before[order], now):
+            return order
+    alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
+    found = []
+    for b in range(B):
+        one = next((p for p in (b, *range(B)) if alike[b][p] and torch.equal(now[b], before[p])), None)
+        if one is None:
+            return None
+        found.append(one)
+    return found
+
+
+def is_own(rows: list[int], samples: int) -> bool:
+    """Return whether the rows are all samples, each in its place."""
+    return len(rows) == samples and is_unchanged(rows)
+
+
 # The rules of several calls, as those of one.
+
+
+def rules_of_rows(rules: CallRules, rows: list[int], device: torch.device) -> CallRules:
+    """Return the rules of some rows of a call's batch; a sample that had ended may attend to nothing."""
+    index = torch.tensor(rows).clamp(min=0)
+
+    def taken(x: Any) -> Any:
+        if isinstance(x, Spans):
+            return Spans(taken(x.starts), taken(x.stops))
+        return x[index.to(x.device)] if isinstance(x, Tensor) and x.shape[0] > 1 else x
+
+    if callable(rules.mask) and not isinstance(rules.mask, Spans):
+        rules = replace(rules, mask=allowed_by_mask(rules, device), is_causal=False)
+    found = replace(rules, mask=taken(rules.mask), bias=taken(rules.bias))
+    if ENDED not in rows:
+        return found
+    there = (torch.tensor(rows) != ENDED)[:, None, None].to(device)
+    allowed = allowed_by_mask(found, device)
+    mask: KeptMask = allowed
+    if isinstance(allowed, Spans):
+        mask = Spans(*(ends * there for ends in (allowed.starts, allowed.stops)))
+    elif isinstance(allowed, Tensor):
+        mask = allowed & there[..., None]
+    return replace(found, is_causal=False, mask=mask, bias=added_numbers(found))
 
 
 def shorten_rules(rules: CallRules, queries: int, keys: int) -> CallRules:

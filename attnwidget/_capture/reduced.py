@@ -19,12 +19,14 @@ from .._rules.row_spans import Spans, simplify
 from .._utils.validation import as_choice
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
+from .lineage import ChosenRows, Step
 from .records import (
     CONTRADICTED,
     UNVERIFIED,
     ComparedOutput,
     Continuation,
     ObservedCall,
+    Record,
     TensorKeeper,
     Unreadable,
     compare_output,
@@ -110,21 +112,24 @@ def reduced_attention(levels: KeptLevels, sizes: tuple[int, int], mask: Any, is_
     return ReducedAttention.of(levels, None, Shape(B, H, H, *sizes, None, None), options)
 
 
-class ReducedRecord:
-    """One attention call of a model, reduced: in the place of a `Record`."""
+class ReducedRecord(Record):
+    """One attention call of a model, reduced: it holds none of the tensors of a `Record`, and nothing continues it."""
 
-    def __init__(self, name: str, call: ObservedCall, keeper: TensorKeeper, heads: Sequence[int] | None = None) -> None:
-        self.name, self.cross = name, bool(call.cross)
-        self._like = (*call.k.shape[:2], call.k.shape[3])
-        self._compared: ComparedOutput | None = None
+    def __init__(
+        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: Step, heads: Sequence[int] | None = None
+    ) -> None:
+        self.name, self.cross, self.call_rules = name, bool(call.cross), []
+        self._step, self._compared = step, None
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
-        self._keys = K  # of its call, or of the last that would have gone on with it
+        self._last_key = call.k[:, :, -1].clone()  # (B, G, D), by which a call that would go on is known
         mask: Any = keeper.mask(call.mask)
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
         how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
             att = Attention(call.q, call.k, mask=mask, **how)
-            self.attention = reduced(att, keeper.device).as_part(heads, None)
+            self._reduced = reduced(att, keeper.device).as_part(heads, None)
+
+    _compared: ComparedOutput | None
 
     @staticmethod
     def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
@@ -133,34 +138,55 @@ class ReducedRecord:
         return B * H * (-(-Q // bin_width(Q)) * -(-K // bin_width(K)) * 5 + 4 * Q)
 
     @property
+    def attention(self) -> ReducedAttention:
+        """Return what is kept of the attention."""
+        return self._reduced
+
+    @property
     def queries(self) -> int:
         """Return how many queries its call had."""
-        return self.attention.shape.Q
+        return self._reduced.shape.Q
+
+    @property
+    def last_step(self) -> Step:
+        """Return the model's call that it had."""
+        return self._step
 
     @property
     def size(self) -> int:
         """Return how many bytes it takes."""
-        return sum(x.nbytes for x in self.attention.source.tensors().values())
+        return sum(x.nbytes for x in self.tensors().values())
 
-    nbytes = size
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes it takes."""
+        return self.size
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept."""
-        return self.attention.source.tensors()
+        return self._reduced.source.tensors()
 
-    def continued_by(self, call: ObservedCall) -> None:
+    def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> None:
         """Raise Unreadable for a call that goes on with this one's keys, which are not there any more."""
-        past = call.k.shape[2] - call.q.shape[2]
-        like = (*call.k.shape[:2], call.k.shape[3])
-        if not self.cross and 0 < past <= self._keys and like == self._like:
-            self._keys = call.k.shape[2]
+        K, own = call.k.shape[2], self._reduced.shape.K
+        past = K if self.cross else K - call.q.shape[2]
+        if past < own or call.k.shape[1:2] + call.k.shape[3:] != self._last_key.shape[1:]:
+            return
+        keys = call.k[0, :, :past]  # (G, past, D)
+        if bool((keys[None] == self._last_key[:, :, None].to(keys)).all(-1).all(1).any()):
             raise Unreadable(GROWS)
 
-    def extend(self, call: ObservedCall, how: Continuation) -> NoReturn:
+    def continued_earlier(self, call: ObservedCall) -> None:
+        """Return None: no keys are there."""
+
+    def extend(self, call: ObservedCall, how: Continuation, step: Step) -> NoReturn:
         """Raise Unreadable: nothing continues this."""
         raise Unreadable(GROWS)
 
-    def settle(self) -> None:
+    def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
+        """Do nothing: there is one call."""
+
+    def keep_queries(self) -> None:
         """Do nothing: all queries are in it."""
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:

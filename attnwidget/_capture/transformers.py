@@ -6,6 +6,8 @@ or not.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -179,3 +181,86 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
         return wrapped[key][1]
 
     return looked_up
+
+
+# How transformers searches for a text.
+
+Following = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
+
+
+class SearchWrapper:
+    """Wraps the ways in which transformers' models search for a text, until it is removed.
+
+    Args:
+        follow_beams: returns for a model a context with a list of `BeamSearch`, in which it searches with beams.
+        follow_rejections: returns for a model a context with a list of `RecordMatcher`, in which it rejects tokens.
+    """
+
+    def __init__(self, follow_beams: Following, follow_rejections: Following) -> None:
+        self._mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+        self._own: dict[str, Any] = {}
+        wrappers = {"_beam_search": _wrapped_beam_search, "_assisted_decoding": _wrapped_assistance}
+        for (name, wrapper), follow in zip(wrappers.items(), (follow_beams, follow_rejections), strict=True):
+            found = vars(self._mixin).get(name) if self._mixin is not None else None
+            if callable(found):
+                self._own[name] = found
+                setattr(self._mixin, name, wrapper(found, follow))
+
+    def remove(self) -> None:
+        """Put transformers' own functions back."""
+        for name, own in self._own.items():
+            setattr(self._mixin, name, own)
+
+
+def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:
+    @functools.wraps(search)
+    def following(model: Any, *arguments: Any, **keywords: Any) -> Any:
+        with follow(model) as matchers:
+            result = search(model, *arguments, **keywords)
+            left = getattr(keywords.get("past_key_values"), "get_seq_length", lambda: None)()
+            for one in matchers if isinstance(left, int) else ():
+                one.reject_beyond(left)
+            return result
+
+    return following
+
+
+def _wrapped_beam_search(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:
+    @functools.wraps(search)
+    def following(model: Any, input_ids: Any, *arguments: Any, **keywords: Any) -> Any:
+        config, processors = keywords.get("generation_config"), keywords.get("logits_processor")
+        if config is None or not isinstance(processors, list):
+            return search(model, input_ids, *arguments, **keywords)
+        with follow(model) as searches:
+            asked = config.return_dict_in_generate
+            keywords["generation_config"] = _with_beam_indices(config)
+            keywords["logits_processor"] = copy.copy(processors)
+            keywords["logits_processor"].insert(0, _TokenCounter(searches))
+            result = search(model, input_ids, *arguments, **keywords)
+            found = getattr(result, "beam_indices", None)
+            for one in searches if isinstance(found, Tensor) else ():
+                one.returned(found, len(input_ids))
+        return result if asked else result.sequences
+
+    return following
+
+
+def _with_beam_indices(config: Any) -> Any:
+    """Return settings by which a search tells the beams that it has taken, and nothing else that was not asked for."""
+    told = copy.copy(config)
+    if not config.return_dict_in_generate:
+        told.output_scores = told.output_logits = told.output_attentions = told.output_hidden_states = False
+        told.return_dict_in_generate = True
+    return told
+
+
+class _TokenCounter:
+    """A logits processor that changes nothing: it is called once for each token."""
+
+    def __init__(self, searches: Any) -> None:
+        self._searches = searches
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        for one in self._searches:
+            one.next_token()
+        return scores

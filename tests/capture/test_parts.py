@@ -220,10 +220,11 @@ def test_tokens_that_are_taken_back_leave_the_right_queries() -> None:
             matcher.begin()
             causal = torch.ones(stop - first, stop).tril(first).bool()[None, None]
             call = ObservedCall(q[:, :, first:stop], k[:, :, :stop], None, mask=causal, cached=True)
-            matcher.add("attn", lambda call=call: call)
+            with matcher.rejecting():
+                matcher.add("attn", lambda call=call: call)
             matcher.end()
         ((record,),) = (records.values() for records in matcher.forwards)
-        record.settle()
+        record.keep_queries()
         return record.attention
 
     whole = recorded(None)
@@ -271,7 +272,7 @@ def test_functions_of_flex_attention_know_the_heads_and_queries_of_the_model() -
         matcher = RecordMatcher(TensorKeeper(queries=wanted), lambda *_: True, lambda *_, heads=heads: heads)
         matcher.add("flex", lambda: read_flex(q, k, k, score_mod, blocks.as_tuple(), 0.5))
         (record,) = matcher.forwards[0].values()
-        record.settle()
+        record.keep_queries()
         captures.append(record.attention)
     whole, part = captures
     for i, head in enumerate((1, 3)):

@@ -1,0 +1,144 @@
+"""Lineage: from which row of which call of the model the samples of a record come, also where beams change places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ENDED = -1  # in place of a row: the sample had ended before that call
+
+
+@dataclass(eq=False)
+class Step:
+    """One call of the model, or of a part of it that was called alone."""
+
+    number: int  # counted from 0, over all calls in the block
+    part: str = ""  # the name of the part; "" for the model itself
+    inputs: Any = None  # what was kept of the arguments
+
+
+@dataclass
+class RecordedCall:
+    """The queries that a record has of one call of the model.
+
+    Attributes:
+        step: the call.
+        queries: how many, from its first on.
+        rows: of each sample of the record, its row in the batch of the call; `ENDED` (-1) if it had ended before.
+    """
+
+    step: Step
+    queries: int
+    rows: list[int]
+
+
+@dataclass
+class ChosenRows:
+    """The rows of a call's batch that are samples of the result, in their order, or `ENDED`."""
+
+    rows: list[int]
+    batch: int  # rows that the call had
+
+
+class Lineage:
+    """The calls that a record is made of, in parts, and how the rows of each part continue those of the one before.
+
+    A part is one call, or all calls so far that were put in order.
+
+    Args:
+        step: the first call.
+        samples: how many rows it has.
+        queries: of the record.
+    """
+
+    def __init__(self, step: Step, samples: int, queries: int) -> None:
+        self._samples = samples
+        self._parts = [[RecordedCall(step, queries, list(range(samples)))]]
+        self._orders: list[list[int] | None] = [None]  # of each row, the row of the part before; None: the same
+
+    def append(self, step: Step, queries: int, order: Sequence[int]) -> None:
+        """Append a call, of whose row b the row before was `order[b]`."""
+        self._parts.append([RecordedCall(step, queries, list(range(self._samples)))])
+        self._orders.append(None if is_unchanged(order) else list(order))
+
+    def shorten(self, by: int) -> None:
+        """Drop the last queries."""
+        while by:
+            call = self._parts[-1].pop()
+            if call.queries > by:
+                self._parts[-1].append(replace(call, queries=call.queries - by))
+            by -= min(by, call.queries)
+            if not self._parts[-1]:
+                self._parts.pop()
+                self._orders.pop()
+
+    def copy(self) -> Lineage:
+        """Return the same, to be continued apart."""
+        other = copy.copy(self)
+        vars(other).update(_parts=[list(part) for part in self._parts], _orders=list(self._orders))
+        return other
+
+    def merge(self, rows: Sequence[Sequence[int]]) -> None:
+        """Make one part of all, whose samples had these rows in each part."""
+        self._samples = len(rows[-1])
+        self._parts, self._orders = [self.calls(rows)], [None]
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether every sample has one row in all calls."""
+        return all(order is None for order in self._orders)
+
+    @property
+    def last(self) -> Step:
+        """Return the last call."""
+        return self._parts[-1][-1].step
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return how many queries each part has."""
+        return [sum(call.queries for call in part) for part in self._parts]
+
+    def rows(self, chosen: Mapping[int, ChosenRows] | None = None) -> list[list[int]]:
+        """Return of each part the rows of each sample.
+
+        Args:
+            chosen: of a call, by its number, the rows that are samples of the result. Of calls before those, rows are
+                followed back; without it, from the rows of the last call.
+        """
+        last = None if chosen is None else chosen.get(self.last.number)
+        if chosen is None or last is None or last.batch != self._samples:
+            chosen = {}
+        found: list[list[int]] = []
+        rows = list(range(self._samples))
+        for part, order in zip(self._parts[::-1], self._orders[::-1], strict=True):
+            if len(part) == 1 and part[0].step.number in chosen:
+                rows = chosen[part[0].step.number].rows
+            found.append(rows)
+            if order is not None:
+                rows = [row if row == ENDED else order[row] for row in rows]
+        return found[::-1]
+
+    def calls(self, rows: Sequence[Sequence[int]]) -> list[RecordedCall]:
+        """Return all calls, where `rows` has of each part the rows of each sample."""
+        return [
+            replace(call, rows=[row if row == ENDED else call.rows[row] for row in own])
+            for part, own in zip(self._parts, rows, strict=True)
+            for call in part
+        ]
+
+
+def is_unchanged(order: Sequence[int]) -> bool:
+    """Return whether all samples stay in their places."""
+    return all(i == sample for i, sample in enumerate(order))
+
+
+def take_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Return of x (B, heads, positions, size) at each position the rows that `rows` (samples, positions) names."""
+    heads_last = x.transpose(1, 2)
+    positions = torch.arange(x.shape[2], device=x.device)
+    return heads_last[rows.to(x.device), positions].transpose(1, 2)
