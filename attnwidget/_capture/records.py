@@ -458,7 +458,7 @@ class Record:
             if name == "_samples":
                 setattr(other, name, [(first, copy.copy(sample)) for first, sample in value])
             elif isinstance(value, list | dict):
-                setattr(other, name, copy.copy(value))
+                setattr(other, name, {} if name == "_versions" else copy.copy(value))
             elif isinstance(value, KeptQueries):
                 setattr(other, name, copy.deepcopy(value))
             elif isinstance(value, GrowingTensor | Lineage):
@@ -479,6 +479,7 @@ class Record:
         self.calls, self._attention = self._lineage.calls(rows), None
         if all(is_own(own, self.k.shape[0]) for own in rows):
             return
+        self._changed.update(dict.fromkeys(self._changed_in_place()))
         of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
