@@ -17,6 +17,10 @@ which q and k, and what was done to them (a scale, a softcap, masks, biases), an
 meet v, a call is complete. Any other step ends the trace: then nothing is recorded, and a softmax without a trace is
 reported in `Capture.skipped` (`eager`).
 
+What is kept. Layers, heads and queries are chosen as calls come in (`selection`, `parts`, `KeptQueries` of `records`),
+whole forward passes when the next begins; beyond a limit of bytes calls are named as skipped (`limit`). A call can be
+reduced at once to an overview (`reduced`).
+
 How a record is verified. Three rows of each output are kept, and computed again from the record when the block ends; a
 record that does not give them is removed and reported (`verification`).
 """

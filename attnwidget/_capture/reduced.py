@@ -92,7 +92,8 @@ def reduced(att: Attention, device: torch.device | None) -> ReducedAttention:
         allowed = one.clone() if torch.equal(one.expand_as(allowed), allowed) else allowed
     normalizers = torch.stack([torch.stack([att.log_normalizer(b, h) for h in range(H)]) for b in range(B)])
     values, where = torch.stack([one.values for one in samplers]), device or att.device
-    levels = KeptLevels(values.to(where), allowed.to(where), normalizers.to(where), sums, counts, bins)
+    sinks = None if att.sinks is None else att.sinks.detach().clone().to(where)
+    levels = KeptLevels(values.to(where), allowed.to(where), normalizers.to(where), sums, counts, bins, sinks)
     return reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
 
 
@@ -219,7 +220,8 @@ def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> R
     rows, columns = entry["bins"]
     mask = None if entry["mask"] is None else mask_from_json(entry["mask"], tensors)
     queries, keys = entry["sizes"]
-    levels = KeptLevels(parts[0], parts[1], parts[2], found[0], found[1], (rows, columns))
+    sinks = tensors[entry["sinks"]] if "sinks" in entry else None
+    levels = KeptLevels(parts[0], parts[1], parts[2], found[0], found[1], (rows, columns), sinks)
     return reduced_attention(levels, (queries, keys), mask, bool(entry["is_causal"]))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._utils.indexing import Indices
+from .._utils.indexing import Indices, take
 from .base import AttentionBase
 from .pooling import pool_first
 from .regions import Region
@@ -42,6 +42,7 @@ class KeptLevels(TensorSource):
     metric_sums: Tensor  # (B, metrics, H) float64, over all queries
     metric_counts: Tensor  # (B, metrics, H) int64, of how many
     bins: tuple[int, int]  # queries and keys to a bin
+    sinks: Tensor | None = None  # (H,) learned sink logits
     gives: Literal["scores", "weights"] = "weights"
     default_scale: float = 1.0
 
@@ -76,16 +77,22 @@ class KeptLevels(TensorSource):
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         if not self.is_whole:
             raise self.refusal("single rows, keys and tiles are")
-        return GivenRows(self.values[batch, head][_slice(queries)], scale)
+        return GivenRows(take(self.values[batch, head], queries, 0), scale)
+
+    @property
+    def has_sinks(self) -> bool:  # type: ignore[override]
+        """Whether learned sinks take a share of the weights."""
+        return self.sinks is not None
+
+    def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
+        if self.sinks is None:
+            return None
+        normalizers = take(self.log_normalizers[batch, head], queries, 0)
+        return (self.sinks[head].to(normalizers) - normalizers).exp_().clamp_(max=1)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {
-            "values": self.values,
-            "allowed": self.allowed,
-            "log_normalizers": self.log_normalizers,
-            "metric_sums": self.metric_sums,
-            "metric_counts": self.metric_counts,
-        }
+        names = ("values", "allowed", "log_normalizers", "metric_sums", "metric_counts", "sinks")
+        return {name: x for name in names if (x := getattr(self, name)) is not None}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> KeptLevels:
         raise self.refusal("what it would be under other rules is")
@@ -120,10 +127,6 @@ class KeptLevels(TensorSource):
 def only_overviews(att: AttentionBase) -> KeptLevels | None:
     """Return what is kept of an attention, if that is less than its weights; None where blocks can be computed."""
     return att.source if isinstance(att.source, KeptLevels) and not att.source.is_whole else None
-
-
-def _slice(queries: Indices) -> slice | Tensor:
-    return slice(queries.start, queries.stop, queries.step) if isinstance(queries, range) else queries
 
 
 def fold(x: Tensor, down: int, across: int) -> Tensor:

@@ -114,6 +114,21 @@ def test_encoder_decoder_and_cross_attention_are_reduced() -> None:
     assert len(kept.cross) == 2
 
 
+def test_learned_sinks_stay_beside_the_weights_that_they_leave(tmp_path: Path) -> None:
+    q = torch.randn(3, 1, 4, 9, 8)
+    call = ObservedCall(*q, is_causal=True, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]))
+    matcher = RecordMatcher(TensorKeeper(), lambda *_: True, lambda *_: [1, 2], new_record=ReducedRecord)
+    matcher.add("attn", lambda: call)
+    ((record,),) = (records.values() for records in matcher.forwards)
+    kept, whole = record.attention, Attention(*q, is_causal=True, sinks=call.sinks)
+    Capture(None, matcher.forwards).save(tmp_path / "sinks.safetensors")
+    for ours in (kept, Capture.load(tmp_path / "sinks.safetensors").attention[0]):
+        for i, head in enumerate((1, 2)):
+            assert_close(ours.block(head=i), whole.block(head=head), **rounding(whole).weights)
+            assert_close(ours.sink_weights(head=i), whole.sink_weights(head=head), **rounding(whole).weights)
+            assert ours.metrics(head=i).learned_sink == near(whole.metrics(head=head).learned_sink, whole)
+
+
 def test_some_heads_are_reduced() -> None:
     model = build(GPT2, "sdpa")
     whole, kept = both(model, lambda: model(ids(9)), heads=[1, 3])
