@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "sweep-results.json"
 OPTIONS = ("default", "values", "clone", "bfloat16", "float16", "train", "threads", "generate", "beams")
 SLOW = 0.4  # seconds of one call: such a model is tried with few options
-SECONDS = 60  # for one configuration, all options
+SECONDS = 150  # for one configuration, all options
 
 
 # One configuration, in a worker.
@@ -65,7 +65,11 @@ def try_case(name: str, options: list[str]) -> dict[str, Any]:
             import traceback
 
             where = traceback.format_exc().strip().splitlines()[-3:-1]
-            result = {"status": "broken", "why": f"{type(error).__name__}: {error}"[:300], "where": " ".join(where)[-200:]}
+            result = {
+                "status": "broken",
+                "why": f"{type(error).__name__}: {error}"[:300],
+                "where": " ".join(where)[-200:],
+            }
         if result is not None:
             found["options"][option] = result
     found["seconds"] = round(time.perf_counter() - start, 2)
@@ -118,7 +122,11 @@ def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> 
             except BrokenPipeError:
                 line = ""
             timer.cancel()
-            found = json.loads(line) if line else {"name": name, "left_out": f"not done in {SECONDS} s, or it ended the process"}
+            found = (
+                json.loads(line)
+                if line
+                else {"name": name, "left_out": f"not done in {SECONDS} s, or it ended the process"}
+            )
             if not line:
                 process.kill()
                 process = None
@@ -142,8 +150,12 @@ def start_worker() -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return subprocess.Popen(
         [sys.executable, str(HERE / "sweep.py"), "--worker"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -152,8 +164,14 @@ def summary(found: dict[str, Any]) -> str:
     by_status: dict[str, list[str]] = {}
     for option, one in found["options"].items():
         by_status.setdefault(one["status"], []).append(option)
-    bad = [f"{option}: {one.get('why', '')[:150]}" for option, one in found["options"].items() if one["status"] in ("wrong", "vanished", "broken")]
-    return "; ".join(f"{status} ({len(which)})" for status, which in by_status.items()) + ("  !! " + " | ".join(bad[:2]) if bad else "")
+    bad = [
+        f"{option}: {one.get('why', '')[:150]}"
+        for option, one in found["options"].items()
+        if one["status"] in ("wrong", "vanished", "broken")
+    ]
+    return "; ".join(f"{status} ({len(which)})" for status, which in by_status.items()) + (
+        "  !! " + " | ".join(bad[:2]) if bad else ""
+    )
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def shown_maps(cap: Any) -> list[Shown]:
 
 def all_weights(attention: Any) -> Tensor:
     """Return (B, H, Q, K) in float64, as attnwidget computes it."""
-    B, H, Q, K = attention.shape[:4]
+    B, H = attention.shape[:2]
     blocks = [[attention.block(batch=b, head=h).double() for h in range(H)] for b in range(B)]
     return torch.stack([torch.stack(one) for one in blocks])
 
@@ -89,7 +89,9 @@ def check(case: Case, option: str) -> dict[str, Any] | None:
     if option in ("generate", "beams"):
         return check_generated(case, option) if case.generates else None
     training = option == "train"
-    if training and not (case.trains and any(isinstance(m, nn.Dropout) or getattr(m, "dropout", 0) for m in case.model.modules())):
+    if training and not (
+        case.trains and any(isinstance(m, nn.Dropout) or getattr(m, "dropout", 0) for m in case.model.modules())
+    ):
         return None
     keywords: dict[str, Any] = {}
     if option in ("values", "clone"):
@@ -131,7 +133,9 @@ def single_run(case: Case) -> Spied | None:
 
 def bound_of(one: SeenAttention, kept: torch.dtype | None) -> float:
     own = 0 if one.dtype.itemsize > 2 else ROUNDING[one.dtype] * (2 + one.largest)
-    return own + ROUNDING[torch.float32] * (8 + one.largest) + (0 if kept is None else ROUNDING[kept] * (2 + one.largest))
+    return (
+        own + ROUNDING[torch.float32] * (8 + one.largest) + (0 if kept is None else ROUNDING[kept] * (2 + one.largest))
+    )
 
 
 def compare(
@@ -158,7 +162,9 @@ def compare(
             wrong.append(f"{shown.name}: no attention of {tuple(shown.weights.shape)} ran")
             continue
         if size > bound_of(one, kept):
-            wrong.append(f"{shown.name}: differs by {size:.3g} (scores up to {one.largest:.3g}, bound {bound_of(one, kept):.1g})")
+            wrong.append(
+                f"{shown.name}: differs by {size:.3g} (scores up to {one.largest:.3g}, bound {bound_of(one, kept):.1g})"
+            )
         elif not case.places:
             wrong.append(f"{shown.name}: channels are shown as places")
         else:
@@ -169,7 +175,14 @@ def compare(
         wrong += samples_mixed(found, spied, single)
     missing = [one for one in ran if one in left and not is_named(one, skipped)]
     crossing = sum(shown.cross for shown in maps)
-    if case.cross is not None and not missing and not wrong and refusal is None and not skipped and crossing != case.cross:
+    if (
+        case.cross is not None
+        and not missing
+        and not wrong
+        and refusal is None
+        and not skipped
+        and crossing != case.cross
+    ):
         wrong.append(f"{crossing} of {len(maps)} are called cross-attention, not {case.cross}")
     forwards = len(cap)
     numbers = {"ran": len(ran), "shown": len(maps), "off": float(f"{largest:.2g}")}
@@ -185,11 +198,20 @@ def compare(
     if missing:
         names = dict.fromkeys((one.modules or ("?",))[0] for one in missing)
         kinds = dict.fromkeys(f"{one.kind} {one.sizes}{' changed' if one.changed else ''}" for one in missing)
-        return {"status": "vanished", "why": f"{len(missing)} of {len(ran)}: {', '.join(names)} ({', '.join(kinds)})"[:300], **numbers}
+        return {
+            "status": "vanished",
+            "why": f"{len(missing)} of {len(ran)}: {', '.join(names)} ({', '.join(kinds)})"[:300],
+            **numbers,
+        }
     if forwards > 1 and spied.forwards == 1 and maps:
         return {"status": "wrong", "why": f"one forward pass is shown as {forwards}", **numbers}
     if skipped:
-        return {"status": "in part" if maps else "refused", "why": next(iter(skipped.values())), "skipped": len(skipped), **numbers}
+        return {
+            "status": "in part" if maps else "refused",
+            "why": next(iter(skipped.values())),
+            "skipped": len(skipped),
+            **numbers,
+        }
     return {"status": "right" if maps else "none", **numbers}
 
 
@@ -228,7 +250,7 @@ def samples_mixed(found: list[tuple[Shown, SeenAttention]], spied: Spied, single
     partner = {id(one): other for one, other in zip(spied.seen, single.seen, strict=True)}
     for shown, one in found:
         alone = partner[id(one)]
-        n, Q, K = alone.weights.shape
+        n = len(alone.weights)
         if alone.weights.shape[1:] != shown.weights.shape[2:] or 2 * n != one.weights.shape[0] or one.dropped:
             continue
         first = shown.weights.flatten(0, 1)[:n]
@@ -277,13 +299,17 @@ def check_threads(case: Case) -> dict[str, Any] | None:
     if refusal is not None:
         return {"status": "refused", "why": refusal}
     wrong, count = [], 0
-    everything = [one for run in spied for one in run.seen]
     for number, forward in enumerate(cap):
         origins: set[int] = set()
         for name, attention in forward.calls.items():
             weights = all_weights(attention)
             count += 1
-            fitting = {i for i, run in enumerate(spied) for one in run.seen if (d := distance(weights, one)) is not None and d <= bound_of(one, None)}
+            fitting = {
+                i
+                for i, run in enumerate(spied)
+                for one in run.seen
+                if (d := distance(weights, one)) is not None and d <= bound_of(one, None)
+            }
             if not fitting:
                 wrong.append(f"{name}: fits no attention that ran")
             elif len(fitting) == 1:
@@ -310,7 +336,11 @@ def check_generated(case: Case, option: str) -> dict[str, Any] | None:
     """Generate, and compare each returned sequence's map with that of one forward pass over it, seen by the spy."""
     model: Any = case.model
     beams = {"num_beams": 3, "num_return_sequences": 2} if option == "beams" else {}
-    given = {name: x for name, x in case.keywords.items() if name not in ("decoder_input_ids", "labels", "use_cache", "attention_mask")}
+    given = {
+        name: x
+        for name, x in case.keywords.items()
+        if name not in ("decoder_input_ids", "labels", "use_cache", "attention_mask")
+    }
     encoded = bool(getattr(model.config, "is_encoder_decoder", False))
 
     def act() -> Any:
@@ -337,7 +367,10 @@ def check_generated(case: Case, option: str) -> dict[str, Any] | None:
         if len(cap) > 1:
             return {"status": "in part", "why": f"{len(cap)} forward passes, each a map of its own"}
         times = 2 if beams else 1
-        again = {name: x.repeat_interleave(times, 0) if isinstance(x, Tensor) and x.shape[:1] == (2,) else x for name, x in given.items()}
+        again = {
+            name: x.repeat_interleave(times, 0) if isinstance(x, Tensor) and x.shape[:1] == (2,) else x
+            for name, x in given.items()
+        }
         if encoded:
             again["decoder_input_ids"] = output[:, :-1]
         else:
@@ -364,7 +397,8 @@ def check_generated(case: Case, option: str) -> dict[str, Any] | None:
                     taken.add(i)
                     break
         if best == float("inf"):
-            wrong.append(f"{shown.name}: {tuple(shown.weights.shape)} is the shape of none of {[tuple(one.weights.shape) for one in ran[:3]]}")
+            sizes = [tuple(one.weights.shape) for one in ran[:3]]
+            wrong.append(f"{shown.name}: {tuple(shown.weights.shape)} is the shape of none of {sizes}")
         elif best > 1e-3:
             wrong.append(f"{shown.name}: differs by {best:.3g}")
         else:
@@ -387,7 +421,9 @@ def difference(one: Any, other: Any) -> float:
     """Return the largest difference of the tensors of two outputs."""
     pairs = zip(tensors_in(one), tensors_in(other), strict=False)
     sizes = [
-        0.0 if torch.equal(x, y) else float((x.double() - y.double()).abs().nan_to_num(0.0).max()) for x, y in pairs if x.shape == y.shape and x.numel()
+        0.0 if torch.equal(x, y) else float((x.double() - y.double()).abs().nan_to_num(0.0).max())
+        for x, y in pairs
+        if x.shape == y.shape and x.numel()
     ]
     return max(sizes, default=0.0)
 
@@ -400,5 +436,3 @@ def tensors_in(x: Any) -> list[Tensor]:
     if isinstance(x, list | tuple):
         return [y for one in x for y in tensors_in(one)]
     return []
-
-

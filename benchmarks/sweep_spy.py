@@ -1,4 +1,4 @@
-"""A spy of our own: what attention a model computes, as torch's lowest operations tell it; nothing of attnwidget is used.
+"""A spy of our own: what attention a model computes, as torch's lowest operations tell it, without attnwidget.
 
 It sees every operation below torch's functions (ATen), so that neither a module's name nor the way its code is written
 matters. A kernel of attention is computed again in float64 from its arguments. Elsewhere it follows the product of two
@@ -20,9 +20,35 @@ MOST_HEADS = 16
 PRODUCTS = {"bmm", "mm", "baddbmm", "addmm", "matmul", "linear"}
 SOFTMAX = {"_softmax", "_safe_softmax", "special_softmax", "softmax"}
 NOT_LINEAR = {
-    "exp", "exp_", "exp2", "sigmoid", "sigmoid_", "_log_softmax", "relu", "relu_", "softplus", "elu", "square", "pow", "log_softmax",
-}  # fmt: skip
-REDUCTIONS = {"sum", "mean", "amax", "max", "min", "logsumexp", "linalg_vector_norm", "norm", "var_mean", "var", "std", "argmax", "prod"}
+    "exp",
+    "exp_",
+    "exp2",
+    "sigmoid",
+    "sigmoid_",
+    "_log_softmax",
+    "relu",
+    "relu_",
+    "softplus",
+    "elu",
+    "square",
+    "pow",
+    "log_softmax",
+}
+REDUCTIONS = {
+    "sum",
+    "mean",
+    "amax",
+    "max",
+    "min",
+    "logsumexp",
+    "linalg_vector_norm",
+    "norm",
+    "var_mean",
+    "var",
+    "std",
+    "argmax",
+    "prod",
+}
 RANDOM = {"native_dropout", "bernoulli_", "dropout", "_fused_dropout"}
 
 
@@ -112,7 +138,9 @@ class Spy(TorchDispatchMode):
         if id(module) in self._names and self._open:
             self._open.pop()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1]
         result = func(*args, **kwargs)
@@ -164,12 +192,14 @@ class Spy(TorchDispatchMode):
         drawn = drawn or name in RANDOM
         if name in NOT_LINEAR or drawn:
             trace = replace(
-                trace, not_linear=trace.not_linear or name in NOT_LINEAR, dropped=trace.dropped or drawn,
+                trace,
+                not_linear=trace.not_linear or name in NOT_LINEAR,
+                dropped=trace.dropped or drawn,
                 modules=trace.modules or tuple(reversed(self._open)),
-            )  # fmt: skip
+            )
         for x in made:
             wide = x.dtype.is_floating_point and not _is_reduced(name, args)
-            if wide and _place(x) not in self._traces or (name in NOT_LINEAR | RANDOM and _place(x) in self._traces):
+            if (wide and _place(x) not in self._traces) or (name in NOT_LINEAR | RANDOM and _place(x) in self._traces):
                 self._keep([x])
                 self._traces[_place(x)] = trace
 
@@ -193,8 +223,18 @@ class Spy(TorchDispatchMode):
             if trace is not None and trace.not_linear:
                 weights = (x.mT if x is other else x).detach().double().clone()
                 self.seen.append(
-                    SeenAttention("other", weights.reshape(-1, *weights.shape[-2:]), tuple(weights.shape), trace.modules, self.forwards, trace.product, True, dropped=trace.dropped, dtype=trace.dtype)
-                )  # fmt: skip
+                    SeenAttention(
+                        "other",
+                        weights.reshape(-1, *weights.shape[-2:]),
+                        tuple(weights.shape),
+                        trace.modules,
+                        self.forwards,
+                        trace.product,
+                        True,
+                        dropped=trace.dropped,
+                        dtype=trace.dtype,
+                    )
+                )
                 return
         if fixed or min(result.shape[-2:], default=0) < 1 or not result.dtype.is_floating_point:
             return
@@ -217,15 +257,14 @@ class Spy(TorchDispatchMode):
             for y in (x, x.mT):
                 if y.numel() == n and bool((y.reshape(plain.shape).nan_to_num() - plain).abs().max() < near * 10):
                     return
-            if x.ndim == 3 and x.shape[1:] == plain.shape[1:]:
-                # the same matrices in another order are not changed ones
-                if all(bool(((plain - one).abs().flatten(1).amax(1) < near * 10).any()) for one in x.nan_to_num()):
-                    return
+            # The same matrices in another order are not changed ones.
+            alike = x.ndim == 3 and x.shape[1:] == plain.shape[1:]
+            if alike and all(
+                bool(((plain - one).abs().flatten(1).amax(1) < near * 10).any()) for one in x.nan_to_num()
+            ):
+                return
         seen.changed = True
-        if x.shape[-2:] == plain.shape[-2:] or x.numel() != n:
-            seen.weights = x.reshape(-1, *x.shape[-2:]).clone()
-            seen.sizes = tuple(x.shape)
-            seen.empty_rows = None
+        seen.weights, seen.sizes, seen.empty_rows = x.reshape(-1, *x.shape[-2:]).clone(), tuple(x.shape), None
 
     def _softmax(self, result: Tensor, x: Tensor, axis: int, trace: Trace | None) -> None:
         if x.ndim < 2 or x.shape[axis] < 1:
@@ -235,10 +274,16 @@ class Spy(TorchDispatchMode):
         largest = float(finite.abs().max()) if finite.numel() else 0.0
         dtype = x.dtype if trace is None else min(trace.dtype, x.dtype, key=lambda one: one.itemsize)
         seen = SeenAttention(
-            "softmax", scores.softmax(-1).reshape(-1, *scores.shape[-2:]), tuple(scores.shape), tuple(reversed(self._open)),
-            self.forwards, trace is not None, largest=largest, dtype=dtype,
+            "softmax",
+            scores.softmax(-1).reshape(-1, *scores.shape[-2:]),
+            tuple(scores.shape),
+            tuple(reversed(self._open)),
+            self.forwards,
+            trace is not None,
+            largest=largest,
+            dtype=dtype,
             empty_rows=((scores <= -9e3).all(-1) | scores.isnan().any(-1)).reshape(-1, scores.shape[-2]),
-        )  # fmt: skip
+        )
         self.seen.append(seen)
         self._keep([result])
         self._traces[_place(result)] = Trace(seen, True, dtype=dtype)
@@ -264,11 +309,18 @@ class Spy(TorchDispatchMode):
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
         self.seen.append(
             SeenAttention(
-                "kernel", scores.softmax(-1).reshape(-1, *scores.shape[-2:]), tuple(scores.shape), tuple(reversed(self._open)),
-                self.forwards, met=True, largest=largest, dropped=bool(dropout), dtype=args[0].dtype,
+                "kernel",
+                scores.softmax(-1).reshape(-1, *scores.shape[-2:]),
+                tuple(scores.shape),
+                tuple(reversed(self._open)),
+                self.forwards,
+                met=True,
+                largest=largest,
+                dropped=bool(dropout),
+                dtype=args[0].dtype,
                 empty_rows=(scores <= -9e3).all(-1).reshape(-1, scores.shape[-2]),
             )
-        )  # fmt: skip
+        )
 
 
 def _readable(x: Any) -> bool:

@@ -35,7 +35,9 @@ class Own(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
-        q, k, v = (f(y).unflatten(-1, (H, -1)).transpose(1, 2) for f, y in ((self.q, x), (self.k, memory), (self.v, memory)))
+        q, k, v = (
+            f(y).unflatten(-1, (H, -1)).transpose(1, 2) for f, y in ((self.q, x), (self.k, memory), (self.v, memory))
+        )
         return self.out(self.weigh(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -164,36 +166,71 @@ WAYS: dict[str, Weigh] = {
     "masked": lambda q, k, v: masked(q, k).softmax(-1) @ v,
     "added mask": lambda q, k, v: (scores(q, k) + torch.full((q.shape[2],) * 2, -1e9).triu(1)).softmax(-1) @ v,
     "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-    "einsum": lambda q, k, v: torch.einsum("bhij,bhjd->bhid", torch.einsum("bhid,bhjd->bhij", q, k).div(math.sqrt(8)).softmax(-1), v),
-    "einsum, places first": lambda q, k, v: torch.einsum("bijh,bhjd->bhid", torch.einsum("bhid,bhjd->bijh", q, k).div(math.sqrt(8)).softmax(2), v),
-    "einsum, keys first": lambda q, k, v: torch.einsum("bhji,bhjd->bhid", torch.einsum("bhid,bhjd->bhji", q, k).softmax(-2), v),
-    "where(isnan)": nan_to_zero, "indexed by a mask": indexed, "indexed by numbers": indexed_by_number, "renormalised": renormalised,
-    "plus epsilon": row_norm, "detached": lambda q, k, v: masked(q, k).softmax(-1).detach() @ v,
+    "einsum": lambda q, k, v: torch.einsum(
+        "bhij,bhjd->bhid", torch.einsum("bhid,bhjd->bhij", q, k).div(math.sqrt(8)).softmax(-1), v
+    ),
+    "einsum, places first": lambda q, k, v: torch.einsum(
+        "bijh,bhjd->bhid", torch.einsum("bhid,bhjd->bijh", q, k).div(math.sqrt(8)).softmax(2), v
+    ),
+    "einsum, keys first": lambda q, k, v: torch.einsum(
+        "bhji,bhjd->bhid", torch.einsum("bhid,bhjd->bhji", q, k).softmax(-2), v
+    ),
+    "where(isnan)": nan_to_zero,
+    "indexed by a mask": indexed,
+    "indexed by numbers": indexed_by_number,
+    "renormalised": renormalised,
+    "plus epsilon": row_norm,
+    "detached": lambda q, k, v: masked(q, k).softmax(-1).detach() @ v,
     "permuted": lambda q, k, v: masked(q, k).softmax(-1).permute(1, 0, 2, 3).permute(1, 0, 2, 3) @ v,
     "expanded": lambda q, k, v: masked(q, k).softmax(-1).expand(-1, -1, -1, -1) @ v,
-    "sliced": lambda q, k, v: masked(q, k).softmax(-1)[..., :] @ v, "talking heads": talking,
+    "sliced": lambda q, k, v: masked(q, k).softmax(-1)[..., :] @ v,
+    "talking heads": talking,
     "mean over heads": lambda q, k, v: masked(q, k).softmax(-1).mean(1, keepdim=True).expand(-1, H, -1, -1) @ v,
-    "exp over sum": exponentials, "exp over sum, stable": stable_exponentials, "log_softmax and exp": own_softmax, "torch._softmax": torch_softmax,
-    "softmax-1": softmax_one, "a column more": extra_column, "sigmoid": lambda q, k, v: masked(q, k).sigmoid() @ v,
-    "relu": lambda q, k, v: masked(q, k).relu() @ v, "transposed product": lambda q, k, v: (v.mT @ masked(q, k).softmax(-1).mT).mT,
-    "each head alone": per_head, "each head alone, three axes": per_head_three_axes, "heads before samples": heads_major, "heads before samples, cat": heads_major_cat,
-    "samples before heads": batch_major, "sharpened": lambda q, k, v: F.normalize(masked(q, k).softmax(-1) ** 2, p=1, dim=-1) @ v,
-    "half of the values": lambda q, k, v: torch.cat([masked(q, k).softmax(-1) @ v[..., :4], masked(q, k).softmax(-1) @ v[..., 4:]], -1),
-    "linear attention": lambda q, k, v: q.softmax(-1) @ (k.softmax(-2).mT @ v), "over channels": lambda q, k, v: ((q.mT @ k).softmax(-1) @ v.mT).mT,
-    "top two": lambda q, k, v: (lambda s: s.masked_fill(s < s.topk(2, -1).values[..., -1:], -torch.inf).softmax(-1) @ v)(scores(q, k)),
-    "mul and sum": lambda q, k, v: ((q.unsqueeze(3) * k.unsqueeze(2)).sum(-1).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(3),
-    "products by mul and sum at the end": lambda q, k, v: (masked(q, k).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(3),
+    "exp over sum": exponentials,
+    "exp over sum, stable": stable_exponentials,
+    "log_softmax and exp": own_softmax,
+    "torch._softmax": torch_softmax,
+    "softmax-1": softmax_one,
+    "a column more": extra_column,
+    "sigmoid": lambda q, k, v: masked(q, k).sigmoid() @ v,
+    "relu": lambda q, k, v: masked(q, k).relu() @ v,
+    "transposed product": lambda q, k, v: (v.mT @ masked(q, k).softmax(-1).mT).mT,
+    "each head alone": per_head,
+    "each head alone, three axes": per_head_three_axes,
+    "heads before samples": heads_major,
+    "heads before samples, cat": heads_major_cat,
+    "samples before heads": batch_major,
+    "sharpened": lambda q, k, v: F.normalize(masked(q, k).softmax(-1) ** 2, p=1, dim=-1) @ v,
+    "half of the values": lambda q, k, v: torch.cat(
+        [masked(q, k).softmax(-1) @ v[..., :4], masked(q, k).softmax(-1) @ v[..., 4:]], -1
+    ),
+    "linear attention": lambda q, k, v: q.softmax(-1) @ (k.softmax(-2).mT @ v),
+    "over channels": lambda q, k, v: ((q.mT @ k).softmax(-1) @ v.mT).mT,
+    "top two": lambda q, k, v: (
+        lambda s: s.masked_fill(s < s.topk(2, -1).values[..., -1:], -torch.inf).softmax(-1) @ v
+    )(scores(q, k)),
+    "mul and sum": lambda q, k, v: (
+        (q.unsqueeze(3) * k.unsqueeze(2)).sum(-1).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)
+    ).sum(3),
+    "products by mul and sum at the end": lambda q, k, v: (masked(q, k).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(
+        3
+    ),
     "cosine": lambda q, k, v: (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * 5).softmax(-1) @ v,
-    "distance": lambda q, k, v: (-torch.cdist(q, k) ** 2).softmax(-1) @ v,
+    "distance": lambda q, k, v: (-(torch.cdist(q, k) ** 2)).softmax(-1) @ v,
     "in float64": lambda q, k, v: (masked(q.double(), k.double()).softmax(-1) @ v.double()).float(),
-    "autocast": lambda q, k, v: _autocast(q, k, v), "baddbmm": lambda q, k, v: _baddbmm(q, k, v),
-    "multiplied mask": lambda q, k, v: (scores(q, k) * causal(q.shape[2]) - 1e4 * (~causal(q.shape[2]))).softmax(-1) @ v,
+    "autocast": lambda q, k, v: _autocast(q, k, v),
+    "baddbmm": lambda q, k, v: _baddbmm(q, k, v),
+    "multiplied mask": lambda q, k, v: (
+        (scores(q, k) * causal(q.shape[2]) - 1e4 * (~causal(q.shape[2]))).softmax(-1) @ v
+    ),
     "where": lambda q, k, v: torch.where(causal(q.shape[2]), scores(q, k), torch.tensor(-1e9)).softmax(-1) @ v,
     "in place": lambda q, k, v: scores(q, k).masked_fill_(~causal(q.shape[2]), -torch.inf).softmax(-1) @ v,
-    "out=": lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q, k.mT, out=q.new_empty(*q.shape[:3], k.shape[2])), -1), v),
+    "out=": lambda q, k, v: torch.matmul(
+        torch.softmax(torch.matmul(q, k.mT, out=q.new_empty(*q.shape[:3], k.shape[2])), -1), v
+    ),
     "chunks of queries": lambda q, k, v: torch.cat([scores(one, k).softmax(-1) @ v for one in q.split(3, 2)], 2),
     "vmap": lambda q, k, v: torch.vmap(torch.vmap(lambda a, b, c: (a @ b.mT).softmax(-1) @ c))(q, k, v),
-}  # fmt: skip
+}
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -245,7 +282,10 @@ class Projected(nn.Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = None if mask is None else mask.unsqueeze(1)
         n = query.size(0)
-        query, key, value = (f(x).view(n, -1, self.h, self.d_k).transpose(1, 2) for f, x in zip(self.linears, (query, key, value), strict=False))
+        query, key, value = (
+            f(x).view(n, -1, self.h, self.d_k).transpose(1, 2)
+            for f, x in zip(self.linears, (query, key, value), strict=False)
+        )
         found = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(self.d_k)
         if mask is not None:
             found = found.masked_fill(mask == 0, -1e9)
@@ -260,8 +300,13 @@ class Translation(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.source, self.target = nn.Embedding(V, D), nn.Embedding(V, D)
-        self.encoder = nn.ModuleList(nn.ModuleDict({"self_attn": Projected(), "norm": nn.LayerNorm(D)}) for _ in range(2))
-        self.decoder = nn.ModuleList(nn.ModuleDict({"self_attn": Projected(), "src_attn": Projected(), "norm": nn.LayerNorm(D)}) for _ in range(2))
+        self.encoder = nn.ModuleList(
+            nn.ModuleDict({"self_attn": Projected(), "norm": nn.LayerNorm(D)}) for _ in range(2)
+        )
+        self.decoder = nn.ModuleList(
+            nn.ModuleDict({"self_attn": Projected(), "src_attn": Projected(), "norm": nn.LayerNorm(D)})
+            for _ in range(2)
+        )
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         x, y = self.source(source), self.target(target)
@@ -401,7 +446,9 @@ def torch_case(name: str) -> Case:
     x = torch.randn(2, 9, D)
     padding = torch.tensor([[False] * 9, [False] * 6 + [True] * 3])
     if name.startswith("MultiheadAttention"):
-        model = nn.MultiheadAttention(D, H, batch_first=True, add_bias_kv="bias" in name, add_zero_attn="zero" in name).eval()
+        model = nn.MultiheadAttention(
+            D, H, batch_first=True, add_bias_kv="bias" in name, add_zero_attn="zero" in name
+        ).eval()
         keywords: dict[str, Any] = {"need_weights": "weights" in name, "average_attn_weights": False}
         if "padded" in name:
             keywords["key_padding_mask"] = padding
@@ -415,15 +462,29 @@ def torch_case(name: str) -> Case:
         return Case(model, (x,), {"src_key_padding_mask": padding} if "padded" in name else {}, cross=0)
     if name.startswith("TransformerDecoder"):
         model = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, 48, batch_first=True), 2).eval()
-        return Case(model, (x, torch.randn(2, 9, D)), {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(9)}, cross=2)
+        return Case(
+            model, (x, torch.randn(2, 9, D)), {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(9)}, cross=2
+        )
     model = nn.Transformer(D, H, 2, 2, 48, batch_first=True).eval()
     return Case(model, (x, torch.randn(2, 9, D)), cross=2)
 
 
 for _name in (
-    "MultiheadAttention", "MultiheadAttention, weights", "MultiheadAttention, padded", "MultiheadAttention, weights, padded", "MultiheadAttention, bias", "MultiheadAttention, zero", "MultiheadAttention, cross, weights", "MultiheadAttention, cross",
-    "TransformerEncoder", "TransformerEncoder, padded", "TransformerEncoder, padded, nested", "TransformerEncoder, norm first", "TransformerDecoder", "Transformer",
-):  # fmt: skip
+    "MultiheadAttention",
+    "MultiheadAttention, weights",
+    "MultiheadAttention, padded",
+    "MultiheadAttention, weights, padded",
+    "MultiheadAttention, bias",
+    "MultiheadAttention, zero",
+    "MultiheadAttention, cross, weights",
+    "MultiheadAttention, cross",
+    "TransformerEncoder",
+    "TransformerEncoder, padded",
+    "TransformerEncoder, padded, nested",
+    "TransformerEncoder, norm first",
+    "TransformerDecoder",
+    "Transformer",
+):
     TEACHING[f"torch {_name}"] = lambda n=_name: torch_case(n)
 
 

@@ -11,25 +11,176 @@ import torch
 from sweep_check import Case
 
 SMALL: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "emb_dim", "projection_dim", "encoder_hidden_size", "decoder_hidden_size", "text_hidden_size", "hidden_dim", "d_embed", "model_dim", "encoder_embed_dim", "decoder_embed_dim", "projector_dim", "out_hidden_size", "output_hidden_size", "word_embed_proj_dim", "d_text", "d_vision", "cross_attention_hidden_size", "attention_hidden_size", "embed_proj_dim"), 32),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads", "num_encoder_attention_heads", "attention_heads"), 4),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers", "num_encoder_layers", "depth", "num_hidden_groups", "encoder_num_hidden_layers", "decoder_num_hidden_layers", "num_block", "num_blocks"), 2),
+    **dict.fromkeys(
+        (
+            "hidden_size",
+            "d_model",
+            "n_embd",
+            "dim",
+            "embed_dim",
+            "embedding_size",
+            "emb_dim",
+            "projection_dim",
+            "encoder_hidden_size",
+            "decoder_hidden_size",
+            "text_hidden_size",
+            "hidden_dim",
+            "d_embed",
+            "model_dim",
+            "encoder_embed_dim",
+            "decoder_embed_dim",
+            "projector_dim",
+            "out_hidden_size",
+            "output_hidden_size",
+            "word_embed_proj_dim",
+            "d_text",
+            "d_vision",
+            "cross_attention_hidden_size",
+            "attention_hidden_size",
+            "embed_proj_dim",
+        ),
+        32,
+    ),
+    **dict.fromkeys(
+        (
+            "num_attention_heads",
+            "n_head",
+            "n_heads",
+            "num_heads",
+            "encoder_attention_heads",
+            "decoder_attention_heads",
+            "num_decoder_attention_heads",
+            "num_encoder_attention_heads",
+            "attention_heads",
+        ),
+        4,
+    ),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "n_layer",
+            "n_layers",
+            "num_layers",
+            "encoder_layers",
+            "decoder_layers",
+            "num_decoder_layers",
+            "num_encoder_layers",
+            "depth",
+            "num_hidden_groups",
+            "encoder_num_hidden_layers",
+            "decoder_num_hidden_layers",
+            "num_block",
+            "num_blocks",
+        ),
+        2,
+    ),
     **dict.fromkeys(("num_key_value_heads", "n_kv_heads", "num_kv_heads", "multi_query_group_num"), 2),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_hidden_size", "hidden_dim_ff", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size", "mlp_dim", "feed_forward_size", "d_inner", "expert_hidden_size", "inner_dim", "intermediate_dim"), 48),
-    **dict.fromkeys(("head_dim", "kv_channels", "d_kv", "d_head", "attention_head_dim", "key_value_proj_dim", "global_head_dim"), 8),
-    **dict.fromkeys(("vocab_size", "n_words", "vocab_size_per_layer_input", "src_vocab_size", "tgt_vocab_size", "decoder_vocab_size", "text_vocab_size", "n_vocab"), 99),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_source_positions", "max_target_positions", "max_seq_len", "context_length"), 64),
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "ffn_dim",
+            "d_ff",
+            "n_inner",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+            "ffn_hidden_size",
+            "hidden_dim_ff",
+            "moe_intermediate_size",
+            "shared_expert_intermediate_size",
+            "expert_ffn_hidden_size",
+            "mlp_dim",
+            "feed_forward_size",
+            "d_inner",
+            "expert_hidden_size",
+            "inner_dim",
+            "intermediate_dim",
+        ),
+        48,
+    ),
+    **dict.fromkeys(
+        ("head_dim", "kv_channels", "d_kv", "d_head", "attention_head_dim", "key_value_proj_dim", "global_head_dim"), 8
+    ),
+    **dict.fromkeys(
+        (
+            "vocab_size",
+            "n_words",
+            "vocab_size_per_layer_input",
+            "src_vocab_size",
+            "tgt_vocab_size",
+            "decoder_vocab_size",
+            "text_vocab_size",
+            "n_vocab",
+        ),
+        99,
+    ),
+    **dict.fromkeys(
+        (
+            "max_position_embeddings",
+            "n_positions",
+            "n_ctx",
+            "max_source_positions",
+            "max_target_positions",
+            "max_seq_len",
+            "context_length",
+        ),
+        64,
+    ),
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k"), 2),
     **dict.fromkeys(("pad_token_id", "bos_token_id"), 0),
     **dict.fromkeys(("eos_token_id", "sep_token_id"), 1),
-    "decoder_start_token_id": 2, "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "type_vocab_size": 2,
-    "num_queries": 5, "num_query_tokens": 4, "query_length": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_expand": 2, "num_mel_bins": 16, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
-    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "sliding_window": 5, "hidden_size_per_layer_input": 8, "lru_width": 32, "attention_window": 4, "rnn_hidden_size": 32,
-}  # fmt: skip
+    "decoder_start_token_id": 2,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "type_vocab_size": 2,
+    "num_queries": 5,
+    "num_query_tokens": 4,
+    "query_length": 4,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 8,
+    "mamba_expand": 2,
+    "num_mel_bins": 16,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "sliding_window": 5,
+    "hidden_size_per_layer_input": 8,
+    "lru_width": 32,
+    "attention_window": 4,
+    "rnn_hidden_size": 32,
+}
 PICTURE = {"image_size": 32, "img_size": 32, "patch_size": 8, "num_frames": 4, "tubelet_size": 2}
-KEEP = {"model_type", "transformers_version", "architectures", "torch_dtype", "dtype", "_name_or_path", "id2label", "label2id"}
-LEFT_OUT = {"auto", "encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder", "timm_wrapper", "timm_backbone"}
+KEEP = {
+    "model_type",
+    "transformers_version",
+    "architectures",
+    "torch_dtype",
+    "dtype",
+    "_name_or_path",
+    "id2label",
+    "label2id",
+}
+LEFT_OUT = {
+    "auto",
+    "encoder-decoder",
+    "vision-encoder-decoder",
+    "speech-encoder-decoder",
+    "timm_wrapper",
+    "timm_backbone",
+}
 
 
 def small_config(kind: Any, picture: bool) -> Any:
@@ -52,7 +203,14 @@ def small_config(kind: Any, picture: bool) -> Any:
         if default is not None and name not in parts and (old is None or isinstance(old, bool | list | tuple | dict)):
             del given[name]
     tries = [given, {k: v for k, v in given.items() if k not in ("head_dim", "hidden_dim", "embedding_size")}]
-    tries += [{k: v for k, v in given.items() if k in ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "vocab_size", "pad_token_id")}, {}]
+    tries += [
+        {
+            k: v
+            for k, v in given.items()
+            if k in ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "vocab_size", "pad_token_id")
+        },
+        {},
+    ]
     for one in tries:
         try:
             return kind(**one)
@@ -92,11 +250,23 @@ def inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
     if both:
         text["decoder_input_ids"] = tokens(7)
     vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", None) or getattr(vision, "img_size", None) or getattr(config, "image_size", None) or 224
+    size = (
+        getattr(vision, "image_size", None)
+        or getattr(vision, "img_size", None)
+        or getattr(config, "image_size", None)
+        or 224
+    )
     size = size if isinstance(size, int) else (max(size.values()) if isinstance(size, dict) else size[0])
     channels = getattr(vision, "num_channels", None) or getattr(config, "num_channels", 3) or 3
     frames = getattr(vision, "num_frames", None) or getattr(config, "num_frames", None)
-    mel = next((getattr(config, name) for name in ("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels") if isinstance(getattr(config, name, None), int)), 80)
+    mel = next(
+        (
+            getattr(config, name)
+            for name in ("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels")
+            if isinstance(getattr(config, name, None), int)
+        ),
+        80,
+    )
     if main == "input_ids" or "input_ids" in accepted:
         if main == "input_ids":
             if "attention_mask" in accepted:
@@ -134,13 +304,24 @@ def inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
         lags = max(getattr(config, "lags_sequence", [0]) or [0])
         wide = getattr(config, "num_input_channels", 1)
         yield {"past_values": sound(2, length, wide)}
-        yield {"past_values": sound(2, length + lags), "past_time_features": sound(2, length + lags, getattr(config, "num_time_features", 0)), "past_observed_mask": torch.ones(2, length + lags), "future_values": sound(2, getattr(config, "prediction_length", 4) or 4), "future_time_features": sound(2, getattr(config, "prediction_length", 4) or 4, getattr(config, "num_time_features", 0))}
+        yield {
+            "past_values": sound(2, length + lags),
+            "past_time_features": sound(2, length + lags, getattr(config, "num_time_features", 0)),
+            "past_observed_mask": torch.ones(2, length + lags),
+            "future_values": sound(2, getattr(config, "prediction_length", 4) or 4),
+            "future_time_features": sound(
+                2, getattr(config, "prediction_length", 4) or 4, getattr(config, "num_time_features", 0)
+            ),
+        }
     if "inputs" in accepted:
         yield {"inputs": sound(2, 12, getattr(config, "d_model", 32))}
     if "inputs_embeds" in accepted:
         yield {"inputs_embeds": sound(2, 9, getattr(config, "hidden_size", 32))}
     if "query_embeds" in accepted:
-        yield {"query_embeds": sound(2, 4, 32), "encoder_hidden_states": sound(2, 9, getattr(config, "encoder_hidden_size", 32))}
+        yield {
+            "query_embeds": sound(2, 4, 32),
+            "encoder_hidden_states": sound(2, 9, getattr(config, "encoder_hidden_size", 32)),
+        }
 
 
 def uneven(model: Any) -> Any:
@@ -158,11 +339,19 @@ def transformers_case(name: str, implementation: str) -> Case:
 
     transformers = library("transformers")
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_MAPPING
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        MODEL_MAPPING,
+    )
 
     transformers.logging.set_verbosity_error()
     kind = CONFIG_MAPPING[name]
-    found = [mapping[kind] for mapping in (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING) if kind in mapping]
+    found = [
+        mapping[kind]
+        for mapping in (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING)
+        if kind in mapping
+    ]
     if not found:
         raise NotHere("no model of this config")
     errors: list[Exception] = []
@@ -192,7 +381,10 @@ def transformers_case(name: str, implementation: str) -> Case:
                 except Exception as error:
                     errors.append(error)
                     continue
-                generates = make.__name__.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) and "input_ids" in given
+                generates = (
+                    make.__name__.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+                    and "input_ids" in given
+                )
                 return Case(model, (), given, generates=generates)
     words = [f"{type(error).__name__}: {error}".splitlines()[0][:100] for error in errors]
     raise NotHere(" | ".join(dict.fromkeys(words))[:600])
@@ -203,7 +395,11 @@ def names() -> list[str]:
         from transformers.models.auto import modeling_auto as auto
     except ImportError:
         return []
-    made = [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES]
+    made = [
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_MAPPING_NAMES,
+    ]
     return [name for name in dict.fromkeys(name for one in made for name in one) if name not in LEFT_OUT]
 
 

@@ -159,12 +159,13 @@ class HeadSampler:
         if not self._measured:
             return None
         att, shape = self.att, self.att.shape
-        key = (rows, shape.K, heads, id(self._ids), shape.Q == shape.K, att.result_dtype, att.device)
+        own = att.own_keys(rows)
+        places = own if own is None or isinstance(own, range) else tuple(own)
+        key = (rows, places, shape.K, heads, id(self._ids), att.result_dtype, att.device)
         if key not in self._known:
             if len(self._known) >= MAX_KEPT_INDICES:
                 self._known.clear()
-            ids, square = self._ids, shape.Q == shape.K
-            self._known[key] = MetricIndex(rows, shape.K, heads, ids, square, att.result_dtype, att.device)
+            self._known[key] = MetricIndex(shape.K, heads, self._ids, own, att.result_dtype, att.device)
         return self._known[key]
 
     def _real_keys(self) -> RealKeys:

@@ -23,7 +23,8 @@ class Metrics:
     """Means over the queries of one head; p are a query's weights.
 
     None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
-    query's place with a key's where there are not as many keys as queries.
+    query's place with a key's where these are not known to be the same places: other keys than queries, unless a
+    capture knows which keys came before.
 
     entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike. A learned sink
         counts as one more key.
@@ -71,17 +72,16 @@ class MetricIndex:
     """Index tensors that all heads share: which keys each metric counts for each of some queries.
 
     Args:
-        queries: their positions.
         keys: how many there are.
         heads: how many are measured at once, at most.
         ids: of each position its token, (keys,), where that is known.
-        square: whether query i and key i are the same position.
+        own: of each of these queries the key at its own place; None where keys are at other places.
         dtype: of the weights.
         device: of the weights.
 
     Attributes:
-        own: (rows,), the queries' own positions; None where keys are at other positions.
-        before: (rows,), the positions before those.
+        own: (rows,), the keys at the queries' own places; None where keys are at other places.
+        before: (rows,), the keys before those.
         row: (rows,), the numbers of the queries among these.
         distance: (keys, heads, rows), in tokens; None where keys are at other positions.
         alike: for each metric that compares tokens, the keys and the rows of the cells that count, one after the other.
@@ -89,11 +89,10 @@ class MetricIndex:
 
     def __init__(
         self,
-        queries: range,
         keys: int,
         heads: int,
         ids: Tensor | None,
-        square: bool,
+        own: Sequence[int] | None,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -102,9 +101,10 @@ class MetricIndex:
         self.before = self.row = torch.empty(0)
         self.distance: Tensor | None = None
         self.alike: dict[str, tuple[Tensor, Tensor]] = {}
-        if not square:
+        if own is None:
             return
-        self.own, self.row = positions(queries, device), torch.arange(len(queries), device=device)
+        self.own = positions(own, device) if isinstance(own, range) else torch.tensor(own, device=device)
+        self.row = torch.arange(len(own), device=device)
         self.before = (self.own - 1).clamp_(min=0)
         key = torch.arange(keys, device=device)[:, None]
         distance = (key - self.own).abs_().to(dtype)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -16,10 +17,14 @@ from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
+from .given_tokens import tokens_of_stacks
 from .io import LoadedRecord, tensors_of
-from .options import Keep, read_options
+from .labels import Ids, Labels, SavedWords, can_spell
+from .options import Keep, read_options, read_tokenizer
 from .recorder import Recorder
 from .records import Record
+from .stacks import NamedStack, find_stack, inputs_of, named_stacks
+from .towers import Towers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,6 +40,7 @@ RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by t
 def capture(
     model: Any = None,
     *,
+    tokenizer: Any = None,
     layers: LayersLike | None = None,
     queries: NumbersLike | None = None,
     heads: HeadsLike | None = None,
@@ -53,6 +59,9 @@ def capture(
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
             None: all calls of torch's attention functions in this thread.
+        tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
+            name alone is written into a file, and never loaded. None: ids are kept all the same, and named by
+            `cap.tokenizer = …` or `cap.widget(tokenizer=…)`.
         layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
             negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
             ("encoder.*"); a compiled regular expression; or a list of such. None: all.
@@ -99,6 +108,7 @@ def capture(
     True
     """
     options = read_options(
+        tokenizer=tokenizer,
         layers=layers,
         queries=queries,
         heads=heads,
@@ -115,33 +125,15 @@ def capture(
     return Capture(Recorder(model, options), model=model)
 
 
-def labels_of_part(att: Attention, tokens: Any, key_tokens: Any, *, cross: bool) -> tuple[Any, Any]:
-    """Return the tokens of the queries and of the keys, where only some queries are kept.
-
-    Args:
-        att: the first layer.
-        tokens: of all queries, or of those that are kept; None: their positions.
-        key_tokens: of the keys; None, in self-attention, for `tokens` of all queries.
-        cross: whether it is cross-attention.
-    """
-    rows = None if att.part is None else att.part.queries
-    if rows is None:
-        return tokens, key_tokens
-    if tokens is None:
-        return [f"{row:,}" for row in rows], key_tokens
-    samples = len(tokens) > 0 and not isinstance(tokens[0], str | int)
-    length = len(tokens[0]) if samples else len(tokens)
-    if length == len(rows) or length <= rows[-1]:
-        return tokens, key_tokens
-    kept = [[sample[row] for row in rows] for sample in tokens] if samples else [tokens[row] for row in rows]
-    return kept, tokens if key_tokens is None and not cross and length == att.shape.K else key_tokens
-
-
 class Forward:
-    """The attention of one forward pass, or of several that continue one another, as while a text is generated."""
+    """The attention of one forward pass, or of several that continue one another, as while a text is generated.
 
-    def __init__(self, records: RecordsByName) -> None:
-        self._records = records
+    `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
+    and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
+    """
+
+    def __init__(self, records: RecordsByName, source: Capture | None = None, number: int = 0) -> None:
+        self._records, self._source, self._number = records, source, number
 
     @property
     def calls(self) -> dict[str, Attention]:
@@ -172,33 +164,125 @@ class Forward:
         kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
         return sum(x.numel() * x.element_size() for x in kept.values())
 
+    # Its text.
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that has words for the ids, or its name; None where none is known."""
+        return None if self._source is None else self._source.tokenizer
+
+    @property
+    def towers(self) -> tuple[str, ...]:
+        """The names of the towers that ran, in their order: ("encoder", "decoder"), ("vision_model", "text_model")."""
+        return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
+
+    def stacks(self) -> dict[str, NamedStack]:
+        """Return each tower's self-attention and cross-attention by name, with what stands at its positions."""
+        return named_stacks(self._records, self._towers(), self.tokenizer, self._number)
+
+    def _towers(self) -> Towers:
+        return Towers(self._records) if self._source is None else self._source._towers()  # noqa: SLF001
+
+    @property
+    def tokens(self) -> Labels | Ids | None:
+        """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
+
+        The tokenizer's words, and "[PAD]" where there is padding; ids where there is no tokenizer, None in the place of
+        one that is not known. None where nothing is known. They are the queries of the self-attention: after
+        `generate` all tokens but the last, which was never read.
+        """
+        main = self._main_stack()
+        return None if main is None else main.queries.tokens(self.tokenizer)
+
+    @property
+    def key_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys: more where a cache held what was read before the block."""
+        main = self._main_stack()
+        return None if main is None else main.keys.tokens(self.tokenizer)
+
+    @property
+    def cross_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        found = next((one for one in self.stacks().values() if one.cross), None)
+        return None if found is None else found.keys.tokens(self.tokenizer)
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+
+        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        """
+        return inputs_of(self.stacks())
+
+    def _main_stack(self) -> NamedStack | None:
+        """Return the self-attention whose queries are the text: of the tower with cross-attention, else the last."""
+        stacks = list(self.stacks().values())
+        attending = {one.tower for one in stacks if one.cross}
+        known = [one for one in stacks if not one.cross and one.queries.tokens(None) is not None]
+        known.sort(key=lambda one: (one.tower in attending, one.queries.ids is not None))
+        return known[-1] if known else None
+
+    def __getitem__(self, name: str) -> AttentionStack:
+        """Return the self-attention of a tower, or any of `stacks()`, by name.
+
+        Raises:
+            KeyError: there is no such tower.
+        """
+        return find_stack(self.stacks(), name, self._towers()).attention
+
     def widget(
-        self, tokens: Tokens | None = None, *, cross: bool = False, **show: Unpack[KeywordsBesideTokens]
+        self,
+        tokens: Tokens | None = None,
+        *,
+        cross: bool = False,
+        stack: str | None = None,
+        **show: Unpack[KeywordsBesideTokens],
     ) -> AttentionWidget:
-        """Return a widget with the layers of self-attention, or of cross-attention.
+        """Return a widget with the self-attention of a tower, or its cross-attention; it is labelled by itself.
 
         Args:
-            tokens: as in `AttentionWidget`; layers of another length, as those of a decoder among an encoder's, show
-                positions in their place. Where some queries are kept, tokens of all or of these; their positions where
-                None. A part of the layers is shown by `AttentionWidget.from_attention`, see below.
+            tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
+                `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
+                Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
+            stack: which is shown first: a tower, or a name of `stacks()`. None: the first.
             show: the other keywords of `AttentionWidget.from_attention`.
 
         Raises:
-            ValueError: nothing of this kind was recorded.
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
+            KeyError: there is no such stack.
+
+        A warning tells where one list is given for samples that have read different texts.
 
         >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
         >>> with capture(model) as cap:
         ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
         >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
         AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
-        >>> from attnwidget import AttentionWidget
-        >>> AttentionWidget.from_attention(cap.attention[1:], tokens=["la", "banque"])
+        >>> cap.widget(stack="decoder", tokens=["la", "banque"])
         AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
-        stack = self.cross if cross else self.attention
-        tokens, show["key_tokens"] = labels_of_part(stack[0], tokens, show.get("key_tokens"), cross=cross)
-        return AttentionWidget.from_attention(stack, tokens=tokens, **show)
+        stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
+        shown = self._shown(stacks, cross, stack)
+        if tokenizer is not self.tokenizer:
+            stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
+        placed = tokens_of_stacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
+        if stack is None and not cross:  # the tokens may be those of another tower than the first
+            shown = next((name for name, one in placed.items() if tokens is not None and one.given), shown)
+        show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
+        grid = {} if "grid" in show else stacks[shown].grids()
+        given: dict[str, Any] = {**grid, **show}
+        own = placed[shown]
+        return AttentionWidget.from_attention(
+            stacks[shown].attention, tokens=own.tokens, key_tokens=own.key_tokens, **given
+        )
+
+    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None) -> str:
+        """Return the name of the stack that a widget shows first."""
+        if stack is not None:
+            return find_stack(stacks, stack, self._towers(), cross=cross).name
+        self._stack(cross=cross)  # raises where there is none
+        return next(name for name, one in stacks.items() if one.cross == cross)
 
     def metrics(
         self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
@@ -206,11 +290,12 @@ class Forward:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
-            batch, tokens, rows: as in `AttentionStack.metrics`.
+            batch, rows: as in `AttentionStack.metrics`.
+            tokens: in the place of what the model read, of the tower that they are of: see `widget`.
             cross: of the cross-attention.
 
         Raises:
-            ValueError: nothing of this kind was recorded.
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
             IndexError: there is no such sample.
 
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
@@ -218,7 +303,19 @@ class Forward:
         >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
         [(0, 2.322), (1, 2.322)]
         """
-        return (self.cross if cross else self.attention).metrics(batch, tokens=tokens, rows=rows)
+        stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
+        shown = self._shown(stacks, cross, None)
+        placed = {} if tokens is None else tokens_of_stacks(stacks, shown, tokens, None, self.tokenizer)
+        prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
+        found = []
+        for name, one in stacks.items():
+            if one.cross == cross:
+                own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
+                prefix = f"forward {one.forward}: " if prefixed else ""
+                for record in one.attention.metrics(batch, tokens=own, rows=rows):
+                    layer = f"{prefix}{record['name']}"
+                    found.append({**record, "layer": number[layer], "name": layer})
+        return sorted(found, key=lambda record: record["layer"])
 
     def weights(
         self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
@@ -316,10 +413,15 @@ class Capture(Forward):
         skipped: Mapping[str, str] | None = None,
         *,
         model: Any = None,
+        tokenizer: Any = None,
+        towers: Sequence[str] = (),
     ) -> None:
         self._recorder, self._model = recorder, model
         self._skipped = recorder.skipped if recorder is not None else skipped or {}
         self._forwards: Sequence[RecordsByName] = forwards if recorder is None else recorder.matcher.forwards
+        self._tokenizer = tokenizer if recorder is None else recorder.tokenizer
+        self._tower_names = tuple(towers)
+        self._source, self._number = self, 0
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -348,17 +450,90 @@ class Capture(Forward):
     def __len__(self) -> int:
         return len(self._forwards)
 
-    def __getitem__(self, forward: int) -> Forward:
+    @overload
+    def __getitem__(self, which: int) -> Forward: ...
+    @overload
+    def __getitem__(self, which: str) -> AttentionStack: ...
+    def __getitem__(self, which: int | str) -> Forward | AttentionStack:
+        """Return a forward pass by number, or a tower's self-attention by name.
+
+        Raises:
+            IndexError: there is no such forward pass.
+            KeyError: there is no such tower.
+            ValueError: a tower of several forward passes.
+        """
+        if isinstance(which, str):
+            if len(self) > 1 and which not in self.stacks():
+                self._refuse_several(f"[{which!r}]")
+            return super().__getitem__(which)
         forwards = self._forwards
         try:
-            return Forward(forwards[forward])
+            return Forward(forwards[which], self, self.numbers[which])
         except IndexError:
             last = len(forwards) - 1
             there = f"forwards 0 to {last}" if last > 0 else "forward 0 only" if last == 0 else "none"
-            raise IndexError(f"forward {forward} is not there: this capture has {there}") from None
+            raise IndexError(f"forward {which} is not there: this capture has {there}") from None
 
     def __iter__(self) -> Iterator[Forward]:
-        return (Forward(records) for records in self._forwards)
+        return (self[i] for i in range(len(self)))
+
+    def _refuse_several(self, what: str) -> None:
+        raise ValueError(f"this capture has {len(self)} forward passes: ask one of them, such as cap[0]{what}")
+
+    # Its text, of all forward passes.
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that has words for the ids, or its name; None where none is known. Assign one to name them.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2)
+        >>> capture(model, tokenizer="gpt2").tokenizer
+        'gpt2'
+        """
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self._tokenizer = read_tokenizer(tokenizer)
+
+    def stacks(self) -> dict[str, NamedStack]:
+        """Return each tower's self-attention and cross-attention by name; of several forward passes each by itself."""
+        if len(self) == 1:
+            return self[0].stacks()
+        found = {}
+        for forward in self:
+            own = forward.stacks()
+            for name, one in own.items():
+                numbered = f"forward {one.forward}" + (f", {name}" if len(own) > 1 else "")
+                found[numbered] = replace(one, name=numbered)
+        return found
+
+    def _towers(self) -> Towers:
+        names = [name for records in self._forwards for name in records]
+        watched = None if self._recorder is None else self._recorder.texts
+        return Towers([*(self._tower_names if watched is None else watched.towers.given), *names])
+
+    def _main_stack(self) -> NamedStack | None:
+        if len(self) > 1:
+            self._refuse_several(".tokens")
+        return super()._main_stack()
+
+    @property
+    def cross_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        if len(self) > 1:
+            self._refuse_several(".cross_tokens")
+        return super().cross_tokens
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+
+        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        """
+        if len(self) > 1:
+            self._refuse_several(".inputs")
+        return super().inputs
 
     def __bool__(self) -> bool:
         return True
@@ -385,7 +560,7 @@ class Capture(Forward):
         >>> Capture.load(path).attention[0].is_causal
         True
         """
-        io.save(self._forwards, self._skipped, path)
+        io.save(self._forwards, self._skipped, path, tokenizer=self.tokenizer, towers=self._towers().given)
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
@@ -397,7 +572,8 @@ class Capture(Forward):
             ValueError: it is not such a file, or of a later version.
             FileNotFoundError: no such file.
         """
-        return cls(None, *io.load(path))
+        loaded = io.load(path)
+        return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:
         """Call the model in a block, and return the capture.

@@ -16,11 +16,11 @@ from .tracing import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 ATTENTION = re.compile(r"att|.*att(n|ention)s?|mha|mhsa|mhca|gqa|mqa")
-# What is near attention, and is none, by the last word of a class and by any word of an attribute.
+# What is near attention, and is none, by the last word of a class.
 OTHER_THINGS = {
     "act", "adapter", "adapt", "bias", "cache", "config", "dense", "drop", "dropout", "embed", "embedding", "ff", "ffn",
-    "gate", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos", "proj",
-    "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
+    "gate", "hc", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos",
+    "proj", "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
 }  # fmt: skip
 SCRIPTED = "it is compiled by torch.jit, inside which nothing can be seen: capture the Python model that it was made of"
 UNSEEN = (
@@ -99,7 +99,7 @@ def _may_attend(name: str, module: nn.Module) -> bool:
     if any(map(ATTENTION.fullmatch, words)) and words[-1] not in OTHER_THINGS:
         return True
     words = [word.lower() for word in WORDS.findall(name.rpartition(".")[2])]
-    is_named = any(map(ATTENTION.fullmatch, words)) and not OTHER_THINGS.intersection(words)
+    is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
     return is_named and next(module.children(), None) is not None and next(module.parameters(), None) is not None
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,8 +18,10 @@ from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
+from .labels import SavedWords, saved_words
 from .records import CallRules, evaluate_mask
 from .reduced import ReducedAttention
+from .text import RecordText
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -44,6 +46,16 @@ class LoadedRecord:
     name: str
     cross: bool
     attention: Attention
+    text: RecordText
+
+
+class LoadedCapture(NamedTuple):
+    """What a file holds."""
+
+    forwards: list[dict[str, LoadedRecord]]
+    skipped: dict[str, str]
+    tokenizer: SavedWords | str | None = None
+    towers: tuple[str, ...] = ()
 
 
 class SavedRecord(Protocol):
@@ -53,6 +65,8 @@ class SavedRecord(Protocol):
     def cross(self) -> bool: ...
     @property
     def attention(self) -> Attention: ...
+    @property
+    def text(self) -> RecordText: ...
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
@@ -69,11 +83,22 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     return found
 
 
-def save(forwards: Sequence[Mapping[str, SavedRecord]], skipped: Mapping[str, str], path: str | Path) -> None:
-    """Write all records, and the calls that were skipped: see `Capture.save`."""
+def save(
+    forwards: Sequence[Mapping[str, SavedRecord]],
+    skipped: Mapping[str, str],
+    path: str | Path,
+    *,
+    tokenizer: Any = None,
+    towers: Sequence[str] = (),
+) -> None:
+    """Write all records, the calls that were skipped, and what stands at the positions: see `Capture.save`."""
     table = _TensorTable()
     entries = [[_entry_of(name, record, table) for name, record in records.items()] for records in forwards]
-    _write(path, table.tensors, json.dumps({"version": VERSION, "forwards": entries, "skipped": dict(skipped)}))
+    texts = [x for records in forwards for record in records.values() for x in record.text.all_ids()]
+    metadata = {"version": VERSION, "forwards": entries, "skipped": dict(skipped), "towers": list(towers)}
+    if tokenizer is not None:
+        metadata["tokenizer"] = saved_words(tokenizer, texts)
+    _write(path, table.tensors, json.dumps(metadata))
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
@@ -118,6 +143,7 @@ class _TensorTable:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
+        self._small: list[str] = []
 
     def add(self, x: Tensor) -> str:
         """Return the name of a tensor in the file."""
@@ -127,18 +153,35 @@ class _TensorTable:
             self.tensors[name] = x
         return self._names[key]
 
+    def add_alike(self, x: Tensor) -> str:
+        """Return the name of a small tensor in the file, where one of the same numbers may be already."""
+        same = next((name for name in self._small if _are_equal(self.tensors[name], x)), None)
+        if same is None:
+            same = self.add(x)
+            self._small.append(same)
+        return same
+
+
+def _are_equal(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
+
 
 def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
     att = record.attention
+    found = {"name": name, "cross": record.cross, **_part_of(att), **_text_of(record, table)}
     if isinstance(att, ReducedAttention):
-        return {"name": name, "cross": record.cross, "overview": reduced.entry_of(att, table.add), **_part_of(att)}
+        return {**found, "overview": reduced.entry_of(att, table.add)}
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
-    entry = {"name": name, "cross": record.cross, **parts}
-    entry |= _part_of(att)
+    entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
+
+
+def _text_of(record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
+    text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
+    return {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
 
 
 def _part_of(att: Attention) -> dict[str, Any]:
@@ -178,8 +221,8 @@ def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
 # Reading.
 
 
-def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str]]:
-    """Read all records of a file, and the calls that were skipped: see `Capture.load`."""
+def load(path: str | Path) -> LoadedCapture:
+    """Read all that a file holds: see `Capture.load`."""
     path = Path(path).expanduser()
     if not path.is_file():
         what = "a directory" if path.is_dir() else "not there"
@@ -193,7 +236,9 @@ def load(path: str | Path) -> tuple[list[dict[str, LoadedRecord]], dict[str, str
         raise ValueError(f"{path} is not a safetensors file ({error}): give one that Capture.save wrote") from error
     try:
         forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
-        return forwards, dict(metadata.get("skipped", {}))
+        tokenizer = _tokenizer_of(metadata.get("tokenizer"))
+        towers = tuple(str(one) for one in metadata.get("towers", ()))
+        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
 
@@ -213,16 +258,32 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 
 
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+    att = _attention_of(entry, tensors)
+    text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
     part = entry.get("part", {})
+    att = att.as_part(part.get("heads"), part.get("queries"), part.get("keys_before"))
+    return LoadedRecord(entry["name"], bool(entry["cross"]), att, text)
+
+
+def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attention:
     if "overview" in entry:
-        kept = reduced.attention_from(entry["overview"], tensors)
-        return LoadedRecord(entry["name"], bool(entry["cross"]), kept.as_part(part.get("heads"), None))
+        return reduced.attention_from(entry["overview"], tensors)
     given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
-    return LoadedRecord(entry["name"], bool(entry["cross"]), att.as_part(part.get("heads"), part.get("queries")))
+    return Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+
+
+def _tokenizer_of(entry: Any) -> SavedWords | str | None:
+    """Return the words that a file has for its ids; the tokenizer's name where it has none."""
+    if not isinstance(entry, dict):
+        return None
+    name = entry["name"] if isinstance(entry.get("name"), str) else None
+    words = entry.get("words")
+    if not words:
+        return name
+    return SavedWords(name, {int(one): str(word) for one, word in words.items()}, entry.get("spelling"))
 
 
 def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from .._tokens.tokenizers import spell
 from .._utils.choices import Numbers
 from .._utils.validation import FLOATS, as_choice, as_size
 from .limit import read_limit
@@ -32,6 +33,7 @@ class CaptureOptions:
         every: which forward passes to keep, each n-th; None: all.
         limit: bytes to keep at most; None: a share of the memory that is free.
         strict: whether what cannot be shown is refused when the block ends; else a warning tells it.
+        tokenizer: that has words for the ids that the model reads, or its name; None: they stay ids.
     """
 
     layers: tuple[Layer, ...] | None = None
@@ -46,6 +48,7 @@ class CaptureOptions:
     every: int | None = None
     limit: int | None = None
     strict: bool = True
+    tokenizer: Any = None
 
 
 def read_options(
@@ -62,6 +65,7 @@ def read_options(
     every: Any = None,
     limit: Any = None,
     strict: Any = True,
+    tokenizer: Any = None,
 ) -> CaptureOptions:
     """Check the arguments of `capture` and return them; raise TypeError or ValueError with what to give instead."""
     if dtype is not None and dtype not in FLOATS:
@@ -82,6 +86,7 @@ def read_options(
         every=None if every is None else as_size(every, "every"),
         limit=read_limit(limit),
         strict=bool(strict),
+        tokenizer=read_tokenizer(tokenizer),
     )
 
 
@@ -92,3 +97,10 @@ def _read_device(device: Any) -> torch.device | None:
         raise ValueError(
             f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or None"
         ) from error
+
+
+def read_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer, or its name; raise TypeError for anything that has no words for ids."""
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        spell([], tokenizer, "ids")
+    return tokenizer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -15,20 +17,18 @@ import torch
 from torch import nn
 
 from . import hooks
+from .advice import OTHER_THREAD, refuse_wrapped, way_on_unseen, why_no_model, with_way_on
 from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
+from .reading import TextWatcher
 from .records import ObservedCall, Record, TensorKeeper, Unreadable
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
 from .tracing import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
-ADVICE = (
-    "run the model inside the block; of a transformers model whose attention is written out in its own file, call it "
-    "with output_attentions=True and give output.attentions to AttentionWidget.from_weights"
-)
 
 
 class Recorder:
@@ -43,6 +43,7 @@ class Recorder:
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
         self._options = options
+        self.tokenizer = options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
         keeper = TensorKeeper(
@@ -59,8 +60,11 @@ class Recorder:
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._open: list[contextlib.ExitStack] = []
+        self.texts: TextWatcher | None = None  # reads what the model reads
         self._watcher: hooks.FunctionWatcher | None = None
         self._watched: set[int] = set()  # modules for which it watches, until they turn out to need no watching
+        self._thread: int | None = None  # in which it watches
+        self._ran_elsewhere = False  # whether the model was called in another thread
 
     def begin(self) -> None:
         """Start recording; a recorder may be entered several times."""
@@ -69,11 +73,14 @@ class Recorder:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
                 if not self._open:
-                    stack.enter_context(_forward_hooks(self.model, self.matcher.begin, self._forward_ended))
+                    self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
+                    stack.enter_context(self.texts.open())
+                    stack.enter_context(_forward_hooks(self.model, self._forward_began, self._forward_ended))
                     for name, part in parts_of(self.model):
                         begin = functools.partial(self.matcher.begin, part=name)
                         stack.enter_context(_forward_hooks(part, begin, self.matcher.end))
             if not self._open:
+                self._thread = threading.get_ident()
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
                 if self.model is not None:
@@ -102,6 +109,10 @@ class Recorder:
         self.skipped.setdefault(name, why)
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
+    def _forward_began(self) -> None:
+        self._ran_elsewhere |= threading.get_ident() != self._thread
+        self.matcher.begin()
+
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
@@ -112,7 +123,6 @@ class Recorder:
         """Stop recording, and verify the records when the outermost block ends."""
         self._open.pop().close()
         if not self._open:
-            self._roots.clear()
             self.matcher.settle()
             self.matcher.drop_unwanted()
             if self._layers.is_open:
@@ -127,6 +137,29 @@ class Recorder:
             for name, why in {**self._unreadable, **unseen}.items():
                 part = f"only a part of it could be read; of the rest, {why}"
                 self.skipped.setdefault(name, part if name in recorded else why)
+            if self._ran_elsewhere and self._watched:  # by modules that do not call transformers' interface
+                self.skipped.setdefault(type(self.model).__name__, OTHER_THREAD)
+            self._advise()
+            self._roots.clear()
+
+    def _advise(self) -> None:
+        """Give each reason the way on for the library of its module."""
+        if not self.skipped:
+            return
+        roots = [self.model] if self.model is not None else self._outermost()
+        by_name = {
+            name: module
+            for root in roots
+            for module, name in zip(root.modules(), module_names(root).values(), strict=True)
+        }
+        for name, why in self.skipped.items():
+            own = name.partition(" #")[0]
+            around = [own, *(own[: i.start()] for i in reversed(list(re.finditer(r"\.", own))))]
+            self.skipped[name] = with_way_on(why, [*(by_name[one] for one in around if one in by_name), *roots])
+
+    def _outermost(self) -> list[nn.Module]:
+        """Return the outermost modules that have called, where no model was given."""
+        return [root for root, _ in self._roots.values()]
 
     def _settle_queries(self) -> None:
         """Keep of each record the queries alone that are wanted; one that has none of them is skipped."""
@@ -173,7 +206,7 @@ class Recorder:
                 "inside it, the very object that capture was given",
             )
         else:
-            self._refuse(kind, f"no attention call was seen{self._where()}: {ADVICE}")
+            self._refuse(kind, f"no attention call was seen{self._where()}: {way_on_unseen(self.model)}")
 
     def _where(self) -> str:
         if self.model is None:
@@ -199,7 +232,7 @@ class Recorder:
         self._called.add(name)
         try:
             with _without_gradients():
-                return self.matcher.add(name, read)
+                return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -208,6 +241,14 @@ class Recorder:
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
+
+    def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
+        """Read a call, and what stands at its positions."""
+        call = read()
+        if self.texts is not None:
+            (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+            call.text = self.texts.text_of(name, batches, queries, keys)
+        return call
 
     def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
         """Note that a module, by default the calling one, may compute attention that cannot be read."""
@@ -277,6 +318,12 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
+def _readable(call: ObservedCall) -> ObservedCall:
+    """Return the call; raise Unreadable where its tensors may not be kept."""
+    refuse_wrapped(call.q, call.k, call.v)
+    return call
+
+
 def _module_of(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
@@ -285,6 +332,9 @@ def _module_of(model: Any) -> nn.Module | None:
         return inner
     if isinstance(model, type):
         raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
+    why = why_no_model(model)
+    if why is not None:
+        raise TypeError(f"model is a {type(model).__name__}: {why}")
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")

@@ -20,6 +20,7 @@ from ..attention import Attention
 from .limit import MemoryLimit
 from .lineage import ENDED, ChosenRows, Lineage, RecordedCall, Step, is_unchanged, take_rows
 from .parts import QUERIES, part_of_rule, take_part
+from .text import CallText, RecordText
 from .verification import OutputSample, differs, sample_output
 
 KeptMask = Spans | Tensor | Callable[..., Any] | None
@@ -61,6 +62,7 @@ class ObservedCall:
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits
+    text: CallText | None = None  # what stands at its positions, as far as it is known
 
 
 @dataclass
@@ -305,6 +307,7 @@ class Record:
         self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules: list[CallRules] = []  # one for each call
         self._add_rules(call, 0, rows)
+        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
         self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
@@ -406,6 +409,7 @@ class Record:
             self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
             if self.v is not None and call.v is not None:
                 self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
+        self.text.append(call.text, *call.q.shape[::2])
         self._add_rules(call, first, rows)
         self._lineage.append(step, new, how.order)
         self._drop_passed()
@@ -461,7 +465,7 @@ class Record:
                 setattr(other, name, {} if name == "_versions" else copy.copy(value))
             elif isinstance(value, KeptQueries):
                 setattr(other, name, copy.deepcopy(value))
-            elif isinstance(value, GrowingTensor | Lineage):
+            elif isinstance(value, GrowingTensor | Lineage | RecordText):
                 setattr(other, name, value.copy())
         other.shorten(dropped)
         return other
@@ -481,6 +485,7 @@ class Record:
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
+        self.text.take(of_queries)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
         of_queries = of_queries if self._queries is None else of_queries[:, self._queries.positions]
@@ -529,6 +534,8 @@ class Record:
 
     def _count_changes(self) -> dict[str, int]:
         """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        if self._keeper.clone:
+            return {}
         counts = {name: kept.version() for name, kept in self._kept().items()}
         return {name: count for name, count in counts.items() if count is not None}
 
@@ -565,6 +572,7 @@ class Record:
             if kept is not None:
                 kept.length -= by
         self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
+        self.text.shorten(self.queries - by)
         by = by if self._queries is None else self._queries.remove(by)
         self.q.length -= by
         while by and self.call_rules[-1].queries <= by:
@@ -580,6 +588,12 @@ class Record:
         if self._queries is None or len(self._queries.positions) == self._queries.count:
             return None
         return self._queries.positions
+
+    @property
+    def _keys_before(self) -> int | None:
+        """How many keys came before the first query, as of an earlier turn; None: of other places, or none."""
+        before = self.k.length - self.queries
+        return None if self.cross or before < 0 or (not before and self.positions is None) else before
 
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""
@@ -617,7 +631,7 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._heads, self.positions)
+            self._attention = att.as_part(self._heads, self.positions, self._keys_before)
         return self._attention
 
 

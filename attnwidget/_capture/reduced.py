@@ -31,6 +31,7 @@ from .records import (
     Unreadable,
     compare_output,
 )
+from .text import RecordText
 
 GROWS = (
     "only its first call is kept: keep='overview' drops the keys that a later call would go on with; capture the whole "
@@ -72,16 +73,18 @@ class ReducedAttention(Attention):
         return self
 
 
-def reduced(att: Attention, device: torch.device | None) -> ReducedAttention:
+def reduced(att: Attention, device: torch.device | None, ids: Tensor | None = None) -> ReducedAttention:
     """Compute of an attention what is kept of it.
 
     Args:
         att: of q and k.
         device: where to keep it; None: where q is.
+        ids: of each position its token, (B, K), where that is known.
     """
     B, H, _, Q, K, *_ = att.shape
     bins = (bin_width(Q), bin_width(K))
-    samplers = [HeadSampler(att, b, range(H), range(Q), bins=bins) for b in range(B)]
+    of_sample = [None] * B if ids is None else [*ids.to(att.device)]
+    samplers = [HeadSampler(att, b, range(H), range(Q), bins=bins, ids=of_sample[b]) for b in range(B)]
     for sampler in samplers:
         for _ in sampler.steps():
             pass
@@ -122,13 +125,17 @@ class ReducedRecord(Record):
         self.name, self.cross, self.call_rules = name, bool(call.cross), []
         self._step, self._compared = step, None
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
+        self.text = RecordText.of(call.text, B, Q, cross=self.cross)
         self._last_key = call.k[:, :, -1].clone()  # (B, G, D), by which a call that would go on is known
         mask: Any = keeper.mask(call.mask)
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
         how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
-            att = Attention(call.q, call.k, mask=mask, **how)
-            self._reduced = reduced(att, keeper.device).as_part(heads, None)
+            before = K - Q if K > Q and not self.cross else None
+            att = Attention(call.q, call.k, mask=mask, **how).as_part(heads, None, before)
+            ids = None if call.text is None or self.cross else call.text.ids
+            ids = ids if ids is not None and ids.shape == (B, K) else None
+            self._reduced = reduced(att, keeper.device, ids).as_part(heads, None, before)
 
     _compared: ComparedOutput | None
 

@@ -52,10 +52,15 @@ def longest(x: Tensor) -> float:
 
 
 class Part(NamedTuple):
-    """Which part of a model's call an attention is: numbers of heads and queries there; None for all."""
+    """Which part of a model's call an attention is: numbers of heads and queries there; None for all.
+
+    `keys_before` are the keys before the first query's own place, as those of a cache that was filled before; None
+    where keys are at other places than queries, or at the same if there are as many.
+    """
 
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
+    keys_before: int | None = None
 
     def describe(self) -> str:
         """Return it in words; nothing for all.
@@ -162,13 +167,24 @@ class AttentionBase:
         AttentionBase.__init__(found, source, v, shape, options, rules=rules, known=known)
         return found
 
-    def as_part(self, heads: Sequence[int] | None, queries: Sequence[int] | None) -> Self:
+    def as_part(
+        self, heads: Sequence[int] | None, queries: Sequence[int] | None, keys_before: int | None = None
+    ) -> Self:
         """Return the same attention, that knows which heads and queries of a model's call it has; None for all."""
-        if heads is None and queries is None:
+        if heads is None and queries is None and keys_before is None:
             return self
         found = copy.copy(self)
-        found.__dict__["part"] = Part(*(None if x is None else tuple(x) for x in (heads, queries)))
+        chosen = [None if x is None else tuple(x) for x in (heads, queries)]
+        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before)
         return found
+
+    def own_keys(self, queries: range) -> Sequence[int] | None:
+        """Return of each query the key at its own place; None where keys are at other places."""
+        part = self.part or Part()
+        if part.keys_before is None:
+            return queries if part.queries is None and self.shape.Q == self.shape.K else None
+        there = queries if part.queries is None else [part.queries[query] for query in queries]
+        return [part.keys_before + query for query in there]
 
     def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
         """Return this attention with other options, source and values; only a mask or bias that is new is read."""

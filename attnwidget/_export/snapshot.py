@@ -21,8 +21,9 @@ from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
+from .._engine.softmax import sink_weights
 from .._engine.stages import MASKED
-from .._messages import encoding, heads_overview, picture, stage_pictures
+from .._messages import encoding, heads_overview, picture, sinks, stage_pictures
 from ..attention import Attention
 from .view import SavedHead, SavedTrait, WidgetView
 
@@ -261,7 +262,7 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
     seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
-    return made | {"values": values, "blocked": blocked}
+    return made | {"values": values, "blocked": blocked, "sink": sinks.column(att, key, seen.query_bin)}
 
 
 def _peaks(saved: Snapshot) -> None:
@@ -300,9 +301,13 @@ def _links(saved: Snapshot) -> None:
         if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
             continue
         for side in ("query", "key"):
-            found = strongest(att.head(choice.batch, choice.head), count=LINKS, side=side)
-            made = encoding.encode_links([found])
-            parts = {name: {**envelope, "shape": envelope["shape"][1:]} for name, envelope in made.items()}
+            head = att.head(choice.batch, choice.head)
+            found = strongest(head, count=LINKS, side=side)
+            made = encoding.encode_links([found], [sink_weights(head, range(att.shape.Q))])
+            parts = {
+                name: None if envelope is None else {**envelope, "shape": envelope["shape"][1:]}
+                for name, envelope in made.items()
+            }
             saved.links[key_of([*choice, side])] = parts
 
 

@@ -179,11 +179,19 @@ def _joined(pieces: Sequence[bytes]) -> dict[str, Any]:
     return {"text": b"".join(pieces), "ends": encode(ends)}
 
 
-def encode_links(heads: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Encode the strongest links of several heads, (heads, n, count): their partners and exact weights."""
+def encode_links(heads: Sequence[tuple[Tensor, Tensor]], sinks: Sequence[Tensor | None] = ()) -> dict[str, Any]:
+    """Encode the strongest links of several heads, (heads, n, count): their partners and exact weights.
+
+    `sinks` are the weights of the learned sink, (queries,) of each head; None where there is none.
+    """
     partners = np.stack([partners.cpu().numpy().astype(np.uint32) for partners, _ in heads])
     weights = np.stack([to_numpy(weights) for _, weights in heads])
-    return {"partners": encode(partners), "weights": encode(weights)}
+    known = [to_numpy(one) for one in sinks if one is not None]
+    return {
+        "partners": encode(partners),
+        "weights": encode(weights),
+        "sinks": encode(np.stack(known)) if known else None,
+    }
 
 
 def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:

@@ -84,7 +84,9 @@ class Plan:
         self._shapes = shapes
         counted = zip(shapes, self.heads, self.queries, strict=True)
         self.cells = sum(heads * len(queries) * shape.K for shape, heads, queries in counted)
-        numbers = len(NAMES) * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
+        any_sinks = any(layers[layer].has_sinks for layer in range(len(layers)))
+        sent = len(NAMES) if any_sinks else len(NAMES) - 1  # that of the learned sink is None
+        numbers = sent * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
         left = encoding.BUDGET - LAYER_BYTES * len(shapes) - numbers
         self.size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
 

@@ -54,7 +54,8 @@ def _original(att: Attention, was: Explanation, keys: Tensor, batch: int, head: 
 
 def numbers(found: Explanation) -> dict[str, Any]:
     """Return every single number of an explanation, as JSON can hold it."""
-    names = ("score", "scale", "scaled", "softcap", "capped", "masked", "maximum", "log_normalizer", "weight")
+    of_row = ("maximum", "log_normalizer", "sink", "sink_weight")
+    names = ("score", "scale", "scaled", "softcap", "capped", "masked", *of_row, "weight")
     effects = [{"name": e.name, "blocks": e.blocks, "adds": as_json(e.adds)} for e in found.effects]
     single = {name: as_json(getattr(found, name)) for name in (*names, "contribution", "share")}
     return {**single, "allowed": found.allowed, "effects": effects}

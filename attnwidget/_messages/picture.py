@@ -19,7 +19,7 @@ from .._engine.overview import Overview
 from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
 from .._utils.failures import sentence_of
-from . import encoding
+from . import encoding, sinks
 
 PICTURE_SIZE = 512  # bins along a side, at most
 OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
@@ -34,6 +34,7 @@ EMPTY_PICTURE: Picture = {
     "sampled": None,
     "values": None,
     "blocked": None,
+    "sink": None,
 }
 
 
@@ -86,7 +87,8 @@ def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
     """Compute the exact picture in one go."""
     batch, head, stage, pool = key
     found = overview.overview(att, batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
-    return encoded(found, stage, overview.own_keys(att, batch, head, found))
+    made = encoded(found, stage, overview.own_keys(att, batch, head, found))
+    return made | {"sink": sinks.column(att, key, found.query_bin)}
 
 
 def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture:
@@ -105,7 +107,8 @@ def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator
             with exact(att.device):
                 next(steps)
         except StopIteration as end:
-            return encoded(found, key.stage, end.value, long=True)
+            made = encoded(found, key.stage, end.value, long=True)
+            return made | {"sink": sinks.column(att, key, found.query_bin)}
         yield
 
 
@@ -218,7 +221,8 @@ class Refinement:
             )
             found = Overview(values, allowed, found.query_bin, found.key_bin)
         sampled = {"first": self._queries.start, "every": self.bins.query_bin, "exact": rows}
-        return encoded(found, self.key.stage, self._own_keys, sampled, long=True)
+        made = encoded(found, self.key.stage, self._own_keys, sampled, long=True)
+        return made | {"sink": sinks.column(self.levels.att, self.key, found.query_bin, sampled)}
 
     def steps(self) -> Iterator[None]:
         """Do all that is left, in slices. Started again, it goes on where it stopped."""

@@ -38,6 +38,8 @@ class Ranking:
     entropy: bits, of the allowed cells as shares of their sum.
     max_entropy: bits, if all allowed cells were alike.
     ninety: the fewest cells that hold nine tenths of the sum.
+    sink: the number of the learned sink beside the cells of a row, which the entropies count as one more cell; None
+        where there is none.
     """
 
     positions: Tensor
@@ -50,15 +52,17 @@ class Ranking:
     entropy: float
     max_entropy: float
     ninety: int
+    sink: float | None
 
 
-def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
+def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None = None) -> Ranking:
     """Rank a row or column.
 
     Args:
         values: (n,) float32.
         blocked: (n,) bool; None where no cell is blocked.
         count: how many of the strongest cells to name, at most.
+        sink: the number of the learned sink in a row, if there is one.
 
     >>> found = rank(torch.tensor([0.1, 0.6, 0.3, 0.0]), torch.tensor([False, False, False, True]), 2)
     >>> found.positions, found.allowed, found.ninety
@@ -84,9 +88,10 @@ def rank(values: Tensor, blocked: Tensor | None, count: int) -> Ranking:
         nan=len(values) - many - blocked_cells,
         sum=total,
         rest_sum=rest if isnan(rest) else max(0.0, rest),
-        entropy=_entropy(finite, total),
-        max_entropy=log2(many) if many else 0.0,
+        entropy=_entropy(finite, total, sink or 0.0),
+        max_entropy=log2(many + (sink is not None)) if many else 0.0,
         ninety=_ninety(finite.numpy(), total),
+        sink=sink,
     )
 
 
@@ -99,7 +104,8 @@ def _strongest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
     return torch.cat([above, (allowed & (values == least)).nonzero()[: count - len(above), 0]])
 
 
-def _entropy(values: Tensor, total: float) -> float:
+def _entropy(values: Tensor, total: float, sink: float) -> float:
+    values, total = torch.cat([values, values.new_tensor([sink])]), total + sink
     shares = values[(values > 0) & ~values.isinf()]
     entropy = -float((shares * shares.log2()).sum())
     return max(0.0, entropy / total + log2(total)) if 0 < total < inf else entropy

@@ -28,7 +28,7 @@ from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
 from .._utils.jsonable import as_json
 from ..attention import Attention
-from . import comparison, encoding, heads_overview, ranking, stage_sections
+from . import comparison, encoding, heads_overview, ranking, sinks, stage_sections
 from .comparison import ComparedPair
 from .tiles import MAX_TILES_PER_REQUEST, Address, region
 
@@ -141,7 +141,8 @@ def _answer_one(message: Message, request: Any) -> Reply:
 def _row(message: Message, request: Reply) -> Reply:
     att = _attention(message, request)
     query = _integer(request, "query", att.shape.Q)
-    return _line(message, att, request, range(query, query + 1), range(att.shape.K))
+    line = _line(message, att, request, range(query, query + 1), range(att.shape.K))
+    return line | {"sink": as_json(_sink(att, request, [query]))}
 
 
 def _column(message: Message, request: Reply) -> Reply:
@@ -225,7 +226,8 @@ def _ranked(message: Message, request: Reply) -> Reply:
         message.budget.spend(len(places) * att.shape.Q, "ask for fewer at once")
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
-    found = ranking.rank(values, blocked, count)
+    sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None
+    found = ranking.rank(values, blocked, count, sink)
     return {
         "positions": encoding.detach(encoding.encode(found.positions.numpy().astype("uint32")), message.buffers),
         "values": encoding.detach(encoding.encode(found.values.numpy()), message.buffers),
@@ -237,7 +239,12 @@ def _ranked(message: Message, request: Reply) -> Reply:
         "entropy": as_json(found.entropy),
         "max_entropy": found.max_entropy,
         "ninety": found.ninety,
+        "sink": as_json(found.sink),
     }
+
+
+def _sink(att: Attention, request: Reply, queries: list[int], *, mean: bool = False) -> float | None:
+    return sinks.of_rows(att, request["stage"], request["batch"], request["head"], queries, mean=mean)
 
 
 def _strongest(message: Message, request: Reply) -> Reply:

@@ -22,7 +22,7 @@ from .._engine.softmax import is_finite, weigh
 from .._engine.stages import SIGNED, values
 from .._utils.indexing import cuts
 from ..attention import Attention
-from . import encoding, picture
+from . import encoding, picture, sinks
 
 SMALL_SIZE = 128  # rows and columns of a small picture, at most
 SHOWN = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
@@ -82,7 +82,10 @@ def _stage(att: Attention, batch: int, head: int, stage: str) -> Picture:
     else:
         found = overview.overview(att, batch, head, size=SMALL_SIZE, stage=stage)
     encoded = _encoded(found.values, picture.blocked_bins(found, stage), signed=stage in SIGNED)
-    return {"stage": stage, "every": every, "query_bin": found.query_bin, "key_bin": found.key_bin, **encoded}
+    sampled = None if every == 1 else {"first": (att.shape.Q - 1) % every, "every": every, "exact": 0}
+    sink = sinks.column(att, LevelKey(batch, head, stage, "max"), found.query_bin, sampled)
+    bins = {"query_bin": found.query_bin, "key_bin": found.key_bin}
+    return {"stage": stage, "every": every, **bins, **encoded, "sink": sink}
 
 
 def _encoded(x: Tensor, blocked: Tensor | None, *, signed: bool) -> Picture:
@@ -112,7 +115,7 @@ def pool_matrix(x: Tensor) -> tuple[Tensor, int, int]:
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
     """Whether another scale only multiplies what is drawn before the softmax, and only its colours are sent."""
-    plain = att.scores_are_products and not att.rules.biases and att.scale > 0
+    plain = att.scores_are_products and not att.rules.biases and att.scale > 0 and not att.has_sinks
     small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(Head(att, batch, head), range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
 

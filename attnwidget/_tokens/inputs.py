@@ -15,7 +15,7 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
 
     Args:
         tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
-            tuples or arrays. With a tokenizer, ids as well.
+            tuples or arrays. With a tokenizer, ids as well, or what it returns, with its "input_ids".
         batches, length: how many samples, and positions in each, there are.
         name: what the user calls them.
         tokenizer: what has words for ids, see `tokenizers.spell`.
@@ -32,7 +32,9 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
     if isinstance(tokens, str):
         raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
     if isinstance(tokens, Mapping) and "input_ids" in tokens:
-        raise TypeError(f'{name} is what a tokenizer returns: give its ["input_ids"], and the tokenizer as tokenizer=')
+        if tokenizer is None:
+            raise TypeError(f"{name} is what a tokenizer returns: give the tokenizer as well, as tokenizer=")
+        tokens = tokens["input_ids"]
     tokens = _as_list(tokens, name)
     if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
         return [_check_sample(tokens, length, name, tokenizer)] * batches

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
+from .._engine.softmax import sink_weights
 from .._messages import encoding, pair_steps, picture
 from .._messages.heads_overview import Surveys, thumbnails
 from .._messages.stage_pictures import StagePictures
@@ -85,6 +86,7 @@ class TraitBuilders:
             "is_causal": att.is_causal,
             "stages": list(att.stages),
             "has_pieces": self._merges and shown.has_pieces(layer),
+            "has_sinks": att.has_sinks,
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:
@@ -113,7 +115,9 @@ class TraitBuilders:
     def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int) -> Made:
         looked_at = [self._shown.source(layer, head) for head in heads]
         found = [strongest(levels.att.head(batch, at), count=count, side=side) for levels, at in looked_at]
-        return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **encoding.encode_links(found)}
+        sinks = [sink_weights(levels.att.head(batch, at), range(levels.att.shape.Q)) for levels, at in looked_at]
+        encoded = encoding.encode_links(found, sinks)
+        return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **encoded}
 
     def _stages(self, layer: int, batch: int, head: int) -> Made:
         att = self._shown.layers[layer]

@@ -54,8 +54,8 @@ class ShownLayers:
     @property
     def labels(self) -> list[str]:
         """The name of each layer, with the part of its heads and queries that it has, where that is not all."""
-        parts = ["" if att.part is None else f" ({att.part.describe()})" for att in self.given]
-        return [f"{name}{part}" for name, part in zip(self.given.names, parts, strict=True)]
+        parts = ["" if att.part is None else att.part.describe() for att in self.given]
+        return [f"{name} ({part})" if part else name for name, part in zip(self.given.names, parts, strict=True)]
 
     @property
     def title(self) -> str:
@@ -63,7 +63,8 @@ class ShownLayers:
         parts = {att.part for att in self.given}
         part = parts.pop() if len(parts) == 1 else None
         kept = next((x for att in self.given if (x := only_overviews(att)) is not None), None)
-        said = [] if part is None else [f"of the model: {part.describe()}"]
+        words = "" if part is None else part.describe()
+        said = [f"of the model: {words}"] if words else []
         if kept is not None:
             said.append(f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights")
         return "; ".join(said)
@@ -87,9 +88,9 @@ class ShownLayers:
         return None if samples is None else samples[batch]
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
-        """Return the tokens of a layer as numbers, (Q,), the same for the same; None unless every position has one."""
+        """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where there are none."""
         tokens = self.tokens("key", layer, batch)
-        if tokens is None or len(tokens) != self.stack[layer].shape.Q:
+        if tokens is None:
             return None
         return self._token_store.ids(tokens)
 

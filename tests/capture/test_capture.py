@@ -526,7 +526,7 @@ def test_nonsense_is_refused_with_advice(how: dict[str, Any], error: type[Except
 def test_nothing_seen_is_an_error_that_says_what_to_try() -> None:
     model = nn.Linear(2, 2)
     cap = capture(model)
-    with pytest.raises(ValueError, match=r"no attention call was seen in Linear: run the model inside the block"), cap:
+    with pytest.raises(ValueError, match=r"no attention call was seen in Linear: give its weights to"), cap:
         model(torch.zeros(1, 2))
     assert repr(cap) == "Capture(nothing recorded, 0.0 kB)"
     with pytest.raises(ValueError, match="nothing was recorded: enter the capture by `with`"):
@@ -590,7 +590,7 @@ def test_the_widget_shows_it() -> None:
     with torch.no_grad(), capture(model, layers="decoder") as cap:
         model(batch()["input_ids"])
     words = [f"t{i}" for i in range(12)]
-    assert isinstance(cap.widget(tokens=words), AttentionWidget)
+    assert isinstance(cap.widget(tokens=[words, words]), AttentionWidget)
     assert cap.widget(cross=True, title="cross").facts["layers"] == list(cap.cross.names)
     assert "2 × self-attention, 2 × cross-attention" in repr(cap)
 

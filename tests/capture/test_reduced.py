@@ -72,7 +72,7 @@ def assert_reduced(kept: Attention, whole: Attention) -> None:
             assert torch.equal(found.allowed, reached > 0)
             assert_close(kept.log_normalizer(b, h), whole.log_normalizer(b, h), **rounding(whole).normalizer)
             ours, theirs = kept.metrics(b, h), whole.metrics(b, h)
-            for name in (*NAMES, "rows"):
+            for name in (*(name for name in NAMES if name not in ("same_token", "induction")), "rows"):
                 assert getattr(ours, name) == near(getattr(theirs, name), whole), name
 
 

@@ -25,7 +25,9 @@ def test_a_row_is_ranked_alike(wanted: dict[str, Any]) -> None:
     row = ROWS[wanted["name"]]
     values = torch.tensor([float("nan") if value is None else float(value) for value in row])
     blocked = torch.tensor([value is None for value in row])
-    found = rank(values.masked_fill(blocked, 0), blocked if bool(blocked.any()) else None, wanted["count"])
+    found = rank(
+        values.masked_fill(blocked, 0), blocked if bool(blocked.any()) else None, wanted["count"], wanted.get("sink")
+    )
     assert found.positions.tolist() == wanted["top"]
     assert found.values.tolist() == [float(value) for value in wanted["values"]]
     assert (found.allowed, found.blocked, found.nan) == (wanted["allowed"], wanted["blocked"], wanted["nan"])
@@ -35,3 +37,4 @@ def test_a_row_is_ranked_alike(wanted: dict[str, Any]) -> None:
     assert found.rest_sum == near(wanted["rest"]["sum"])
     assert found.entropy == near(wanted["entropy"])
     assert found.max_entropy == near(wanted["max_entropy"])
+    assert found.sink == wanted.get("sink")

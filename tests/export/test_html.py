@@ -298,3 +298,15 @@ def test_saving_leaves_the_widget_as_it_was(tmp_path: Path) -> None:
     w.to_html(tmp_path / "a.html")
     assert {name: w.trait_values()[name] for name in before} == before
     assert w.picture is picture
+
+
+def test_a_file_has_the_column_of_a_learned_sink(tmp_path: Path) -> None:
+    q, k, v = tensors()
+    att = Attention(q, k, v, sinks=torch.tensor([0.5, -2.0, 3.0]))
+    found = read(AttentionWidget.from_attention(att, view="graph").to_html(tmp_path / "a.html"))
+    pictures = found["derived"]["picture"]["values"].values()
+    assert all(one["sink"] is not None for one in pictures if one["stage"] != "scores")
+    assert all(one["sinks"] is not None for one in found["links"].values())
+    own = next(one for one in pictures if (one["head"], one["stage"]) == (2, "weights"))
+    wanted, within = att.sink_weights(0, 2).numpy(), rounding(att, added=3.0).weights
+    np.testing.assert_allclose(decode(own["sink"]), wanted, **within)

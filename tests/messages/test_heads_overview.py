@@ -89,6 +89,9 @@ def test_what_layers_have_in_common_is_that_of_each() -> None:
     ]
     for name in NAMES:
         wanted = [getattr(one, name) for one in each]
+        if message["metrics"][name] is None:
+            assert set(wanted) == {None}
+            continue
         values = decode(message["metrics"][name])
         within = max((rounding(att).entropy for att in stack), key=lambda bound: bound["atol"])  # the widest of them
         np.testing.assert_allclose(values, [np.nan if x is None else x for x in wanted], **within)
@@ -111,6 +114,9 @@ def test_all_heads_are_sent_while_that_view_is_shown() -> None:
     records = w.metrics()
     for name in NAMES:
         values = [one[name] for one in records]
+        if name == "learned_sink":
+            assert (w.survey["metrics"][name], set(values)) == (None, {None})
+            continue
         np.testing.assert_allclose(decode(w.survey["metrics"][name]), np.float32(values), **sums(12, size=0))
     values, _ = decode_cells(w.survey["pictures"][1], None)
     wanted = w.attention[1].block(head=2)

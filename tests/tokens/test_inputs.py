@@ -34,7 +34,7 @@ def test_no_tokens_are_no_tokens() -> None:
     ("tokens", "error", "match"),
     [
         ("a cat", TypeError, "tokens is one string 'a cat': give a list with one string per token"),
-        (UserDict(input_ids=[[1, 2]]), TypeError, r'tokens is what a tokenizer returns: give its \["input_ids"\]'),
+        (UserDict(input_ids=[[1, 2]]), TypeError, "tokens is what a tokenizer returns: give the tokenizer as well"),
         (UserDict(a=1), TypeError, "tokens is or holds {'a': 1}: give a list of strings"),
         (["a"], ValueError, "tokens has 1 strings but there are 2 positions: give one for each"),
         ([], ValueError, "tokens has 0 strings but there are 2 positions"),

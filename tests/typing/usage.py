@@ -101,8 +101,15 @@ def a_capture() -> None:
         every=3,
         limit="2GB",
         strict=False,
+        tokenizer="gpt2",
     )
     assert_type(cap, Capture)
+    assert_type(cap[0].tokens, list[list[str]] | list[list[int | None]] | None)
+    assert_type(cap["decoder"], AttentionStack)
+    assert_type(cap.inputs, dict[str, Tensor])
+    assert_type(cap.towers, tuple[str, ...])
+    cap.tokenizer = "gpt2"
+    cap.widget(stack="decoder", tokens=[["a"]], layer=1)
     assert_type(cap.run(q), Capture)
     assert_type(cap.attention["h.0"], Any)
     assert_type(cap.attention[-1], Attention)

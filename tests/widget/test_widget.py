@@ -83,13 +83,14 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
     assert picture == {
         "layer": 0, "batch": 1, "head": 2, "stage": "weights", "pool": "max",
         "queries": 6, "keys": 6, "own_keys": 6, "query_bin": 1, "key_bin": 1, "sampled": None,
-        "blocked": None, "error": None,
+        "blocked": None, "sink": None, "error": None,
     }  # fmt: skip
     assert (state["picture"]["low"], state["picture"]["high"]) == (drawn(state).min(), drawn(state).max())
     assert state["facts"] == {
         "version": 0, "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6,
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
+        "has_sinks": False,
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")
     assert (state["title"], state["layer"], state["batch"], state["head"]) == ("Six letters", 0, 1, 2)

@@ -17,6 +17,7 @@ import {
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
+import { SINK, SINK_TITLE } from "../text/words";
 import { mount, part, rove, Token, type View } from "./dom";
 import { GoTo, goToPlace } from "./goto";
 import { isNamed, sentence } from "./phrases";
@@ -73,16 +74,13 @@ function Panel(props: PanelProps) {
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
   const long = pooled || (picture !== null && Math.max(picture.queries, picture.keys) > LABELLED);
   const most = ui.mode.value === "narrow" ? 6 : pooled ? 7 : 12;
+  const rows = most + (ui.store.facts.value.has_sinks ? 2 : 1);
   return (
     <>
       {long && <div class="aw-panel-top" />}
       <PassSlot ui={ui} pass={pass} />
       {long && <GoTo ui={ui} />}
-      <div
-        class="aw-panel-list"
-        data-long={long || undefined}
-        style={long ? { "--aw-rows": `${most + 1}` } : undefined}
-      >
+      <div class="aw-panel-list" data-long={long || undefined} style={long ? { "--aw-rows": `${rows}` } : undefined}>
         {ui.target.value === null && picture !== null && hasPairs(picture) ? (
           <StrongestPairs ui={ui} pairs={strongest} />
         ) : (
@@ -230,11 +228,16 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
   const byQuery = of.side === "query";
   const ranking = shortened(ranked.ranking, most);
   const { top, values, rest, allowed, blocked, nan } = ranking;
-  const greatest = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
+  const sink = ranking.sink ?? null;
+  const greatest = Math.max(...[...values, sink ?? 0].map(Math.abs).filter(Number.isFinite), 0);
+  const above = sink === null ? -1 : values.filter((value) => value > sink).length; // keys before it in the list
   const select = (position: number) =>
     ui.store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
   if (allowed === 0 && nan === 0) {
-    return <p class="aw-prompt">{byQuery ? "Nothing allowed: its output is 0." : "No query may attend to it."}</p>;
+    const taken = sink === null ? "" : ", the sink has all its weight";
+    return (
+      <p class="aw-prompt">{byQuery ? `Nothing allowed: its output is 0${taken}.` : "No query may attend to it."}</p>
+    );
   }
   return (
     <>
@@ -245,14 +248,18 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
         style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
       >
         {top.map((position, at) => (
-          <Rank
-            key={position}
-            position={position}
-            value={values[at] as number}
-            isChosen={position === chosen}
-            {...{ stage, others, greatest, pooled, select }}
-          />
+          <>
+            {at === above && <SinkRank {...{ stage, greatest }} value={sink as number} />}
+            <Rank
+              key={position}
+              position={position}
+              value={values[at] as number}
+              isChosen={position === chosen}
+              {...{ stage, others, greatest, pooled, select }}
+            />
+          </>
         ))}
+        {above >= top.length && <SinkRank {...{ stage, greatest }} value={sink as number} />}
         {(rest.count > 0 || blocked > 0) && (
           <Unlisted ranking={ranking} what={nounOf(byQuery)} weights={stage === "weights"} brief={pooled} />
         )}
@@ -262,7 +269,7 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
           ranking={ranking}
           byQuery={byQuery}
           brief={pooled || ui.mode.value === "narrow"}
-          title={sumTitle(byQuery, over)}
+          title={sumTitle(byQuery, over, sink !== null)}
         />
       )}
     </>
@@ -314,6 +321,20 @@ function Rank({ position, value, isChosen, stage, others, greatest, pooled, sele
   );
 }
 
+/** The learned sink among the keys: it has no position, and cannot be pinned. */
+function SinkRank({ value, stage, greatest }: Pick<RankProps, "value" | "stage" | "greatest">) {
+  return (
+    <li class="aw-rank" title={SINK_TITLE}>
+      <span class="aw-position" />
+      <span class="aw-token aw-sink-name">{SINK}</span>
+      <span class="aw-bar">
+        <i style={barStyle(value, greatest, isSigned(stage))} />
+      </span>
+      <span class="aw-number">{listNumber(value, stage)}</span>
+    </li>
+  );
+}
+
 interface UnlistedProps {
   readonly ranking: Ranking;
   readonly what: string;
@@ -348,19 +369,22 @@ interface SumsProps {
 /** Of a query entropy and how many keys hold 90 %, of a key its mean; and the sum. */
 function Sums({ ranking, byQuery, brief, title }: SumsProps) {
   const { entropy, maxEntropy, allowed, ninety, sum } = ranking;
+  const sink = ranking.sink ?? null;
   return (
     <div class="aw-sums">
       {byQuery ? (
         <>
           <div
-            title={`Entropy ${entropy.toFixed(2)} of ${maxEntropy.toFixed(2)} bits: ${maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys`}
+            title={`Entropy ${entropy.toFixed(2)} of ${maxEntropy.toFixed(2)} bits: ${maxEntropy.toFixed(2)} would be uniform over ${count(allowed)} keys${sink === null ? "" : " and the sink"}`}
           >
             <span class="aw-sum-name">Entropy</span>
             <span>
               <b>{entropy.toFixed(2)}</b> of {maxEntropy.toFixed(2)} bits
             </span>
           </div>
-          <div title={`${count(ninety)} of ${count(allowed)} keys hold 90 % of the weight`}>
+          <div
+            title={`${count(ninety)} of ${count(allowed)} keys hold 90 % of the weight${sink === null ? "" : " on keys"}`}
+          >
             <span class="aw-sum-name">{brief ? "90 % in" : "90 % of weight in"}</span>
             <span>
               <b>{count(ninety)}</b> {ninety === 1 ? "key" : "keys"}
@@ -376,9 +400,9 @@ function Sums({ ranking, byQuery, brief, title }: SumsProps) {
         </div>
       )}
       <div title={title}>
-        <span class="aw-sum-name">Sum</span>
+        <span class="aw-sum-name">{sink === null ? "Sum" : "Sum + sink"}</span>
         <span>
-          <b>{sum.toFixed(4)}</b>
+          <b>{(sum + (sink ?? 0)).toFixed(4)}</b>
         </span>
       </div>
     </div>
@@ -394,7 +418,8 @@ function barStyle(value: number, greatest: number, signed: boolean) {
   };
 }
 
-function sumTitle(byQuery: boolean, over: Choice): string {
+function sumTitle(byQuery: boolean, over: Choice, sink: boolean): string {
   if (!byQuery) return "The weight that this key receives from all queries";
+  if (sink) return `The weights of ${over === "sum" ? "each pinned" : "a"} query and of the sink sum to 1`;
   return over === "sum" ? "The weights of each pinned query sum to 1" : "The weights of a query sum to 1";
 }

@@ -54,6 +54,8 @@ export interface Picture {
   sampled: Sampled | null;
   /** null when `error` says why. */
   grid: Grid | null;
+  /** The column of the learned sink, a number for each row of the grid; null where there is none. */
+  sink?: Float32Array | null;
   error: string | null;
 }
 
@@ -143,7 +145,17 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
     );
   }
   const exact = queryBin === 1 && keyBin === 1 && message.values.dtype === "float32";
-  return { ...picture, exact, grid, error: null };
+  return { ...picture, exact, grid, sink: await decodeSink(message.sink, rows), error: null };
+}
+
+/** Decode the column of the learned sink beside so many rows. */
+export async function decodeSink(envelope: Envelope | null | undefined, rows: number): Promise<Float32Array | null> {
+  if (!envelope) return null;
+  const sink = await decode(envelope);
+  if (!(sink instanceof Float32Array) || sink.length !== rows) {
+    throw new Error(`a sink's column must be float32 of ${rows} rows, got ${envelope.dtype} of ${sink.length}`);
+  }
+  return sink;
 }
 
 function sampledOf(sampled: Sampled | null | undefined): Sampled | null {
@@ -230,6 +242,8 @@ export interface Links {
   count: number;
   partners: Uint32Array;
   weights: Float32Array;
+  /** For each head the weight that each query gives to the learned sink; null where there is none. */
+  sinks?: readonly Float32Array[] | null;
 }
 
 export async function decodeLinks(message: LinksMessage): Promise<Links> {
@@ -244,7 +258,15 @@ export async function decodeLinks(message: LinksMessage): Promise<Links> {
       `links of ${heads.length} heads must be (heads, positions, count), got (${message.partners.shape})`,
     );
   }
-  return { layer, batch, heads, side, positions, count, partners, weights };
+  const sinks = message.sinks ? await decodeSinks(message.sinks, heads.length) : null;
+  return { layer, batch, heads, side, positions, count, partners, weights, sinks };
+}
+
+async function decodeSinks(envelope: Envelope, heads: number): Promise<readonly Float32Array[]> {
+  const [ofHeads, queries] = envelope.shape;
+  const all = await decodeSink(envelope, heads * (queries ?? 0));
+  if (all === null || ofHeads !== heads) throw new Error(`sinks of ${heads} heads, got (${envelope.shape})`);
+  return Array.from({ length: heads }, (_, head) => all.subarray(head * queries!, (head + 1) * queries!));
 }
 
 export async function decodeThumbnails(

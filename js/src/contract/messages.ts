@@ -66,6 +66,8 @@ export interface Facts {
   saved?: { layers: number[]; heads: number[]; samples: number[] };
   /** Whether merging tokens into words would change anything. */
   has_pieces?: boolean;
+  /** Whether a learned sink takes a share of the weights. */
+  has_sinks?: boolean;
 }
 
 export interface PictureMessage {
@@ -89,6 +91,8 @@ export interface PictureMessage {
   sampled?: Sampled | null;
   values: Envelope | null;
   blocked: Envelope | null;
+  /** (rows,) the column of the learned sink, pooled as the rows are; null where there is none. */
+  sink?: Envelope | null;
   error: string | null;
 }
 
@@ -153,6 +157,8 @@ export interface LinksMessage {
   partners: Envelope;
   /** Their exact weights; 0 where there is no such partner. */
   weights: Envelope;
+  /** (heads, queries): the weight that each query gives to the learned sink; null where there is none. */
+  sinks?: Envelope | null;
 }
 
 /** Rules to see the tensors under, as `Attention.what_if` takes them; {} is as they are. */
@@ -164,6 +170,8 @@ export interface WhatIf {
   causal?: boolean | "lower right";
   window?: number | null;
   drop_keys?: number[];
+  /** null or false takes learned sinks away. */
+  sinks?: boolean | null;
   dtype?: "float16" | "bfloat16" | "int8";
 }
 
@@ -180,7 +188,7 @@ export interface StagesMessage {
   layer: number;
   batch: number;
   head: number;
-  pictures: (SmallMessage & { stage: Stage; key_bin: number; every: number })[];
+  pictures: (SmallMessage & { stage: Stage; key_bin: number; every: number; sink?: Envelope | null })[];
   output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
 }
 
@@ -227,6 +235,9 @@ export interface PairNumbers {
   masked: Figure;
   maximum: Figure;
   log_normalizer: Figure;
+  /** The logit of the learned sink and the weight that it takes; null where there is none. */
+  sink?: Figure;
+  sink_weight?: Figure;
   weight: Figure;
   contribution: Figure;
   share: Figure;

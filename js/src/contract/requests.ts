@@ -35,7 +35,8 @@ export interface CostStep {
 
 /** What each kind of request is answered with. */
 export interface Answers {
-  row: Values;
+  /** `sink` is the row's number in the column of the learned sink; null where there is none. */
+  row: Values & { sink?: Figure };
   column: Values;
   cells: Values;
   /** `value` is null where every cell is blocked, and text where JSON has no number for it. */
@@ -52,6 +53,8 @@ export interface Answers {
     entropy: number;
     max_entropy: number;
     ninety: number;
+    /** Of queries, that of the learned sink; null where there is none. */
+    sink?: Figure;
   };
   strongest: { pairs: [query: number, key: number, weight: number][] };
   tokens: { text: number; ends: Envelope };

@@ -16,6 +16,8 @@ export interface Line {
   readonly stage: Stage;
   readonly values: Float32Array;
   readonly kinds: Uint8Array;
+  /** Of a row, its number in the column of the learned sink; null where there is none. */
+  readonly sink?: number | null;
 }
 
 /** How several rows or columns are taken together. */
@@ -68,7 +70,9 @@ export function combine(lines: readonly Line[], over: Over): Line | null {
     values[i] = over === "mean" ? sum / lines.length : sum;
     kinds[i] = open === 0 ? BLOCKED : nan ? NAN : NUMBER;
   }
-  return { of: last.of, stage: last.stage, values, kinds };
+  const total = lines.reduce((sum, line) => sum + (line.sink ?? 0), 0);
+  const sink = last.sink == null ? null : over === "mean" ? total / lines.length : total;
+  return { of: last.of, stage: last.stage, values, kinds, sink };
 }
 
 /** Return a row or column of a picture that is exact. */
@@ -86,6 +90,7 @@ export function lineOf(picture: Picture, target: Target): Line | null {
       stage,
       values: grid.values.subarray(from, from + columns),
       kinds: grid.kinds.subarray(from, from + columns),
+      sink: picture.sink?.[target.index] ?? null,
     };
   }
   if (target.index >= columns) return null;

@@ -19,10 +19,12 @@ export interface Ranking {
   readonly maxEntropy: number;
   /** The fewest cells that hold nine tenths of the sum. */
   readonly ninety: number;
+  /** Beside the cells of a row, the number of the learned sink, which the entropies count; null where there is none. */
+  readonly sink?: number | null;
 }
 
 /** Rank a row or column; one pass for the sums, and a sort of the allowed values for `ninety`. */
-export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ranking {
+export function rank(values: Float32Array, kinds: Uint8Array, count: number, sink: number | null = null): Ranking {
   const positions = new Uint32Array(values.length);
   let allowed = 0;
   let blocked = 0;
@@ -49,6 +51,8 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
   if (sum === Number.POSITIVE_INFINITY) left = order.subarray(count).reduce((total, at) => total + values[at]!, 0);
   let ninety = 0;
   for (let reached = 0; ninety < allowed && reached < 0.9 * sum - 1e-7; ninety++) reached += values[order[ninety]!]!;
+  if (sink !== null && sink > 0) entropy -= sink * Math.log2(sink);
+  const whole = sum + (sink ?? 0);
   return {
     top,
     values: top.map((position) => values[position]!),
@@ -57,9 +61,10 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number): Ra
     nan,
     sum,
     rest: { count: allowed - top.length, sum: Math.max(0, left) },
-    entropy: sum > 0 && sum < Number.POSITIVE_INFINITY ? Math.max(0, entropy / sum + Math.log2(sum)) : entropy,
-    maxEntropy: allowed > 0 ? Math.log2(allowed) : 0,
+    entropy: whole > 0 && whole < Number.POSITIVE_INFINITY ? Math.max(0, entropy / whole + Math.log2(whole)) : entropy,
+    maxEntropy: allowed > 0 ? Math.log2(allowed + (sink === null ? 0 : 1)) : 0,
     ninety,
+    sink,
   };
 }
 

@@ -13,6 +13,8 @@ export interface SmallPicture {
   readonly high: number | null;
   /** 1 where it is exact; else each row is that of one query of so many. */
   readonly every: number;
+  /** The column of the learned sink, a number for each row; null where there is none. */
+  readonly sink?: Float32Array | null;
 }
 
 export interface Stages {
@@ -23,7 +25,7 @@ export interface Stages {
 }
 
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
-export type Numbers = { readonly [K in Exclude<keyof PairNumbers, "allowed" | "effects">]: number | null } & {
+export type Numbers = { readonly [K in (typeof NAMES)[number]]: number | null } & {
   readonly allowed: boolean;
   readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
 };
@@ -49,6 +51,7 @@ export async function decodeStages(message: StagesMessage): Promise<Stages> {
     low: one.low,
     high: one.high,
     every: one.every,
+    sink: await vector(one.sink ?? null),
   });
   const values = output && { ...output, stage: "scores" as const, key_bin: output.value_bin, every: 1 };
   const [drawn, ...pictures] = await Promise.all([values && small(values), ...message.pictures.map(small)]);
@@ -96,13 +99,15 @@ const NAMES = [
   "masked",
   "maximum",
   "log_normalizer",
+  "sink",
+  "sink_weight",
   "weight",
   "contribution",
   "share",
 ] as const;
 
 function numbersOf(message: PairNumbers): Numbers {
-  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name])])) as {
+  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberOf(message[name] ?? null)])) as {
     [K in (typeof NAMES)[number]]: number | null;
   };
   const effects = message.effects.map((effect) => ({ ...effect, adds: numberOf(effect.adds) }));

@@ -43,6 +43,8 @@ export interface Figure {
   readonly positions: number;
   readonly below: number;
   readonly panel: number;
+  /** The column of a learned sink: how far right of the picture, and how wide; null where there is none. */
+  readonly sink?: { readonly gap: number; readonly width: number } | null;
 }
 
 /** Room that labels need, in pixels at their full size. */
@@ -56,6 +58,8 @@ export interface LabelRoom {
   /** What the positions beside zoomed tokens take: a column left of them, a line below the picture. */
   readonly positions?: number;
   readonly below?: boolean;
+  /** Of the name of the learned sink's column; 0 where there is none. */
+  readonly sink?: number;
 }
 
 /** Of the room, what whole pixels a cell may leave empty where a cell is not one of the matrix. */
@@ -132,6 +136,17 @@ export function roundPositions(start: number, stop: number, pixelsPerToken: numb
   return positions;
 }
 
+const SINK_GAP = 8;
+
+/** The column of a sink is as wide as those of keys, but never a hairline. */
+const sinkWidth = (cell: number, unit: number) => Math.min(MAX_CELL * unit, Math.max(GAPS_FROM * unit, cell));
+
+/** What the column and its slanted name need right of the picture. */
+function sinkReach(cell: number, name: number, unit: number): number {
+  const width = sinkWidth(cell, unit);
+  return SINK_GAP * unit + Math.max(width, width / 2 + name * Math.SQRT1_2 + 8 * unit);
+}
+
 /** Return where picture, labels and panel stand in a widget of this width. */
 export function layoutFigure(input: {
   width: number;
@@ -158,7 +173,8 @@ export function layoutFigure(input: {
 
   // Room for labels at their full size, so that zooming in moves nothing.
   const wide = Math.min(most, Math.ceil(labels.query)) + 2;
-  const keysWide = Math.min(keyMost, labels.key);
+  const sinkWide = labels.sink ?? 0;
+  const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide));
   const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
   let cell = NUMBERS_FROM * unit;
   let figure: Figure | null = null;
@@ -174,6 +190,7 @@ export function layoutFigure(input: {
     if (!labels.keyTicks) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
     }
+    if (sinkWide > 0) overhang = Math.max(overhang, sinkReach(cell, sinkWide, unit));
     overhang = Math.ceil(overhang);
     const taken = left + overhang + (beside ? panel + PANEL_GAP * unit : 0);
     const cells = fit(frame - taken, rows, columns, dpr, unit, labels.keyTicks && labels.queryTicks);
@@ -190,6 +207,7 @@ export function layoutFigure(input: {
       positions,
       below: labels.below ? BELOW * unit : 0,
       panel,
+      sink: sinkWide > 0 ? { gap: SINK_GAP * unit, width: sinkWidth(cells.cellWidth, unit) } : null,
     };
     if (Math.abs(Math.min(cells.cellWidth, cells.cellHeight) - cell) < 0.5) break;
     cell = cells.cellWidth;

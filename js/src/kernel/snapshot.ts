@@ -28,6 +28,8 @@ interface Peaks {
 interface HeadLinks {
   readonly partners: Envelope;
   readonly weights: Envelope;
+  /** (queries,) of the learned sink. */
+  readonly sinks?: Envelope | null;
 }
 
 export interface Snapshot {
@@ -93,7 +95,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     if (kind === "row" || kind === "column") {
       const side: Side = kind === "row" ? "query" : "key";
       const line = lineOf(await pictureOf(request), { side, index: Number(request[side]) });
-      if (line !== null) return numbers(line.values, line.kinds, [line.values.length]);
+      if (line !== null) return { ...numbers(line.values, line.kinds, [line.values.length]), sink: line.sink ?? null };
     }
     if (kind === "ranked") return ranked(await pictureOf(request), request);
     if (kind === "peak") {
@@ -147,10 +149,13 @@ async function linksOf(of: Partial<Traits>, known: Snapshot["links"]): Promise<L
   const shape = [heads.length, ...first.partners.shape];
   const partners = await joined(parts.map((one) => one.partners));
   const weights = await joined(parts.map((one) => one.weights));
+  const columns = parts.flatMap((one) => one.sinks ?? []);
+  const sinks = { data: await joined(columns), dtype: "float32", deflated: false } as const;
   return {
     ...{ layer, batch, heads: [...heads], side },
     partners: { data: partners, dtype: "uint32", shape, deflated: false },
     weights: { data: weights, dtype: "float32", shape, deflated: false },
+    sinks: columns[0] === undefined ? null : { ...sinks, shape: [heads.length, ...columns[0].shape] },
   };
 }
 
@@ -220,15 +225,15 @@ async function peak(picture: Picture, known: Peaks, request: HostRequest): Promi
   };
 }
 
-const NOTHING = { values: new Float32Array(0), kinds: new Uint8Array(0) };
+const NOTHING = { values: new Float32Array(0), kinds: new Uint8Array(0), sink: null };
 
 /** Several rows, or columns, taken together and ranked, as `_messages/requests.py` does. */
 function ranked(picture: Picture, request: HostRequest): object {
   const side: Side = request.queries === undefined ? "key" : "query";
   const places = (request.queries ?? request.keys) as number[];
   const lines = places.flatMap((index) => lineOf(picture, { side, index }) ?? []);
-  const { values, kinds } = combine(lines, request.over === "mean" ? "mean" : "sum") ?? NOTHING;
-  const { top, values: strongest, maxEntropy, ...found } = rank(values, kinds, Number(request.count));
+  const { values, kinds, sink } = combine(lines, request.over === "mean" ? "mean" : "sum") ?? NOTHING;
+  const { top, values: strongest, maxEntropy, ...found } = rank(values, kinds, Number(request.count), sink);
   const whole = (data: ArrayBufferView, dtype: string) => ({
     ...{ data: viewOf(data), dtype, shape: [top.length], deflated: false },
   });

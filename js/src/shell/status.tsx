@@ -8,10 +8,12 @@ import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
+import type { Span } from "../geometry/viewport";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
+import { SINK } from "../text/words";
 
 /** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
@@ -76,10 +78,13 @@ function Status({ ui }: { ui: Ui }) {
   const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
   const pair = store.view.value === "stages" && !hovering ? store.pair.value : null;
   const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
+  const sink = sinkAt(ui);
   return (
     <>
       <span>
-        {store.view.value === "compare" ? (
+        {sink !== null ? (
+          <SinkLine ui={ui} picture={picture} {...sink} />
+        ) : store.view.value === "compare" ? (
           <ChangeLine ui={ui} />
         ) : store.view.value === "heads" ? (
           <HeadsLine ui={ui} />
@@ -95,6 +100,46 @@ function Status({ ui }: { ui: Ui }) {
         )}
       </span>
       <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+/** What the pointer is over in the column of the learned sink. */
+function sinkAt({ hover }: Ui) {
+  const at = hover.value;
+  return at !== null && "target" in at ? (at.sink ?? null) : null;
+}
+
+/** What a query gives to the learned sink, or the most or the mean of several. */
+function SinkLine({ ui, picture, queries, row }: { ui: Ui; picture: Picture; queries: Span; row: number }) {
+  const { stage, pool } = picture.of;
+  const one = queries.stop - queries.start === 1;
+  return (
+    <>
+      {one ? (
+        <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
+      ) : (
+        <>
+          queries <b>{rangeOf(queries)}</b>
+        </>
+      )}{" "}
+      → {SINK} <i class="aw-gap" />
+      {one ? wordOf(stage) : pool === "max" ? "maximum" : "mean"}{" "}
+      <b class="aw-exact">{statusNumber(picture.sink?.[row] ?? Number.NaN)}</b>
+    </>
+  );
+}
+
+/** What a query that is pinned alone gives to the learned sink. */
+function PinnedSink({ ui }: { ui: Ui }) {
+  const ranked = ui.ranked.value;
+  const query = ui.store.query.value;
+  if (ranked === null || "problem" in ranked || ranked.of.side !== "query" || ranked.of.index !== query) return null;
+  if (ranked.stage !== "weights" || ranked.ranking.sink == null) return null;
+  return (
+    <>
+      <i class="aw-gap" />
+      {SINK} <b class="aw-exact">{statusNumber(ranked.ranking.sink)}</b>
     </>
   );
 }
@@ -126,7 +171,11 @@ function GraphLine({ ui }: { ui: Ui }) {
     return (
       <>
         <Place labels={store.queryLabels.value} index={at.bin.queries.start} side="query" /> →{" "}
-        <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        {at.bin.keys.start < store.facts.value.keys ? (
+          <Place labels={store.keyLabels.value} index={at.bin.keys.start} side="key" />
+        ) : (
+          SINK
+        )}
         <i class="aw-gap" />
         {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
@@ -241,6 +290,7 @@ function Pinned({ ui }: { ui: Ui }) {
       {query !== null && <Place labels={store.queryLabels.value} index={query} side="query" always />}
       {query !== null && key !== null && " → "}
       {key !== null && <Place labels={store.keyLabels.value} index={key} side="key" always />}
+      {key === null && <PinnedSink ui={ui} />}
     </>
   );
 }

@@ -26,6 +26,7 @@ import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
+import { SINK } from "../text/words";
 import { stableComputed } from "./queries";
 import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
 import type { Ui, Window } from "./ui";
@@ -112,9 +113,9 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   const measure = textMeasure(ui);
   /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
   const size = stableComputed<Size>(() => {
-    const { queries, keys, queryBin, keyBin, grid } = store.picture.value ?? {};
+    const { queries, keys, queryBin, keyBin, grid, sink } = store.picture.value ?? {};
     return queries && keys && queryBin && keyBin && grid
-      ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns }
+      ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns, sink: sink != null }
       : null;
   });
   const labels = computed(() =>
@@ -299,6 +300,8 @@ interface Size {
   readonly keyBin: number;
   readonly rows: number;
   readonly columns: number;
+  /** Whether the column of a learned sink stands beside it. */
+  readonly sink: boolean;
 }
 
 /** Of a long axis only so many labels are looked at: their room is small anyway, and others may not have been sent. */
@@ -329,5 +332,6 @@ function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure):
     keys: (index: number) => (long.key ? 0 : full(keys, index, false)),
     positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
     below: long.key && named(keys),
+    sink: size.sink ? measure(SINK, 12, 600) : 0,
   };
 }

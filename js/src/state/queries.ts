@@ -135,7 +135,7 @@ export function rankedSource(
 const others = (of: { queries: number; keys: number }, side: Side) => (side === "query" ? of.keys : of.queries);
 
 export const rankedOf = (line: Line | null): Ranked | null =>
-  line && { of: line.of, stage: line.stage, ranking: rank(line.values, line.kinds, RANKS) };
+  line && { of: line.of, stage: line.stage, ranking: rank(line.values, line.kinds, RANKS, line.sink ?? null) };
 
 /** The first fields of a request. */
 interface Address {
@@ -150,7 +150,7 @@ async function askLine(kernel: Kernel, address: Address, of: Target, signal: Abo
     of.side === "query" ? (["row", { query: of.index }] as const) : (["column", { key: of.index }] as const);
   const reply = await kernel.request(kind, { ...address, ...place }, { signal });
   const { values, kinds } = await decodeGrid(reply.values, reply.blocked, reply.buffers);
-  return { of, stage: address.stage, values, kinds };
+  return { of, stage: address.stage, values, kinds, sink: sinkIn(reply) };
 }
 
 /** One row or column, or several taken together, ranked by the kernel. */
@@ -194,8 +194,15 @@ async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
     entropy: numberIn(reply.entropy),
     maxEntropy: numberIn(reply.max_entropy),
     ninety,
+    sink: sinkIn(reply),
   };
 }
+
+/** The number of the learned sink in a reply about a row; null where there is none. */
+const sinkIn = (reply: object): number | null => {
+  const { sink } = reply as { sink?: number | string | null };
+  return sink == null ? null : numberIn(sink);
+};
 
 /** A row or column of one head. */
 export interface HeadTarget extends Target {

@@ -10,6 +10,7 @@ import { contrast, cssOf } from "../draw/color";
 import { type ColorMapper, makeColorMapper, type Paints, readPaints } from "../draw/color-mapper";
 import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
 import { type Mode, modeOf } from "../geometry/layout";
+import type { Span } from "../geometry/viewport";
 import type { Kernel } from "../kernel/kernel";
 import { type Ranked, type Reading, rankedSource, readingSource, stableComputed, type Unranked } from "./queries";
 import type { Store } from "./store";
@@ -20,7 +21,10 @@ export type Hover =
       readonly bin: Bin /** A link of the graph. */;
       readonly link?: { readonly head: HeadName; readonly weight: number };
     }
-  | { readonly target: Target };
+  | {
+      readonly target: Target /** The queries of a row of the learned sink's column, and that row of the picture. */;
+      readonly sink?: { readonly queries: Span; readonly row: number };
+    };
 
 /** What of the matrix a heatmap shows, and how large one of its cells is drawn, in pixels. */
 export interface Window extends Bin {
@@ -88,7 +92,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
 
   const hoverBin = stableComputed(() => {
     const at = hover.value;
-    return at !== null && "bin" in at ? at.bin : null;
+    if (at === null || !("bin" in at)) return null;
+    return at.bin.keys.start < store.facts.value.keys ? at.bin : null; // beyond is the graph's sink, no key
   });
   const pinBin = stableComputed<Bin>(() => {
     const query = store.query.value;

@@ -23,6 +23,17 @@ export interface Labels {
   find(text: string): number[] | null;
 }
 
+/** Return the labels of keys with one more at their end: a name that is no token. */
+export function withNamed(keys: Labels, name: string): Labels {
+  const position = keys.length;
+  return {
+    ...keys,
+    length: position + 1,
+    at: (index) =>
+      index === position ? { text: name, special: false, position, repeated: false, subscript: "" } : keys.at(index),
+  };
+}
+
 /**
  * Return the labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use.
  */

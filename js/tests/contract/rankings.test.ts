@@ -44,6 +44,18 @@ const ROWS: Readonly<Record<string, readonly (number | null)[]>> = {
   "sixteenths, each third blocked": sixteenths(90, 4).map((value, at) => (at % 3 === 1 ? null : value)),
   "scores of 120": sixteenths(120, 9).map((value, at) => (at % 2 ? -value : value) * 8),
   ...Object.fromEntries([1, 2, 3].map((seed) => [`halved, ${seed}`, halved(500, seed)])),
+  "a sink beside halves": [0.25, 0.125, null, 0.25, 0.125],
+  "a sink alone": [null, null],
+  "a sink of nothing": [0.5, 0.25, 0.25],
+  "a sink beside scores": [2, -1, 0.5],
+};
+
+/** Of some rows, what the learned sink beside them takes. */
+const SINKS: Readonly<Record<string, number>> = {
+  "a sink beside halves": 0.25,
+  "a sink alone": 1,
+  "a sink of nothing": 0,
+  "a sink beside scores": -1.5,
 };
 
 const kindOf = (value: number | null) => {
@@ -57,7 +69,7 @@ test("rows are ranked as Python ranks them", () => {
     const values = Float32Array.from(row, (value) => value ?? NONE);
     const kinds = Uint8Array.from(row, kindOf);
     return [1, 3, 12].map((count) => {
-      const found = rank(values, kinds, count);
+      const found = rank(values, kinds, count, SINKS[name] ?? null);
       return {
         name,
         count,
@@ -71,6 +83,7 @@ test("rows are ranked as Python ranks them", () => {
         entropy: portable(found.entropy),
         max_entropy: found.maxEntropy,
         ninety: found.ninety,
+        ...(found.sink === null ? {} : { sink: found.sink }),
       };
     });
   });

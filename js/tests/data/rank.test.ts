@@ -60,6 +60,7 @@ test("a query that may see nothing has no keys, no entropy and no sum", () => {
     entropy: 0,
     maxEntropy: 0,
     ninety: 0,
+    sink: null,
   });
 });
 

@@ -258,7 +258,8 @@ function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
     (event) => {
       const band = under(event);
       if (band === null) return;
-      const { query, key } = band;
+      const { query } = band;
+      const key = band.key < store.facts.value.keys ? band.key : null; // the learned sink cannot be pinned
       const drawn = store.drawnHeads.value[band.head];
       const head = typeof drawn === "number" ? drawn : store.head.value;
       if (event.shiftKey) store.addPin(query, key);

@@ -11,8 +11,9 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import type { Labels } from "../../text/labels";
 import { shorten } from "../../text/tokens";
+import { SINK, SINK_TITLE } from "../../text/words";
 import type { Lane } from "./geometry";
-import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW } from "./model";
+import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW, sinkOf } from "./model";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
@@ -58,7 +59,7 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
         labels={store.queryLabels.value}
         {...{ ui, model, frame, top, partners }}
       />
-      <TokenColumn side="key" lane={keys} labels={store.keyLabels.value} {...{ ui, model, frame, top, partners }} />
+      <TokenColumn side="key" lane={keys} labels={model.keyLabels.value} {...{ ui, model, frame, top, partners }} />
       {focus !== null && <Bars {...{ ui, model, frame, top }} />}
       {prompted !== null && frame.barWidth > 0 && (
         <p
@@ -129,7 +130,13 @@ function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: La
   const isOwn = (index: number) => focus?.side === side && focus.index === index;
   const isPartner = (index: number) => partners[side].has(index);
   const rows =
-    lane.rows.length > 0 ? lane.rows : plainRows(lane, labels.length, (i) => isOwn(i) || isPinned(ui, side, i));
+    lane.rows.length > 0
+      ? lane.rows
+      : plainRows(
+          lane,
+          labels.length,
+          (i) => isOwn(i) || isPinned(ui, side, i) || (side === "key" && i === ui.store.facts.value.keys),
+        );
   const x = side === "query" ? { right: px(frame.width - frame.queryRight) } : { left: px(frame.keyLeft) };
   return (
     <>
@@ -141,6 +148,16 @@ function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: La
             <span class="aw-label aw-graph-gap" key={`gap${at}`} style={place}>
               ⋯ {count(row.count)} {row.count === 1 ? "token" : "tokens"}
             </span>
+          );
+        }
+        if (side === "key" && row.index === ui.store.facts.value.keys) {
+          return (
+            <SinkLabel
+              key="sink"
+              {...{ place, unit }}
+              font={labelFont(lane.pitch * lane.step, unit)}
+              partner={isPartner(row.index)}
+            />
           );
         }
         return (
@@ -156,6 +173,21 @@ function TokenColumn({ side, lane, labels, ui, model, frame, top, partners }: La
         );
       })}
     </>
+  );
+}
+
+/** The learned sink, below the keys: it cannot be pinned. */
+function SinkLabel(props: { place: Record<string, string>; unit: number; font: number; partner: boolean }) {
+  const { place, unit, font, partner } = props;
+  return (
+    <span
+      class="aw-label aw-sink-name"
+      data-hovered={partner || undefined}
+      title={SINK_TITLE}
+      style={{ ...place, fontSize: px(font * unit), lineHeight: px(Math.min(16, font + 4) * unit) }}
+    >
+      {SINK}
+    </span>
   );
 }
 
@@ -239,7 +271,8 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   const other = model.lanes.value[side === "key" ? "keys" : "queries"];
   const colors = model.colors.value;
   const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
-  const total = side === "key" ? store.facts.value.keys : store.facts.value.queries;
+  const { keys, queries, has_sinks } = store.facts.value;
+  const total = side === "key" ? keys + (has_sinks ? 1 : 0) : queries;
   const shown =
     other.rows.length > 0
       ? other.rows.flatMap((row) => (row.kind === "token" ? row.index : []))
@@ -249,7 +282,9 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   for (const index of shown) {
     const y = other.y(index);
     if (y === null || y - last < 11 * unit) continue;
-    const known = lines.map((line) => weightAt(line, index));
+    const known = lines.map((line) =>
+      side === "key" && index === keys ? (sinkOf(line) ?? undefined) : weightAt(line, index),
+    );
     if (known.every((weight) => weight === undefined)) continue; // not among the strongest
     last = y;
     const weights = known.map((weight) => weight || 0);
@@ -320,14 +355,15 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const heads = store.drawnHeads.value;
   const focus = model.focus.value;
   const colors = model.colors.value;
-  const others = (focus?.side === "key" ? store.queryLabels : store.keyLabels).value;
+  const others = focus?.side === "key" ? store.queryLabels.value : model.keyLabels.value;
+  const { keys } = store.facts.value;
   if (heads.length === 1 && focus === null) return null;
   let aside = false;
   return (
     <>
       {heads.map((head, place) => {
         const line = model.lines.value[place];
-        const { best, skipped } = line ? strongestOf(line, others) : { best: null, skipped: false };
+        const { best, skipped } = line ? strongestOf(line, others, keys) : { best: null, skipped: false };
         aside ||= skipped;
         return (
           <span class="aw-graph-key" key={head}>
@@ -364,10 +400,10 @@ function isBlocked(line: Known): boolean {
 type Partner = ReturnType<typeof knownOf>[number];
 
 /** The strongest partner that is not a special token, if there is one. */
-function strongestOf(line: Known, labels: Labels): { best: Partner | null; skipped: boolean } {
+function strongestOf(line: Known, labels: Labels, keys: number): { best: Partner | null; skipped: boolean } {
   let best: Partner | null = null;
   let any: Partner | null = null;
-  for (const one of knownOf(line)) {
+  for (const one of knownOf(line, keys)) {
     if (!(one.weight > 0)) continue;
     if (one.weight > (any?.weight ?? 0)) any = one;
     if (one.weight > (best?.weight ?? 0) && !labels.at(one.other).special) best = one;

@@ -1,7 +1,7 @@
 /** What the graph draws, as signals: columns of tokens, the token in focus, its bands, everybody's strongest links. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
-import { BLOCKED } from "../../contract/decode";
+import { BLOCKED, type Links } from "../../contract/decode";
 import type { Side } from "../../contract/values";
 import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
@@ -18,7 +18,8 @@ import {
   WHOLE,
 } from "../../state/queries";
 import type { Ui } from "../../state/ui";
-import type { Labels } from "../../text/labels";
+import { type Labels, withNamed } from "../../text/labels";
+import { SINK } from "../../text/words";
 import {
   type Band,
   bandsOf,
@@ -71,6 +72,8 @@ export interface GraphModel {
   readonly strongest: ReadonlySignal<Strongest>;
   readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
   readonly curves: ReadonlySignal<readonly Band[]>;
+  /** The labels of keys, and at their end of the learned sink, if there is one. */
+  readonly keyLabels: ReadonlySignal<Labels>;
   /** How many links there would be to draw as curves. */
   readonly total: ReadonlySignal<number>;
   readonly colors: ReadonlySignal<readonly string[]>;
@@ -115,13 +118,13 @@ export function graphModel(ui: Ui): GraphModel {
     if (at === null) return [];
     const links: Link[] = [];
     lines.value.forEach((line, head) => {
-      if (line !== null) links.push(...linksOf(line, head));
+      if (line !== null) links.push(...linksOf(line, head, store.facts.value.keys));
       else if (!isLong.value) links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
     });
     return keepLinks(links, store.top_k.value, store.threshold.value);
   });
   const lanes = computed(() => {
-    const { queries, keys } = store.facts.value;
+    const { queries, keys, has_sinks } = store.facts.value;
     const unit = ui.unit.value;
     const keep = (side: Side) => {
       if (!isPinned.value || focus.value === null) return isLong.value ? pairs.value.map((link) => link[side]) : null;
@@ -129,7 +132,7 @@ export function graphModel(ui: Ui): GraphModel {
       const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
       return [...new Set([...own, ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1)])];
     };
-    return { queries: lane(queries, keep("query"), unit), keys: lane(keys, keep("key"), unit) };
+    return { queries: lane(queries, keep("query"), unit), keys: lane(keys + (has_sinks ? 1 : 0), keep("key"), unit) };
   });
   const isDrawn = computed(() => store.picture.value !== null);
   const frame = computed<Frame | null>(() => {
@@ -148,7 +151,9 @@ export function graphModel(ui: Ui): GraphModel {
     const perToken = at === null ? Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW) : 1;
     const threshold = at === null ? store.threshold.value : 0;
     if (isLong.value) {
-      const rest = all.value.slice(heads.value).map((line, i) => linksOf(line, i % heads.value));
+      const rest = all.value
+        .slice(heads.value)
+        .map((line, i) => linksOf(line, i % heads.value, store.facts.value.keys));
       const links = isPinned.value ? rest.flatMap((each) => keepLinks(each, 1, 0)) : pairs.value;
       return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
     }
@@ -167,7 +172,11 @@ export function graphModel(ui: Ui): GraphModel {
     if (heads.length === 1) return [LOOK[ground].data];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
-  return { frame, lanes, focus, lines, isLong, strongest, bands, curves, total, colors, measure };
+  const keyLabels = computed(() => {
+    const labels = store.keyLabels.value;
+    return store.facts.value.has_sinks ? withNamed(labels, SINK) : labels;
+  });
+  return { frame, lanes, focus, lines, isLong, strongest, bands, curves, keyLabels, total, colors, measure };
 }
 
 /** The strongest links of every token for one of the shown heads, as Python sent them. */
@@ -178,6 +187,8 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   if (known.layer !== store.layer.value || known.batch !== store.batch.value) return [];
   const at = known.heads.indexOf(head);
   if (at < 0) return [];
+  const sinks = known.sinks?.[at] ?? null;
+  if (sinks !== null) return withSinks(known, at, place, sinks, most, store.facts.value.keys);
   const links: Link[] = [];
   for (let position = 0; position < known.positions; position++) {
     for (let rank = 0; rank < Math.min(known.count, most); rank++) {
@@ -195,28 +206,58 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
+/** The same where a learned sink is one more key: among the strongest of each query, or with its own strongest queries. */
+function withSinks(known: Links, at: number, place: number, sinks: Float32Array, most: number, keys: number): Link[] {
+  const links: Link[] = [];
+  const toSink = Array.from(sinks, (weight, query) => ({ query, key: keys, head: place, weight }));
+  for (let position = 0; position < known.positions; position++) {
+    const own: Link[] = known.side === "query" ? [toSink[position]!] : [];
+    for (let rank = 0; rank < Math.min(known.count, most); rank++) {
+      const from = (at * known.positions + position) * known.count + rank;
+      const [weight, partner] = [known.weights[from]!, known.partners[from]!];
+      const [query, key] = known.side === "query" ? [position, partner] : [partner, position];
+      own.push({ query, key, head: place, weight });
+    }
+    links.push(...strongestFew(own, most));
+  }
+  return known.side === "query" ? links : [...links, ...strongestFew(toSink, most)];
+}
+
+const strongestFew = (links: readonly Link[], most: number) =>
+  links
+    .filter((link) => link.weight > 0)
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, most);
+
 /** Return whether the strongest pairs are known. */
 export const isPairs = (strongest: Strongest): strongest is readonly WeightedPair[] => Array.isArray(strongest);
 
 /**
  * Return the positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked
- * one.
+ * one. The learned sink is one more key, after the others.
  */
-export function knownOf(line: Known | null): { other: number; weight: number }[] {
+export function knownOf(line: Known | null, keys: number): { other: number; weight: number }[] {
   if (line === null || "problem" in line) return [];
+  const weight = sinkOf(line);
+  const sink = weight === null ? [] : [{ other: keys, weight }];
   if ("ranking" in line) {
     const { top, values } = line.ranking;
-    return top.map((other, at) => ({ other, weight: values[at] as number }));
+    return [...top.map((other, at) => ({ other, weight: values[at] as number })), ...sink];
   }
-  return Array.from(line.values, (weight, other) => ({ other, weight })).filter(
-    ({ other }) => line.kinds[other] !== BLOCKED,
-  );
+  const all = Array.from(line.values, (weight, other) => ({ other, weight }));
+  return [...all.filter(({ other }) => line.kinds[other] !== BLOCKED), ...sink];
 }
 
-function linksOf(line: Known | null, head: number): Link[] {
+/** What a query gives to the learned sink; null of a key, and where there is none. */
+export function sinkOf(line: Known | null): number | null {
+  if (line === null || "problem" in line) return null;
+  return ("ranking" in line ? line.ranking.sink : line.sink) ?? null;
+}
+
+function linksOf(line: Known | null, head: number, keys: number): Link[] {
   if (line === null) return [];
   const { side, index } = line.of;
-  return knownOf(line).flatMap(({ other, weight }) => {
+  return knownOf(line, keys).flatMap(({ other, weight }) => {
     if (!(weight > 0)) return [];
     return side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight };
   });

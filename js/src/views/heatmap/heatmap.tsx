@@ -15,6 +15,7 @@ import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { createPainter } from "./painter";
+import { sinkColumn } from "./sink";
 
 export interface Heatmap extends View {
   readonly plot: Plot;
@@ -41,8 +42,9 @@ export function heatmap(ui: Ui): Heatmap {
   ];
   const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
   const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
+  const sink = sinkColumn(ui, plot);
   frame.append(exactTo.node);
-  node.append(frame, ...parts.map((view) => view.node), live);
+  node.append(frame, ...sink.nodes, ...parts.map((view) => view.node), live);
 
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
   const painter = createPainter(ui, plot, canvas, over);
@@ -79,7 +81,7 @@ export function heatmap(ui: Ui): Heatmap {
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, exactTo, rings]) view.dispose();
+      for (const view of [...parts, exactTo, rings, sink]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;

@@ -41,8 +41,8 @@ export function heatmapView(ui: Ui): View {
       const isBeside = figure.mode === "beside" || figure.mode === "wide";
       ui.extent.value = isBeside ? wide + PANEL_GAP * unit + figure.panel : null;
       // Room for all that a row may show, so that pointing at one moves nothing.
-      const { queries, keys } = ui.store.facts.value;
-      const rows = Math.min(figure.mode === "narrow" ? 6 : 12, Math.max(queries, keys)) + 1;
+      const { queries, keys, has_sinks } = ui.store.facts.value;
+      const rows = Math.min(figure.mode === "narrow" ? 6 : 12, Math.max(queries, keys)) + (has_sinks ? 2 : 1);
       side.node.style.minHeight = px((HEADLINE + ROW * rows + SUMS) * unit);
     }),
     effect(() => {

@@ -7,6 +7,7 @@ import { stepHead, stepLayer } from "../../components/keyboard";
 import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
 import { Unfold } from "../../components/unfold";
 import { whatIfName } from "../../components/what-if";
+import { NAN, NUMBER } from "../../contract/decode";
 import { legendOf } from "../../contract/stages";
 import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
@@ -14,6 +15,7 @@ import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data"
 import type { Paints } from "../../draw/color-mapper";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
+import { SINK_TITLE } from "../../text/words";
 import { Gradients } from "./gradients";
 import { isNothing, PairSteps, scaleWords } from "./pair-steps";
 import { Cost, Scaling } from "./scaling";
@@ -139,7 +141,9 @@ function Headline({ ui, pair }: { ui: Ui; pair: ExplainedPair | null }) {
 }
 
 function why(pair: ExplainedPair): string {
-  if (isNothing(pair)) return "nothing allowed: weights and output are 0";
+  if (isNothing(pair)) {
+    return `nothing allowed: ${pair.sink === null ? "weights and output are 0" : "the sink has all the weight"}`;
+  }
   return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
 }
 
@@ -214,9 +218,10 @@ function operation(to: Stage, ui: Ui, pair: ExplainedPair | null): { text: strin
   }
   if (to === "capped") return { text: "softcap", about: "cap · tanh(scaled ÷ cap): no score beyond ± the cap" };
   if (to === "masked") return { text: "+ mask", about: "What a rule blocks becomes −∞; a bias is added to the others" };
+  const sink = ui.store.facts.value.has_sinks ? " and of its learned sink" : "";
   return {
     text: "softmax",
-    about: "Over each row: exp of a score ÷ the sum of exp of all scores in its row, so that each row sums to 1",
+    about: `Over each row: exp of a score ÷ the sum of exp of all scores in its row${sink}, so that each row${sink && " with its sink"} sums to 1`,
   };
 }
 
@@ -312,8 +317,21 @@ function StagePicture({ ui, small, of, paints, pair, side }: SmallProps) {
         )}
         {hovered !== null && <Ring box={hovered} />}
         {pinned !== null && <Ring box={pinned} pinned />}
+        {small.sink != null && <SinkColumn {...{ small, of, paints }} />}
       </div>
       <SmallRamp small={small} of={of} paints={paints} width={width} />
+    </div>
+  );
+}
+
+/** The column of the learned sink, right of a small picture. */
+function SinkColumn({ small, of, paints }: Pick<SmallProps, "small" | "of" | "paints">) {
+  const values = small.sink!;
+  const kinds = Uint8Array.from(values, (value) => (Number.isNaN(value) ? NAN : NUMBER));
+  const column = { ...small, grid: { rows: values.length, columns: 1, values, kinds } };
+  return (
+    <div class="aw-small-sink" title={SINK_TITLE}>
+      <Raster small={column} of={of} paints={paints} />
     </div>
   );
 }

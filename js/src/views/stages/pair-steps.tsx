@@ -8,6 +8,7 @@ import { BLOCKED, NAN } from "../../contract/decode";
 import { type ExplainedPair, type Numbers, waterfall } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, percent } from "../../text/format";
+import { SINK } from "../../text/words";
 
 const WIDEST = 500; // of a picture, in pixels
 const BESIDE = 190 + 112 + 2 * 16; // what stands beside it: name, result, gaps
@@ -366,9 +367,12 @@ function Softmax({ ui, pair, wide }: StepProps) {
   const { keys, grid } = pair.row;
   const values = Array.from(grid.values, (value) => (Number.isFinite(value) ? value : 0));
   const before = pair.original?.row ?? null;
-  const most = Math.max(...values, ...(before ?? []).filter(Number.isFinite), 1e-30);
+  const sink = pair.sink_weight;
+  const sinkBefore = pair.original?.sink_weight ?? null;
+  const sinks = [sink ?? 0, sinkBefore ?? 0].filter(Number.isFinite);
+  const most = Math.max(...values, ...(before ?? []).filter(Number.isFinite), ...sinks, 1e-30);
   const tall = 48;
-  const pitch = wide / keys.length;
+  const pitch = wide / (keys.length + (sink === null ? 0 : 1));
   const bar = Math.max(1, Math.min(pitch - (pitch > 4 ? 2 : 0), 26));
   const labels = ui.store.keyLabels.value;
   const own = keys.indexOf(pair.key);
@@ -379,7 +383,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
       .slice(0, Math.min(LABELS, Math.floor(wide / APART)))
       .filter((index) => index === own || keys.length <= LABELS || values[index]! > 0.04 * most),
   );
-  const shown = keepApart([...named], own, pitch, 46);
+  const shown = keepApart(sink === null ? [...named] : [keys.length, ...named], own, pitch, 46);
   const exponent = `exp(${score(pair.masked)} − ${score(pair.log_normalizer)})`;
   return (
     <Row
@@ -436,6 +440,16 @@ function Softmax({ ui, pair, wide }: StepProps) {
             </g>
           );
         })}
+        {sink !== null && (
+          <SinkBar
+            center={(keys.length + 0.5) * pitch}
+            {...{ bar, tall }}
+            named={shown.has(keys.length)}
+            now={sink}
+            height={(tall * sink) / most || 0}
+            before={sinkBefore === null || sinkBefore === sink ? null : (tall * sinkBefore) / most}
+          />
+        )}
       </svg>
       {keys.length < ui.store.facts.value.keys && (
         <div class="aw-notes">
@@ -448,6 +462,41 @@ function Softmax({ ui, pair, wide }: StepProps) {
   );
 }
 
+interface SinkBarProps {
+  readonly center: number;
+  readonly bar: number;
+  readonly tall: number;
+  readonly named: boolean;
+  readonly now: number;
+  /** Pixels of it, and of what it was under the rules as they were given. */
+  readonly height: number;
+  readonly before: number | null;
+}
+
+/** What the learned sink takes, after the weights of the keys. */
+function SinkBar({ center, bar, tall, named, now, height, before }: SinkBarProps) {
+  const box = (pixels: number) => ({
+    x: center - bar / 2,
+    y: tall - pixels,
+    width: bar,
+    height: pixels,
+    rx: bar > 6 ? 1.5 : 0,
+  });
+  return (
+    <g class="aw-sink-bar">
+      <rect class="aw-data" {...box(Math.max(0.75, height))}>
+        <title>{`${SINK}: ${weight(now)}`}</title>
+      </rect>
+      {before !== null && <rect class="aw-hollow" {...box(before)} />}
+      {named && (
+        <text x={center} y={tall + 14}>
+          {SINK}
+        </text>
+      )}
+    </g>
+  );
+}
+
 /** Which row it runs over, and what the log-normalizer is. */
 function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
   const query = (
@@ -455,16 +504,25 @@ function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
       <Token labels={ui.store.queryLabels.value} index={pair.query} subscript />
     </b>
   );
-  if (isNothing(pair))
-    return <>Nothing allowed: every key is blocked for {query}, so its weights and its output are 0.</>;
+  if (isNothing(pair)) {
+    return pair.sink === null ? (
+      <>Nothing allowed: every key is blocked for {query}, so its weights and its output are 0.</>
+    ) : (
+      <>
+        Nothing allowed: every key is blocked for {query}, so the learned sink has all its weight, and its output is 0.
+      </>
+    );
+  }
   if (Number.isNaN(pair.log_normalizer)) {
     return <>A NaN among the scores of {query}: then all weights of its row are NaN.</>;
   }
   if (pair.log_normalizer === null) return <>The row of {query}, as it was given.</>;
   return (
     <>
-      Over the row of {query}, all keys that it may attend to: exp of each masked score ÷ the sum of these exp, so that
-      the row sums to 1. The log-normalizer {score(pair.log_normalizer)} is the logarithm of that sum.
+      Over the row of {query}, all keys that it may attend to: exp of each masked score ÷ the sum of these exp
+      {pair.sink === null ? "" : ` and of exp(${score(pair.sink)}), the learned sink`}, so that the row{" "}
+      {pair.sink === null ? "" : "with the sink "}sums to 1. The log-normalizer {score(pair.log_normalizer)} is the
+      logarithm of that sum.
     </>
   );
 }

@@ -1,0 +1,487 @@
+"""What stands at the positions of attention: ids, padding and image patches, read from the model's own calls.
+
+The ground are the lookups of ids in the tables of embeddings, for they are what the model read whatever its arguments
+are called, also where `generate` calls an encoder by itself, a model shifts its labels, or a library sorts its
+sentences. Each lookup belongs to a tower: that in which it was called, else that whose table it is, else that which
+the table's name tells (`src_embed`). It labels attention of its tower with as many queries as it has ids, in the same
+forward pass, and no other: where two lookups fit and differ, positions stay without names. Tables of positions and of
+kinds of tokens are left out: of models of transformers only `get_input_embeddings()` is watched, of others what has ids
+that the model was called with comes first, then the larger table. A model that looks nothing up, but is called with ids
+and has one tower, is labelled by those.
+
+Which ids are padding is what the tower's own `attention_mask` says. A grid of patches is the shape of what a
+convolution gives whose steps are as wide as its kernel; of models with tokens for images it is what their arguments say
+(`image_grid_thw`), or their config.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .text import CallText, ImageTokens, PatchGrid
+from .towers import ATTENTION, Towers
+
+NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
+TABLE = re.compile(r"embed", re.IGNORECASE)
+NO_TEXT = re.compile(r"vis|image|img|pixel|video|audio|speech", re.IGNORECASE)  # towers that read no ids
+SIDES = (
+    (re.compile(r"src|source|enc", re.IGNORECASE), re.compile(r"(^|[._])enc", re.IGNORECASE)),
+    (re.compile(r"tgt|trg|target|dec", re.IGNORECASE), re.compile(r"(^|[._])dec", re.IGNORECASE)),
+)
+CLASS_TOKENS = re.compile(r"(^|[._])(cls|class)_?(token|embed)", re.IGNORECASE)
+OTHER_TOKENS = {
+    "[DIST]": re.compile(r"dist\w*_token", re.IGNORECASE),
+    "[REG]": re.compile(r"reg\w*_token", re.IGNORECASE),
+}
+IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
+FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
+
+
+class Lookup(NamedTuple):
+    """Ids that were looked up, with how well they are known to be the text's: the larger, the better."""
+
+    ids: Tensor
+    rank: tuple[int, int]
+    table: str
+
+
+@dataclass
+class TowerText:
+    """What a tower is reading."""
+
+    lookup: Lookup | None = None
+    used: bool = False  # whether attention of the tower has run since
+    mask: Tensor | None = None  # (B, n)
+    grid: tuple[int, int] | None = None
+    output: Tensor | None = None  # some of the numbers that it gave, (B, FINGERPRINT)
+    last: Lookup | None = None  # what it read last, kept for cross-attention of later forward passes
+    last_mask: Tensor | None = None
+
+    def begin(self) -> None:
+        """Forget what was read in an earlier forward pass."""
+        self.lookup, self.used, self.mask, self.grid = None, False, None, None
+
+    def forget_source(self) -> None:
+        """Forget also what later forward passes could attend to."""
+        self.last = self.last_mask = None
+
+
+class TextWatcher:
+    """Watches what a model reads while a capture is open; it changes nothing, and none of its errors reaches the model.
+
+    Args:
+        model: that is captured.
+        names: of its modules, by identity.
+        modules_on_stack: yields the modules in whose methods a frame is, the innermost first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: dict[int, str],
+        modules_on_stack: Callable[[FrameType | None], Iterator[nn.Module]],
+    ) -> None:
+        self.model, self._names, self._modules_on_stack = model, names, modules_on_stack
+        self.towers = Towers.of_model(model, names)
+        self._texts: dict[str, TowerText] = {}
+        self._of_no_tower: list[Lookup] = []
+        self._arguments: list[Tensor] = []  # of integers, that the model was called with
+        self._images: ImageTokens | None = None
+        self._encoded: weakref.ref[Tensor] | None = None
+        self._own_tokens: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, str] = {}  # of the tower of each module that has called
+        self._known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
+        self._running = 0
+
+    def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
+        """Return what stands at the positions of a module's call; None where nothing is known of it.
+
+        Args:
+            name: of the module.
+            batches, queries, keys: of the call.
+        """
+        try:
+            return self._text_of(name, batches, queries, keys)
+        except Exception:  # nothing that is read here may keep the model from running
+            return None
+
+    def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
+        path = self._paths.get(name)
+        if path is None:
+            if name not in self.towers:
+                self.towers = self.towers.with_name(name)
+                self._paths.clear()
+            path = self._paths[name] = self.towers.path_of(name) or ""
+        own = self._texts.setdefault(path, TowerText())
+        own.used = True
+        key = path, batches, queries, keys
+        if key not in self._known:  # layers of a tower share it
+            self._known[key] = self._read_positions(path, own, batches, queries, keys)
+        return self._known[key]
+
+    def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
+        lookup = own.lookup or self._lookup_of_no_tower(path, queries)
+        ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
+        text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
+        text.patches = self._patches(path, own, queries) if ids is None else None
+        text.images = self._images if ids is not None else None
+        if keys != queries or len(self.towers.paths) > 1:
+            self._add_source(text, path, batches, queries, keys)
+        return text
+
+    def _add_source(self, text: CallText, path: str, batches: int, queries: int, keys: int) -> None:
+        """Add what stands at the keys, should they be another tower's."""
+        found = []
+        for other in self.towers.paths:
+            theirs = self._texts.get(other) if other != path or keys != queries else None
+            lookup = None if theirs is None else theirs.last or self._lookup_of_no_tower(other, keys)
+            if theirs is not None and lookup is not None and _fitting(lookup.ids, batches, keys) is not None:
+                found.append((lookup.ids, theirs.last_mask))
+            elif theirs is not None and (patches := self._patches(other, theirs, keys)) is not None:
+                text.key_patches = patches
+        if len(found) == 1:
+            ids, mask = found[0]
+            text.key_ids = _fitting(ids, batches, keys)
+            text.key_real = None if mask is None else _fitting(mask, batches, keys)
+            text.key_patches = None
+
+    def _lookup_of_no_tower(self, path: str, length: int) -> Lookup | None:
+        """Return the one lookup outside of all towers that can be a tower's."""
+        name = self.towers.names[path]
+        if NO_TEXT.search(name):
+            return None
+        fitting = [one for one in self._of_no_tower if one.ids.shape[-1] == length]
+        for of_table, of_tower in SIDES:
+            if of_tower.search(name) and any(of_table.search(one.table) for one in fitting):
+                fitting = [one for one in fitting if of_table.search(one.table)]
+            elif not of_tower.search(name) and any(of_tower.search(other) for other in self.towers.names.values()):
+                fitting = [one for one in fitting if not of_table.search(one.table)]
+        best = [one for one in fitting if one.rank == max(other.rank for other in fitting)]
+        first = best[0] if best else None
+        return first if all(torch.equal(one.ids, best[0].ids) for one in best[1:]) else None
+
+    def _patches(self, path: str, text: TowerText, length: int) -> PatchGrid | None:
+        """Return the patches of a tower, if they and the tokens before them are all its positions."""
+        if text.grid is None:
+            return None
+        rows, columns = text.grid
+        before = length - rows * columns
+        for named in ((), self._tokens_before(path)):
+            if len(named) == before:
+                return PatchGrid(rows, columns, named)
+        return None
+
+    def _tokens_before(self, path: str) -> tuple[str, ...]:
+        """Return the names of a tower's own tokens, which stand before its patches."""
+        if path not in self._own_tokens:
+            self._own_tokens[path] = self._find_tokens_before(path)
+        return self._own_tokens[path]
+
+    def _find_tokens_before(self, path: str) -> tuple[str, ...]:
+        found: dict[str, tuple[str, ...]] = {}
+        for name, parameter in self.model.named_parameters():
+            if self.towers.path_of(name) != path:
+                continue
+            if CLASS_TOKENS.search(name):
+                found["[CLS]"] = ("[CLS]",)
+            for label, pattern in OTHER_TOKENS.items():
+                if pattern.search(name):
+                    count = parameter.shape[-2] if parameter.ndim > 1 else 1
+                    found[label] = tuple(f"[REG {i}]" for i in range(count)) if label == "[REG]" else (label,)
+        return tuple(token for label in ("[CLS]", "[DIST]", "[REG]") for token in found.get(label, ()))
+
+    # Hooks: each of them only reads.
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Watch the model until the block ends."""
+        with contextlib.ExitStack() as stack:
+            for module, reads, after in self._watched():
+                with contextlib.suppress(Exception):  # a scripted module takes no hooks
+                    handle = (
+                        module.register_forward_hook(_quiet(reads), with_kwargs=True)
+                        if after
+                        else module.register_forward_pre_hook(_quiet(reads), with_kwargs=True)
+                    )
+                    stack.callback(handle.remove)
+            stack.enter_context(self._root_hooks())
+            yield
+
+    @contextlib.contextmanager
+    def _root_hooks(self) -> Iterator[None]:
+        before = self.model.register_forward_pre_hook(_quiet(self._begin), prepend=True, with_kwargs=True)
+        after = self.model.register_forward_hook(_quiet(self._end), with_kwargs=True, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _watched(self) -> Iterator[tuple[nn.Module, Callable[..., None], bool]]:
+        """Yield the modules whose calls are read, with what reads them, and whether after the call."""
+        homes = _homes(self.model, self.towers)
+        for module, rank in _tables(self.model, self._names).items():
+            yield module, functools.partial(self._looked_up, rank=rank, home=homes.get(id(module))), False
+        by_name = {name: module for module in self.model.modules() if (name := self._names.get(id(module))) is not None}
+        for path, root in self.towers.territories.items():
+            for name in _way(root, path):
+                inner = by_name.get(name)
+                if inner is not None and inner is not self.model:
+                    yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
+            if root in by_name and len(self.towers.paths) > 1:
+                yield by_name[root], functools.partial(self._tower_ends, path=path), True
+        for name, module in by_name.items():
+            cuts = isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1)
+            if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
+                yield module, functools.partial(self._cut_into_patches, path=path_of), True
+
+    def _begin(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Begin a forward pass of the model."""
+        self._known.clear()
+        self._running += 1
+        if self._running > 1:
+            return
+        for text in self._texts.values():
+            text.begin()
+        self._of_no_tower.clear()
+        self._read_images(named)
+        self._arguments = [x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2]
+        encoded = named.get("encoder_outputs")
+        if encoded is not None:
+            self._is_known(encoded)
+        if len(self.towers.paths) == 1:
+            (path,) = self.towers.paths
+            text = self._texts.setdefault(path, TowerText())
+            self._read_mask(text, named)
+            given = named.get("input_ids", self._arguments[0] if len(self._arguments) == 1 else None)
+            if isinstance(given, Tensor) and given.ndim == 2:
+                text.lookup = Lookup(given.detach().clone(), (-1, 0), "")
+
+    def _end(self, *_: Any) -> None:
+        self._running = max(0, self._running - 1)
+
+    def _is_known(self, encoded: Any) -> None:
+        """Forget what encoders have read, if a forward pass is given what none of them has given."""
+        hidden = encoded[0] if isinstance(encoded, list | tuple) else getattr(encoded, "last_hidden_state", None)
+        if not isinstance(hidden, Tensor) or (self._encoded is not None and self._encoded() is hidden):
+            return
+        self._encoded = weakref.ref(hidden)
+        sample = _fingerprint(hidden)
+        for text in self._texts.values():
+            if text.output is None or sample is None or not _is_of(sample, text.output):
+                text.forget_source()
+
+    def _tower_begins(
+        self, _: Any, args: tuple[Any, ...], named: dict[str, Any], *, path: str, outermost: bool
+    ) -> None:
+        self._known.clear()
+        text = self._texts.setdefault(path, TowerText())
+        if outermost and not self._running:  # called by itself, as by `generate`
+            text.begin()
+        if NO_TEXT.search(self.towers.names[path]):
+            self._read_images(named, *args)
+        self._read_mask(text, named)
+
+    def _read_mask(self, text: TowerText, named: dict[str, Any]) -> None:
+        mask = named.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            text.mask = text.last_mask = mask.detach().clone()
+
+    def _tower_ends(self, _: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any, *, path: str) -> None:
+        first = output[0] if isinstance(output, list | tuple) else getattr(output, "last_hidden_state", output)
+        text = self._texts.setdefault(path, TowerText())
+        text.output = _fingerprint(first)
+
+    def _cut_into_patches(self, _: Any, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
+        text = self._texts.setdefault(path, TowerText())
+        self._known.clear()
+        if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
+            text.grid = int(output.shape[2]), int(output.shape[3])
+
+    def _looked_up(
+        self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
+    ) -> None:
+        self._known.clear()
+        ids = args[0] if args else next(iter(named.values()), None)
+        if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
+            return
+        ids = ids[None] if ids.ndim == 1 else ids
+        if not rank[0]:
+            rank = self._rank(ids, rank)
+            if rank[0] < 0:
+                return
+        lookup = Lookup(ids.detach().clone(), rank, self._names.get(id(table), ""))
+        path = home if len(self.towers.paths) == 1 else self._path_of_caller(home)
+        if path is None:
+            self._of_no_tower.append(lookup)
+            return
+        text = self._texts.setdefault(path, TowerText())
+        if text.lookup is None or text.used or lookup.rank > text.lookup.rank:
+            text.lookup = text.last = lookup
+            text.used = False
+            if text.mask is None:
+                text.last_mask = None
+
+    def _rank(self, ids: Tensor, rank: tuple[int, int]) -> tuple[int, int]:
+        """Rank a lookup in a table of no known kind: what the model was called with first, numbers in a row last."""
+        given = any(x.shape == ids.shape and x.data_ptr() == ids.data_ptr() for x in self._arguments)
+        if given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._arguments):
+            return 1, rank[1]
+        steps = ids[:, 1:] - ids[:, :-1]
+        return (-1 if ids.shape[1] > 1 and bool((steps == 1).all()) else 0), rank[1]
+
+    def _path_of_caller(self, home: str | None) -> str | None:
+        """Return the tower in which a table is being called, else the one that it is of."""
+        for module in self._modules_on_stack(sys._getframe(3)):
+            name = self._names.get(id(module))
+            path = None if name is None or isinstance(module, nn.Embedding) else self.towers.path_of(name)
+            if path is not None and not _is_table(module):
+                return path
+            if module is self.model:
+                break
+        return home
+
+    def _read_images(self, named: dict[str, Any], *more: Any) -> None:
+        """Note which token stands for images, and their grids, as arguments or the config tell.
+
+        Args:
+            named: arguments of the model, or of a tower.
+            more: arguments without names, of a tower that takes the grids by position.
+        """
+        config = getattr(self.model, "config", None)
+        token = next((found for name in IMAGE_TOKENS if isinstance(found := getattr(config, name, None), int)), None)
+        if token is None:
+            return
+        vision = getattr(config, "vision_config", None)
+        sizes = next((x for x in (named.get("image_grid_thw"), named.get("grid_thw"), *more) if _are_grids(x)), None)
+        grids = None if self._images is None else self._images.grids
+        if sizes is not None:
+            merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
+            grids = tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
+        self._images = ImageTokens(token, grids, _grids_of_config(config, vision))
+
+
+def _are_grids(x: Any) -> bool:
+    """Return whether x has frames, rows and columns of each of some images, (images, 3)."""
+    return isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2 and x.shape[1] == 3
+
+
+def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
+    """Return the grids that an image may have, where the config says how many tokens it has and that it is not cut."""
+    if getattr(config, "image_grid_pinpoints", None) is not None:
+        return ()
+    counts = [getattr(config, name, None) for name in ("mm_tokens_per_image", "image_seq_length")]
+    size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
+    if isinstance(size, int) and isinstance(patch, int) and patch:
+        counts.append((size // patch) ** 2)
+    sides = [round(count**0.5) for count in counts if isinstance(count, int) and count > 1]
+    return tuple((side, side) for side in dict.fromkeys(sides) if side * side in counts)
+
+
+def _quiet(reads: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that gives nothing back, and keeps its errors from the model."""
+
+    def hook(*args: Any) -> None:
+        with contextlib.suppress(Exception):
+            reads(*args)
+
+    return hook
+
+
+def _are_ids(x: Tensor) -> bool:
+    return x.dtype in (torch.int64, torch.int32)
+
+
+def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False) -> Tensor | None:
+    """Return x (B, n) for so many samples, each repeated where there are more; None where it does not fit.
+
+    Args:
+        x: ids or a mask.
+        batches: how many samples there are.
+        length: how many positions.
+        last: whether the last of more positions will do.
+    """
+    B, n = x.shape
+    if n != length and not (last and n > length):
+        return None
+    if not B or batches % B:
+        return None
+    x = x[:, n - length :]
+    return x if batches == B else x.repeat_interleave(batches // B, 0)
+
+
+def _fingerprint(hidden: Any) -> Tensor | None:
+    """Return a few numbers of each sample of (B, n, size)."""
+    if not isinstance(hidden, Tensor) or hidden.ndim != 3 or not hidden.numel():
+        return None
+    return hidden.detach()[:, -1, :FINGERPRINT].clone()
+
+
+def _is_of(sample: Tensor, output: Tensor) -> bool:
+    """Return whether the fingerprint of what is given is that of what a tower gave, its samples repeated or not."""
+    times, rest = divmod(len(sample), len(output))
+    return not rest and torch.equal(sample, output.to(sample.device).repeat_interleave(times, 0))
+
+
+def _is_table(module: nn.Module) -> bool:
+    """Return whether a module looks ids up in a table: torch's own, or one that is named so and has such a table."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return False
+    if isinstance(module, nn.Embedding):
+        return True
+    own = list(module.parameters(recurse=False))
+    return bool(TABLE.search(type(module).__name__)) and len(own) == 1 and own[0].ndim == 2
+
+
+def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[int, int]]:
+    """Return the tables that may have words, with their rank: 2 where transformers says so, else 0; and their size."""
+    known: dict[nn.Module, tuple[int, int]] = {}
+    inside: set[int] = set()  # modules of transformers, which tell their table
+    for module in model.modules():
+        if not any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
+            continue
+        with contextlib.suppress(Exception):
+            table = module.get_input_embeddings()  # type: ignore[operator]
+            if isinstance(table, nn.Module) and id(table) in names and _is_table(table):
+                known[table] = 2, _size(table)
+                inside.update(map(id, module.modules()))
+    for module in model.modules():
+        if id(module) not in inside and _is_table(module) and not NOT_TEXT.search(_last_name(names[id(module)])):
+            known[module] = 0, _size(module)
+    return known
+
+
+def _last_name(name: str) -> str:
+    """Return the last part of a name that is no number."""
+    return next((part for part in reversed(name.split(".")) if not part.isdigit()), "")
+
+
+def _size(table: nn.Module) -> int:
+    return max((x.shape[0] for x in table.parameters(recurse=True)), default=0)
+
+
+def _homes(model: nn.Module, towers: Towers) -> dict[int, str | None]:
+    """Return the tower of each table; None where it is used by several, or lies outside of all."""
+    homes: dict[int, str | None] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if _is_table(module):
+            path = towers.path_of(name.replace("_orig_mod.", ""))
+            homes[id(module)] = path if homes.get(id(module), path) == path else None
+    return homes
+
+
+def _way(root: str, path: str) -> list[str]:
+    """Return the names of the modules from a territory's root to what holds the layers."""
+    parts, first = (path.split(".") if path else []), (len(root.split(".")) if root else 0)
+    return [".".join(parts[:n]) for n in range(first, len(parts) + 1)]

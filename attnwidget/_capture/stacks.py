@@ -1,0 +1,262 @@
+"""Named stacks: what a forward pass holds, tower by tower, each with the labels of its own positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .._utils.choices import matches_name
+from ..attention import Attention
+from ..stack import AttentionStack
+from .labels import Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
+from .text import UNKNOWN, PatchGrid, RecordText
+from .towers import Towers
+
+ONLY = "self-attention"
+CROSS = "cross-attention"
+
+
+class TextedRecord(Protocol):
+    """A record, with what stands at its positions."""
+
+    @property
+    def cross(self) -> bool: ...
+    @property
+    def attention(self) -> Attention: ...
+    @property
+    def text(self) -> RecordText: ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """What stands at the queries, or at the keys, of a stack.
+
+    Attributes:
+        batches: how many samples there are.
+        length: how many positions are shown.
+        ids: (B, length); None where none is known.
+        real: (B, length), False where there is padding; None where that is not known.
+        text: of a record of the stack.
+        key: whether these are keys of another tower.
+        rows: where only some queries are kept, which they are.
+        total: how many queries there were.
+    """
+
+    batches: int
+    length: int
+    ids: Tensor | None
+    real: Tensor | None
+    text: RecordText
+    key: bool = False
+    rows: tuple[int, ...] | None = None
+    total: int = 0
+
+    @property
+    def patches(self) -> PatchGrid | None:
+        """The patches of an image, where they and the tokens before them are all positions."""
+        found = self.text.key_patches if self.key else self.text.patches
+        fits = self.ids is None and found is not None and found.length == self.total
+        return found if fits else None
+
+    def labels(self, tokenizer: Any) -> Labels | None:
+        """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
+        found: Labels | None = None
+        if self.ids is not None and can_spell(tokenizer):
+            images = None if self.key else self.text.images
+            found = labels_of(self.ids, self.real, tokenizer, images, self.rows)
+        elif self.patches is not None:
+            names = patch_labels(self.patches)
+            found = [names if self.rows is None else [names[row] for row in self.rows]] * self.batches
+        elif self.rows is not None:
+            found = [[f"{row:,}" for row in self.rows]] * self.batches
+        return found
+
+    def tokens(self, tokenizer: Any) -> Labels | Ids | None:
+        """Return labels; where no tokenizer is there, ids."""
+        if self.ids is not None and not can_spell(tokenizer):
+            return ids_of(self.ids)
+        return self.labels(tokenizer)
+
+    def as_words(self, tokenizer: Any) -> Labels | None:
+        """Return a string for each position, the same for the same id, for what compares tokens."""
+        if self.ids is None or can_spell(tokenizer):
+            return None if self.ids is None else self.labels(tokenizer)
+        samples = ids_of(self.ids) or []
+        return [[f"unknown {i}" if one is None else str(one) for i, one in enumerate(sample)] for sample in samples]
+
+    def grid(self) -> tuple[tuple[int, int], int] | None:
+        """Return rows and columns of the only image, and the position of its first patch; None where there is none."""
+        if self.rows is not None:
+            return None
+        if self.ids is not None:
+            return None if self.key else grid_of(self.ids, self.text.images)
+        return None if self.patches is None else ((self.patches.rows, self.patches.columns), len(self.patches.before))
+
+
+@dataclass(frozen=True)
+class NamedStack:
+    """A tower's self-attention, or its cross-attention, of a forward pass.
+
+    Attributes:
+        name: under which it is chosen, such as "decoder, cross-attention".
+        attention: its layers.
+        queries: what stands at its queries.
+        keys: what stands at its keys.
+        tower: the name of its tower, such as "decoder".
+        cross: whether it is cross-attention.
+        forward: the number of its forward pass.
+        tokenizer: that has words for its ids, or None.
+    """
+
+    name: str
+    records: Mapping[str, TextedRecord] = field(repr=False)
+    queries: Side = field(repr=False)
+    keys: Side = field(repr=False)
+    tower: str
+    cross: bool
+    forward: int = 0
+    tokenizer: Any = field(default=None, repr=False)
+
+    @property
+    def attention(self) -> AttentionStack:
+        """Its layers."""
+        return AttentionStack([record.attention for record in self.records.values()], self.records)
+
+    @property
+    def tokens(self) -> Labels | None:
+        """The label of each query, of each sample; None where nothing is known of them."""
+        return self.queries.labels(self.tokenizer)
+
+    @property
+    def key_tokens(self) -> Labels | None:
+        """The label of each key, of each sample; None where nothing is known of them."""
+        return self.keys.labels(self.tokenizer)
+
+    def grids(self) -> dict[str, Any]:
+        """Return the keywords of a widget that tell where an image's patches are."""
+        for name, side in (("query", self.queries), ("key", self.keys)):
+            found = side.grid()
+            if found is not None:
+                same = name == "query" and not self.cross and self.queries.length == self.keys.length
+                return {"grid": found[0], "grid_start": found[1], "grid_side": "both" if same else name}
+        return {}
+
+
+def named_stacks(
+    records: Mapping[str, TextedRecord], towers: Towers, tokenizer: Any = None, forward: int = 0
+) -> dict[str, NamedStack]:
+    """Return the stacks of a forward pass by name, in the order in which their towers ran, each self then cross.
+
+    Args:
+        records: of the forward pass, by the name of the module.
+        towers: of the model.
+        tokenizer: that has words for ids, or None.
+        forward: the number of the forward pass.
+    """
+    groups: dict[tuple[str, int, bool], dict[str, TextedRecord]] = {}
+    for name, record in records.items():
+        tower = towers.name_of(name)
+        groups.setdefault((tower, _which(groups, tower, record), record.cross), {})[name] = record
+    order = list(dict.fromkeys(tower for tower, _, _ in groups))
+    keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1], key[2]))
+    only = len(keys) == 1
+    found = {}
+    for tower, which, cross in keys:
+        held = groups[tower, which, cross]
+        name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
+        queries, side = _sides(next(iter(held.values())))
+        found[name] = NamedStack(name, held, queries, side, tower, cross, forward, tokenizer)
+    return found
+
+
+def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -> str:
+    if only:
+        return CROSS if cross else ONLY
+    kind = CROSS if cross else ONLY
+    if one_tower and not which:
+        return kind
+    numbered = f"{tower} #{which + 1}" if which else tower
+    return f"{numbered}, {kind}" if cross else numbered
+
+
+def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
+    """Return which of a tower's texts a record is of: a tower may read several in one forward pass."""
+    ids = record.text.ids
+    which = 0
+    while (tower, which, record.cross) in groups:
+        first = next(iter(groups[tower, which, record.cross].values()))
+        theirs = first.text.ids
+        if ids is None or theirs is None or ids.shape != theirs.shape or torch.equal(ids, theirs):
+            return which
+        which += 1
+    return which
+
+
+def _sides(record: TextedRecord) -> tuple[Side, Side]:
+    """Return what stands at the queries and at the keys of a record."""
+    att, text = record.attention, record.text
+    B, Q, K = att.shape.B, att.shape.Q, att.shape.K
+    rows = None if att.part is None else att.part.queries
+    ids, real = (x if x is not None and x.shape[0] == B else None for x in (text.ids, text.real))
+    total = ids.shape[1] if ids is not None else Q if rows is None else K
+    kept = [x if x is None or rows is None else x[:, list(rows)] for x in (ids, real)]
+    own_ids, own_real = (x if x is not None and x.shape[1] == Q else None for x in kept)
+    queries = Side(B, Q, own_ids, own_real, text, rows=rows, total=total)
+    if record.cross:
+        ids, real = (x if x is not None and x.shape == (B, K) else None for x in (text.key_ids, text.key_real))
+        return queries, Side(B, K, ids, real, text, key=True, total=K)
+    if Q == K and rows is None:
+        return queries, queries
+    if real is not None and real.shape[1] != K:
+        real = None
+    return queries, Side(B, K, _after_unknown(ids, K), real, text, total=K)
+
+
+def _after_unknown(ids: Tensor | None, length: int) -> Tensor | None:
+    """Return ids (B, n) as the last of so many, for keys of a cache come before those of the queries."""
+    if ids is None or ids.shape[1] > length:
+        return None
+    before = ids.new_full((ids.shape[0], length - ids.shape[1]), UNKNOWN)
+    return torch.cat([before, ids], 1)
+
+
+def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, cross: bool = False) -> NamedStack:
+    """Return a stack by its name, or by that of its tower.
+
+    Args:
+        stacks: by name.
+        name: of a stack; of a tower, or a dotted part of its path, for its self-attention.
+        towers: of the model.
+        cross: whether the cross-attention of a tower is meant.
+
+    Raises:
+        KeyError: there is no such stack.
+    """
+    if name in stacks and stacks[name].cross >= cross:
+        return stacks[name]
+    paths = {of: path for path, of in towers.names.items()}
+    for fits in (lambda one: one.tower == name, lambda one: matches_name(name, paths.get(one.tower, ""))):
+        found = [one for one in stacks.values() if fits(one)]
+        found.sort(key=lambda one: one.cross != cross)
+        if found:
+            return found[0]
+    there = [*stacks, *(one.tower for one in stacks.values())]
+    raise KeyError(f"no tower or stack is called {name!r}: there are {', '.join(map(repr, dict.fromkeys(there)))}")
+
+
+def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:
+    """Return ids and masks by the names of transformers' arguments; those of a decoder apart from its encoder's."""
+    attended = {one.tower for one in stacks.values() if one.cross}
+    found: dict[str, Tensor] = {}
+    for one in stacks.values():
+        if one.cross or one.queries.ids is None or bool((one.queries.ids == UNKNOWN).any()):
+            continue
+        prefix = "decoder_" if one.tower in attended and len({other.tower for other in stacks.values()}) > 1 else ""
+        found.setdefault(f"{prefix}input_ids", one.queries.ids)
+        if one.queries.real is not None:
+            found.setdefault(f"{prefix}attention_mask", one.queries.real.to(torch.int64))
+    return found

@@ -1,0 +1,218 @@
+"""What stands at the positions of attention, of one call and of a record as it grows: ids, padding, image patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+UNKNOWN = -1  # in the place of an id
+
+
+class PatchGrid(NamedTuple):
+    """The patches of an image among the positions of a tower: row by row, after some tokens of the model's own."""
+
+    rows: int
+    columns: int
+    before: tuple[str, ...] = ()
+
+    @property
+    def patches(self) -> int:
+        """How many patches there are."""
+        return self.rows * self.columns
+
+    @property
+    def length(self) -> int:
+        """How many positions there are."""
+        return self.patches + len(self.before)
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    """Tokens that stand for patches of images.
+
+    Attributes:
+        token: their id.
+        grids: rows and columns of each image of the batch, in order; None where that is not known.
+        each: rows and columns that every image may have, where all are alike.
+    """
+
+    token: int
+    grids: tuple[tuple[int, int], ...] | None = None
+    each: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class CallText:
+    """What stands at the positions of one call, as far as it is known."""
+
+    ids: Tensor | None = None  # (B, Q)
+    real: Tensor | None = None  # (B, Q) bool, False where there is padding
+    key_ids: Tensor | None = None  # (B, K), of a cross-attention
+    key_real: Tensor | None = None  # (B, K)
+    patches: PatchGrid | None = None
+    key_patches: PatchGrid | None = None
+    images: ImageTokens | None = None
+
+
+class GrowingNumbers:
+    """Integers (B, positions) of the calls of a record, each call's part as it was given; layers share the parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Tensor | None]] = []
+        self.batches = 0
+
+    def append(self, x: Tensor | None, batches: int, length: int) -> None:
+        """Append those of a call; None where they are not known."""
+        self._parts.append((length, x))
+        self.batches = batches
+
+    def shorten(self, length: int) -> None:
+        """Keep the first positions."""
+        while self._parts and sum(n for n, _ in self._parts[:-1]) >= length:
+            self._parts.pop()
+        left = length - sum(n for n, _ in self._parts[:-1])
+        if self._parts:
+            x = self._parts[-1][1]
+            self._parts[-1] = left, None if x is None else x[:, :left]
+
+    def take(self, rows: Tensor, ended: int = UNKNOWN) -> None:
+        """Take at each position the rows that `rows` (samples, positions) names; of -1, `ended` stands there."""
+        whole = self.joined()
+        self.batches = len(rows)
+        if whole is None:
+            self._parts = [(rows.shape[1], None)]
+            return
+        taken = whole[rows.clamp(min=0), torch.arange(rows.shape[1])]
+        self._parts = [(rows.shape[1], taken.masked_fill(rows < 0, ended))]
+
+    def copy(self) -> GrowingNumbers:
+        """Return the same, to be continued apart."""
+        other = GrowingNumbers()
+        other._parts, other.batches = list(self._parts), self.batches
+        return other
+
+    def joined(self) -> Tensor | None:
+        """Return all of them, (B, positions) int64 on the CPU, `UNKNOWN` where they are not; None if none is known."""
+        if all(x is None for _, x in self._parts):
+            return None
+        device = next(x.device for _, x in self._parts if x is not None)
+        unknown = torch.tensor(UNKNOWN, device=device)
+        parts = [unknown.expand(self.batches, n) if x is None else x.to(torch.int64) for n, x in self._parts]
+        whole = torch.cat(parts, 1).cpu()  # at once: each part that leaves an accelerator waits for it
+        self._parts = [(whole.shape[1], whole)]
+        return whole
+
+
+@dataclass
+class RecordText:
+    """What stands at the positions of a record, as it grows."""
+
+    _ids: GrowingNumbers = field(default_factory=GrowingNumbers)
+    _real: GrowingNumbers = field(default_factory=GrowingNumbers)
+    _key_ids: Tensor | None = None
+    _key_real: Tensor | None = None
+    patches: PatchGrid | None = None
+    key_patches: PatchGrid | None = None
+    images: ImageTokens | None = None
+
+    @classmethod
+    def of(cls, text: CallText | None, batches: int, queries: int, *, cross: bool) -> RecordText:
+        """Return that of a record's first call."""
+        found = cls()
+        found.append(text, batches, queries)
+        if text is not None:
+            found.patches, found.images = text.patches, text.images
+        if text is not None and cross:
+            found._key_ids, found._key_real, found.key_patches = text.key_ids, text.key_real, text.key_patches
+        return found
+
+    def append(self, text: CallText | None, batches: int, queries: int) -> None:
+        """Append that of a call with so many queries."""
+        text = text or CallText()
+        self._ids.append(text.ids, batches, queries)
+        self._real.append(text.real, batches, queries)
+
+    def shorten(self, queries: int) -> None:
+        """Keep the first queries."""
+        self._ids.shorten(queries)
+        self._real.shorten(queries)
+
+    def take(self, rows: Tensor) -> None:
+        """Take at each query the rows that `rows` (samples, queries) names; -1: the sample had ended there."""
+        if bool((rows < 0).any()) and self._real.joined() is None:
+            self._real = GrowingNumbers()
+            self._real.append(torch.ones(self._ids.batches, rows.shape[1], dtype=torch.int64), *rows.shape)
+            self._real.batches = self._ids.batches
+        self._ids.take(rows)
+        self._real.take(rows, ended=0)
+        first = rows[:, 0].clamp(min=0)
+        self._key_ids, self._key_real = (None if x is None else x.cpu()[first] for x in (self._key_ids, self._key_real))
+
+    def copy(self) -> RecordText:
+        """Return the same, to be continued apart."""
+        return replace(self, _ids=self._ids.copy(), _real=self._real.copy())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is known of each position, by name."""
+        found = {"ids": self.ids, "real": self.real, "key_ids": self.key_ids, "key_real": self.key_real}
+        return {name: x for name, x in found.items() if x is not None}
+
+    def all_ids(self) -> list[Tensor]:
+        """Return all ids that are known, of queries and of keys."""
+        return [x for x in (self.ids, self.key_ids) if x is not None]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of images, as a file holds it: see `loaded`."""
+        found = {"patches": self.patches, "key_patches": self.key_patches}
+        facts: dict[str, Any] = {name: list(grid) for name, grid in found.items() if grid is not None}
+        return facts | ({} if self.images is None else {"images": asdict(self.images)})
+
+    @classmethod
+    def loaded(cls, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], batches: int, queries: int) -> RecordText:
+        """Return that of a file.
+
+        Args:
+            entry: the names of `tensors()`, and `facts()`.
+            tensors: of the file, by the names in the entry.
+            batches, queries: of the record.
+        """
+        given = {name: tensors[entry[name]] for name in ("ids", "real", "key_ids", "key_real") if name in entry}
+        grids = {
+            name: PatchGrid(int(entry[name][0]), int(entry[name][1]), tuple(map(str, entry[name][2])))
+            for name in ("patches", "key_patches")
+            if name in entry
+        }
+        images = None
+        if "images" in entry:
+            token, many, each = (entry["images"].get(name) for name in ("token", "grids", "each"))
+            grids_of = None if many is None else tuple((int(h), int(w)) for h, w in many)
+            images = ImageTokens(int(token), grids_of, tuple((int(h), int(w)) for h, w in each or ()))
+        text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
+        text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
+        queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
+        return cls.of(text, batches, queries, cross=True)
+
+    @property
+    def ids(self) -> Tensor | None:
+        """The ids of the queries, (B, Q) int64 on the CPU; `UNKNOWN` where one is not known, None where none is."""
+        return self._ids.joined()
+
+    @property
+    def real(self) -> Tensor | None:
+        """Which queries are no padding, (B, Q) bool on the CPU; None where that is not known."""
+        found = self._real.joined()
+        return None if found is None else found != 0
+
+    @property
+    def key_ids(self) -> Tensor | None:
+        """The ids of the keys of a cross-attention, (B, K), as `ids`."""
+        return None if self._key_ids is None else self._key_ids.cpu()
+
+    @property
+    def key_real(self) -> Tensor | None:
+        """Which keys of a cross-attention are no padding, (B, K)."""
+        return None if self._key_real is None else self._key_real.cpu() != 0

@@ -1,0 +1,115 @@
+"""A learned sink in every view: its column beside the picture, its place among the keys, its words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from gallery import Gallery, show
+from lab import OfflinePages
+
+from attnwidget import AttentionStack, AttentionWidget
+from attnwidget.samples import load_sample
+
+pytestmark = pytest.mark.browser
+
+
+def bank(**more: Any) -> AttentionWidget:
+    q, k, v, tokens, mask = load_sample("bank")
+    sinks = torch.linspace(-1, 4, q.shape[2])
+    return AttentionWidget(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, "sinks": sinks, **more})
+
+
+def text_of(shown: Gallery, part: str) -> str:
+    return " ".join(shown.page.locator(f"[data-aw={part}]").first.inner_text().split())
+
+
+def said(shown: Gallery, pattern: str) -> float:
+    """The number in the status line."""
+    found = re.search(pattern, text_of(shown, "status"))
+    assert found is not None, text_of(shown, "status")
+    return float(found[1])
+
+
+def sink_place(shown: Gallery, query: int) -> tuple[float, float]:
+    box = shown.page.locator("[data-aw=sink]").first.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] * (query + 0.5) / shown.widgets[0].facts["queries"]
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast", "sepia"])
+@pytest.mark.parametrize("width", [360, 600, 860, 1240])
+def test_the_column_beside_the_picture(offline_page: OfflinePages, host: str, width: int) -> None:
+    w = bank(query=5)
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    exact = w.attention[5].sink_weights(0, 7)
+    assert said(shown, r"sink (\S+)") == pytest.approx(float(exact[5]), rel=1e-4)
+    assert "sink" in text_of(shown, "panel")
+    shown.screenshot(f"sinks-{host}-{width}")
+    shown.check()
+    shown.page.mouse.move(*sink_place(shown, 9))
+    shown.settle()
+    assert said(shown, r"9 → sink weight (\S+)") == pytest.approx(float(exact[9]), rel=1e-4)
+    shown.check()
+    shown.page.mouse.click(*sink_place(shown, 9))
+    shown.settle()
+    assert (w.query, w.key) == (9, None)
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [360, 900])
+def test_the_graph_has_a_node_for_it(offline_page: OfflinePages, host: str, width: int) -> None:
+    w = bank(query=5, view="graph", heads=[7, 11])
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    assert shown.page.locator(".aw-graph-columns .aw-sink-name").inner_text() == "sink"
+    shown.screenshot(f"sinks-graph-{host}-{width}")
+    shown.check()
+    w.query = None
+    shown.settle()
+    shown.screenshot(f"sinks-graph-all-{host}-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [360, 900])
+def test_the_stages_have_the_column_and_the_step(offline_page: OfflinePages, host: str, width: int) -> None:
+    w = bank(query=5, key=8, view="stages")
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert shown.page.locator(".aw-small-sink").count() == len(w.stages["pictures"]) - 1  # scores have none
+    assert "the learned sink, so that the row with the sink sums to 1" in shown.page.locator(".aw-ladder").inner_text()
+    shown.screenshot(f"sinks-stages-{host}-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("view", ["text", "heads"])
+def test_other_views_say_it(offline_page: OfflinePages, view: Any) -> None:
+    w = bank(query=5, view=view, bar="learned_sink")
+    shown = show(offline_page, [w], host="jupyter-light", width=900)
+    shown.wait_for_lines()
+    assert "ink" in shown.page.locator(".attnwidget").inner_text()
+    shown.screenshot(f"sinks-{view}")
+    shown.check()
+
+
+def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
+    make = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 1, 1, 1500, 16, generator=make)
+    w = AttentionWidget(q * 2, k, is_causal=True, sinks=torch.tensor([3.0]))
+    shown = show(offline_page, [w], host="jupyter-light", width=1000)
+    shown.wait_for_lines()
+    shown.screenshot("sinks-long")
+    shown.check()
+    shown.zoom(700, 300, 12)
+    shown.wait_for_lines()
+    shown.page.mouse.move(*sink_place(shown, 700))
+    shown.settle()
+    shown.screenshot("sinks-long-zoomed")
+    assert "→ sink" in text_of(shown, "status")
+    shown.check()

@@ -1,0 +1,158 @@
+"""What a refusal says to do: in the words of the library whose model it is, and never of another."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnwidget import capture
+from attnwidget._capture.advice import BY_LIBRARY, RETURNED_WEIGHTS, way_on, why_no_model, with_way_on
+from attnwidget._capture.records import EAGER
+from attnwidget._capture.tracing import USE_RETURNED_WEIGHTS
+
+
+class Sigmoid(nn.Module):
+    """Attention without a softmax, which no picture shows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).sigmoid() @ x
+
+
+class Sdpa(nn.Module):
+    """Attention of one head, by torch's function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Model(nn.Module):
+    """A model of one attention."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x)
+
+
+def of_library(name: str, kind: type[nn.Module]) -> type[nn.Module]:
+    """A class as if it were of a library."""
+    return type(kind.__name__, (kind,), {"__module__": f"{name}.models.some"})
+
+
+X = torch.randn(2, 4, 5, 8)
+
+
+@pytest.mark.parametrize("name", BY_LIBRARY)
+def test_a_refusal_has_the_way_on_of_the_models_library(name: str) -> None:
+    model = of_library(name, Model)(Sigmoid())
+    with pytest.raises(ValueError, match="none of 1 attention calls") as refused, capture(model):
+        model(X)
+    assert str(refused.value).endswith(f": {BY_LIBRARY[name]}")
+
+
+def test_the_innermost_module_of_a_known_library_decides() -> None:
+    inner = of_library("timm", Model)(Sigmoid())
+    outer = of_library("transformers", Model)(inner)
+    assert way_on([inner.attention, inner, outer]) == BY_LIBRARY["timm"]
+    with pytest.raises(ValueError, match="AttentionExtract"), capture(outer):
+        outer(X)
+
+
+def test_a_class_of_ones_own_that_is_made_of_a_librarys_is_of_that_library() -> None:
+    class Own(of_library("x_transformers", nn.Module)):  # type: ignore[misc]
+        pass
+
+    assert "return_attn=True" in way_on([Own()])
+
+
+def test_a_model_of_ones_own_is_not_told_to_be_called_as_another() -> None:
+    model = Model(Sigmoid())
+    with pytest.raises(ValueError, match="none of 1 attention calls") as refused, capture(model):
+        model(X)
+    assert str(refused.value).endswith(f": {RETURNED_WEIGHTS}")
+    assert "output_attentions" not in str(refused.value)
+
+
+def test_without_a_model_the_advice_is_for_the_library_of_what_was_called() -> None:
+    model = of_library("timm", Model)(Sigmoid())
+    other = Model(Sdpa())
+    with capture() as cap:
+        other(X)
+        model(X)
+    (why,) = cap.skipped.values()
+    assert why.endswith(BY_LIBRARY["timm"])
+
+
+@pytest.mark.parametrize("general", [EAGER, USE_RETURNED_WEIGHTS])
+def test_only_the_way_on_of_a_reason_changes(general: str) -> None:
+    assert with_way_on(f"it is odd: {general}", [Sdpa()]) == f"it is odd: {RETURNED_WEIGHTS}"
+    assert with_way_on("it reads packed sequences: give them one by one", [Sdpa()]).endswith("one by one")
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("onnxruntime.capi.session", "capture the PyTorch model that it was exported from"),
+        ("torch.export.exported_program", "capture the Python model that it was made from"),
+        ("jaxlib.xla", None),
+        ("jax.numpy", "give q, k and v to AttentionWidget"),
+        ("builtins", None),
+    ],
+)
+def test_what_is_no_module_is_named(package: str, words: str | None) -> None:
+    given = type("Given", (SimpleNamespace,), {"__module__": package})()
+    why = why_no_model(given)
+    assert (why is None) if words is None else words in str(why)
+    with pytest.raises(TypeError, match=words or "give an nn.Module"):
+        capture(given)
+
+
+def test_an_exported_program_is_refused_with_the_way_on() -> None:
+    program = torch.export.export(Model(Sdpa()), (X,))
+    with pytest.raises(TypeError, match=r"model is a ExportedProgram: .*capture the Python model"):
+        capture(program)
+    module: Any = program.module()
+    with pytest.raises(ValueError, match="capture the Python model"), capture(module):
+        module(X)
+
+
+def test_a_scripted_model_is_refused_with_the_way_on() -> None:
+    model: Any = torch.jit.trace(Model(Sdpa()), X)
+    with pytest.raises(ValueError, match="capture the Python model"), capture(model):
+        model(X)
+
+
+def test_under_vmap_the_model_runs_and_the_reason_is_our_own() -> None:
+    model = Model(Sdpa())
+    results = []
+    with (
+        pytest.raises(ValueError, match=r"it runs under torch\.vmap .*: call the model on"),
+        capture(model),
+    ):
+        results.append(torch.vmap(model)(X))
+    assert torch.equal(results[0], torch.vmap(model)(X))
+
+
+def call_in_another_thread(model: nn.Module) -> None:
+    """Call a model, and wait for it."""
+    thread = threading.Thread(target=model, args=(X,))
+    thread.start()
+    thread.join()
+
+
+def test_calls_in_another_thread_are_told() -> None:
+    model = Model(Sdpa())
+    with capture(model) as cap:
+        model(X)
+        call_in_another_thread(model)
+    assert "another thread" in cap.skipped["Model"]
+    with pytest.raises(ValueError, match="another thread"), capture(model):
+        call_in_another_thread(model)

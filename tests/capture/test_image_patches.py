@@ -1,0 +1,263 @@
+"""Towers by name, and the patches of images among their positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnwidget import Capture, capture
+from attnwidget._capture.towers import Towers
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+VISION = {**SMALL, "image_size": 32, "patch_size": 8}
+LANGUAGE = {**SMALL, "vocab_size": 60, "max_position_embeddings": 64}
+IMAGE, START, STOP = 55, 56, 57  # ids
+PATCHES = [f"row {row}, {column}" for row in range(4) for column in range(4)]
+pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+text = torch.randint(3, 50, (2, 24), generator=torch.Generator().manual_seed(1))
+
+
+class Words:
+    """A tokenizer whose words tell their ids."""
+
+    def id_to_token(self, one: int) -> str:
+        return f"w{one}"
+
+
+def seen(model: Any, **inputs: Any) -> Capture:
+    with torch.no_grad(), capture(model.eval(), tokenizer=Words()) as cap:
+        model(**inputs)
+    return cap
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "before"),
+    [
+        ("ViT", {}, ["[CLS]"]),
+        ("DeiT", {}, ["[CLS]", "[DIST]"]),
+        ("Dinov2WithRegisters", {"num_register_tokens": 3}, ["[CLS]", "[REG 0]", "[REG 1]", "[REG 2]"]),
+        ("SiglipVision", {}, []),
+    ],
+)
+def test_a_vision_models_positions_are_patches(name: str, more: Any, before: list[str], tmp_path: Path) -> None:
+    config = getattr(transformers, f"{name}Config")(**VISION, **more)
+    cap = seen(getattr(transformers, f"{name}Model")(config), pixel_values=pixels)
+    assert cap.tokens == [[*before, *PATCHES]] * 2
+    w = cap.widget()
+    assert (w.grid, w.grid_start) == ((4, 4), len(before))
+    assert w.as_strings("tokens") == [[*before, *PATCHES]] * 2
+    cap.save(tmp_path / "image.safetensors")
+    again = Capture.load(tmp_path / "image.safetensors")
+    assert again.tokens == cap.tokens
+    assert again.widget().grid == (4, 4)
+
+
+def test_an_image_of_another_size_has_another_grid() -> None:
+    model = transformers.ViTModel(transformers.ViTConfig(**VISION))
+    cap = seen(model, pixel_values=torch.randn(1, 3, 24, 48), interpolate_pos_encoding=True)
+    assert cap.widget().grid == (3, 6)
+    assert cap.tokens is not None
+    assert cap.tokens[0][-1] == "row 2, 5"
+
+
+class Reduced(nn.Module):
+    """Attention over patches whose keys are those of a coarser grid, as in a pyramid vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.layers = nn.ModuleList(nn.ModuleDict({"attention": Pooled()}) for _ in range(2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images)
+        for layer in self.layers:
+            x = layer["attention"](x)  # type: ignore[index]
+        return x
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(16, 16, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (y.flatten(2).mT[:, None] for y in (x, self.reduce(x)))
+        return nn.functional.scaled_dot_product_attention(q, k, k)[:, 0].mT.unflatten(2, x.shape[2:])
+
+
+def test_keys_that_are_fewer_than_patches_are_not_called_patches() -> None:
+    cap = seen(Reduced(), images=pixels)
+    (stack,) = cap.stacks().values()
+    assert stack.tokens == [PATCHES] * 2
+    assert stack.key_tokens is None
+
+
+def test_two_towers_are_two_stacks() -> None:
+    config = transformers.CLIPConfig(
+        text_config={**LANGUAGE, "eos_token_id": 2, "bos_token_id": 1}, vision_config=VISION
+    )
+    cap = seen(transformers.CLIPModel(config), pixel_values=pixels, input_ids=text[:, :17])  # as long as the image
+    assert set(cap.towers) == set(cap.stacks()) == {"vision_model", "text_model"}
+    assert cap.stacks()["vision_model"].tokens == [["[CLS]", *PATCHES]] * 2
+    assert cap.stacks()["text_model"].tokens == cap.tokens == [[f"w{i}" for i in one] for one in text[:, :17].tolist()]
+    assert [name.split(".")[0] for name in cap["text_model"].names] == ["text_model"] * 2
+    assert [name.split(".")[0] for name in cap["vision_model"].names] == ["vision_model"] * 2
+    assert cap.widget(stack="text_model").grid is None
+
+
+def llava() -> Any:
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**VISION),
+        text_config=transformers.LlamaConfig(**LANGUAGE, num_key_value_heads=2),
+        image_token_id=IMAGE,
+    )
+    return transformers.LlavaForConditionalGeneration(config).eval()
+
+
+def with_image(start: int) -> Tensor:
+    ids = text.clone()
+    ids[:, start : start + 16] = IMAGE
+    return ids
+
+
+@pytest.mark.parametrize("generates", [False, True])
+def test_the_image_in_a_text_is_patches(generates: bool) -> None:
+    model, ids = llava(), with_image(2)
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        if generates:
+            ids = model.generate(input_ids=ids, pixel_values=pixels, max_new_tokens=3, do_sample=False, pad_token_id=0)
+            ids = ids[:, :-1]
+        else:
+            model(input_ids=ids, pixel_values=pixels)
+    expected = [[f"w{i}" for i in one] for one in ids.tolist()]
+    for one in expected:
+        one[2:18] = PATCHES
+    assert set(cap.towers) == {"vision_tower", "language_model"}
+    assert cap.tokens == expected
+    assert cap.stacks()["vision_tower"].tokens == [["[CLS]", *PATCHES]] * 2
+    w = cap.widget(stack="language_model")
+    assert (w.grid, w.grid_start, w.as_strings("tokens")) == ((4, 4), 2, expected)
+    assert cap["vision_tower"].names == cap["model.vision_tower"].names  # a part of its path will do
+
+
+def test_runs_that_are_no_grid_are_counted() -> None:
+    ids = text.clone()
+    ids[:, 4:9] = IMAGE
+    ids[:, 12:14] = IMAGE
+    cap = seen(llava(), input_ids=ids)
+    assert cap.tokens is not None
+    assert cap.tokens[0][4:9] == [f"image token {i}" for i in range(5)]
+    assert cap.tokens[0][12:14] == ["image token 5", "image token 6"]
+    assert cap.widget().grid is None
+
+
+def test_several_images_of_unequal_grids() -> None:
+    config = transformers.Qwen2VLConfig(
+        text_config={
+            **LANGUAGE,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4},
+        },
+        vision_config={
+            "depth": 2,
+            "embed_dim": 32,
+            "hidden_size": 32,
+            "num_heads": 4,
+            "mlp_ratio": 2,
+            "patch_size": 4,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "in_channels": 3,
+        },
+        image_token_id=IMAGE,
+        vision_start_token_id=START,
+        vision_end_token_id=STOP,
+        video_token_id=58,
+    )
+    grids = torch.tensor([[1, 4, 8], [1, 4, 4]])
+    ids = text[:1].clone()
+    ids[0, 2], ids[0, 3:11], ids[0, 11] = START, IMAGE, STOP
+    ids[0, 14], ids[0, 15:19], ids[0, 19] = START, IMAGE, STOP
+    cap = seen(
+        transformers.Qwen2VLForConditionalGeneration(config),
+        input_ids=ids,
+        pixel_values=torch.randn(int(grids.prod(1).sum()), 3 * 2 * 4 * 4),
+        image_grid_thw=grids,
+        mm_token_type_ids=(ids == IMAGE).long(),
+    )
+    assert cap.tokens is not None
+    found = cap.tokens[0]
+    assert found[3:11] == [f"image 0, row {row}, {column}" for row in range(2) for column in range(4)]
+    assert found[15:19] == [f"image 1, row {row}, {column}" for row in range(2) for column in range(2)]
+    assert found[2] == f"w{START}"
+
+
+# The names of towers.
+
+
+def layers(path: str, attention: str = "self_attn") -> list[str]:
+    return [f"{path}.{i}.{attention}" for i in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "towers"),
+    [
+        (layers("transformer.h", "attn"), {"transformer": "transformer"}),
+        (["MultiheadAttention"], {"": "model"}),
+        (layers("0.auto_model.encoder.layer", "attention.self"), {"0.auto_model.encoder": "encoder"}),
+        (
+            layers("model.encoder.layers") + layers("model.decoder.layers") + layers("model.decoder.layers", "cross"),
+            {"model.encoder": "encoder", "model.decoder": "decoder"},
+        ),
+        (
+            layers("model.language_model.layers") + layers("model.vision_tower.vision_model.encoder.layers"),
+            {"model.language_model": "language_model", "model.vision_tower.vision_model.encoder": "vision_tower"},
+        ),
+        (
+            layers("text_model.encoder.layers")
+            + layers("vision_model.encoder.layers")
+            + ["vision_model.head.attention"],
+            {"text_model.encoder": "text_model", "vision_model.encoder": "vision_model"},
+        ),
+        (
+            layers("model.vision_tower.blocks")
+            + layers("model.language_model.encoder.layers")
+            + layers("model.language_model.decoder.layers"),
+            {
+                "model.vision_tower": "vision_tower",
+                "model.language_model.encoder": "language_model.encoder",
+                "model.language_model.decoder": "language_model.decoder",
+            },
+        ),
+        (
+            [
+                *layers("down_blocks", "attentions.0.attn1"),
+                "mid_block.attentions.0.attn1",
+                *layers("up_blocks", "attentions.0.attn1"),
+            ],
+            {"": "model"},
+        ),
+        (["attn_layers", "attn_layers.layers.0.1", "attn_layers.layers.2.1"], {"": "model"}),
+        (layers("transformer", "attn") + layers("visual.transformer", "attn"), {"": "model", "visual": "visual"}),
+    ],
+)
+def test_towers_are_told_by_the_names_of_modules(names: list[str], towers: dict[str, str]) -> None:
+    assert Towers(names).names == towers
+
+
+def test_a_tower_that_did_not_run_still_tells_the_others_apart() -> None:
+    config = transformers.CLIPConfig(
+        text_config={**LANGUAGE, "eos_token_id": 2, "bos_token_id": 1}, vision_config=VISION
+    )
+    model = transformers.CLIPModel(config).eval()
+    with torch.no_grad(), capture(model, tokenizer=Words(), layers="text_model") as cap:
+        model(pixel_values=pixels, input_ids=text)
+    assert cap.towers == ("text_model",)
+    assert cap["text_model"].names == cap.attention.names

@@ -1,0 +1,469 @@
+"""What stands at the positions of a capture: ids from the model's own call, for each tower, named by a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captured import DECODERS, GPT2, SEQUENCES, batch, build
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from attnwidget import AttentionWidget, Capture, capture
+from attnwidget._capture import reading
+
+transformers = pytest.importorskip("transformers")
+
+
+class Words:
+    """A tokenizer whose words tell their ids."""
+
+    name_or_path = "words"
+
+    def id_to_token(self, one: int) -> str:
+        return f"w{one}"
+
+
+def words(ids: Tensor | Sequence[Sequence[int]]) -> list[list[str]]:
+    return [[f"w{one}" for one in sample] for sample in (ids.tolist() if isinstance(ids, Tensor) else ids)]
+
+
+def shown(w: AttentionWidget, side: str = "query") -> Any:
+    return [w._token_store.samples(side, w._selected.shape)[b] for b in range(w._selected.shape.B)]
+
+
+SOURCE = torch.randint(3, 50, (2, 12), generator=torch.Generator().manual_seed(3))
+TARGET = torch.randint(3, 50, (2, 12), generator=torch.Generator().manual_seed(4))
+GREEDY = {"do_sample": False, "pad_token_id": 0}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_knows_prompt_and_continuation(name: str) -> None:
+    model, inputs = build(DECODERS[name], DECODERS[name].implementations[0]), batch("left")
+    del inputs["position_ids"]
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        out = model.generate(**inputs, max_new_tokens=6, min_new_tokens=6, **GREEDY)
+    expected = words(out[:, :-1])
+    expected[1][:5] = ["[PAD]"] * 5
+    assert cap.tokens == cap.key_tokens == expected
+    assert cap.cross_tokens is None
+    assert shown(cap.widget()) == expected
+    real = torch.ones(2, 17, dtype=torch.long)
+    real[1, :5] = 0
+    assert torch.equal(cap.inputs["input_ids"], out[:, :-1])
+    assert torch.equal(cap.inputs["attention_mask"], real)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize("how", ["decoder_input_ids", "labels"])
+def test_a_decoder_as_long_as_its_encoder_has_its_own_words(name: str, how: str) -> None:
+    model = build(SEQUENCES[name], "sdpa")
+    mask = torch.ones_like(SOURCE)
+    mask[1, 9:] = 0
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(input_ids=SOURCE, attention_mask=mask, **{how: TARGET})
+    read = TARGET if how == "decoder_input_ids" else model._shift_right(TARGET) if name == "T5" else shifted(model)
+    source = words(SOURCE)
+    source[1][9:] = ["[PAD]"] * 3
+    assert cap.towers == ("encoder", "decoder")
+    assert list(cap.stacks()) == ["encoder", "decoder", "decoder, cross-attention"]
+    assert cap.stacks()["encoder"].tokens == source
+    assert cap.tokens == cap.stacks()["decoder"].tokens == words(read)
+    assert cap.cross_tokens == source
+    assert shown(cap.widget()) == source
+    assert shown(cap.widget(stack="decoder")) == words(read)
+    crossing = cap.widget(cross=True)
+    assert (shown(crossing), shown(crossing, "key")) == (words(read), source)
+    assert torch.equal(cap.inputs["input_ids"], SOURCE)
+    assert torch.equal(cap.inputs["decoder_input_ids"], read)
+    assert torch.equal(cap.inputs["attention_mask"], mask)
+
+
+def shifted(model: Any) -> Tensor:
+    begin = torch.full((2, 1), model.config.decoder_start_token_id)
+    return torch.cat([begin, TARGET[:, :-1]], 1)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_what_generate_lets_an_encoder_read_is_known(name: str) -> None:
+    model = build(SEQUENCES[name], "sdpa")
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        out = model.generate(SOURCE, max_new_tokens=7, min_new_tokens=7, **GREEDY)
+    assert len(cap) == 1
+    assert cap.tokens == words(out[:, :-1])
+    assert cap.cross_tokens == words(SOURCE)
+    assert cap.stacks()["encoder"].tokens == words(SOURCE)
+
+
+def test_other_encoder_outputs_than_those_that_were_seen_have_no_words() -> None:
+    model = build(SEQUENCES["BART"], "sdpa")
+    with torch.no_grad():
+        given = model.get_encoder()(TARGET)
+        with capture(model, tokenizer=Words()) as cap:
+            model(input_ids=SOURCE, decoder_input_ids=TARGET)
+            model(encoder_outputs=given, decoder_input_ids=TARGET)
+    assert cap[0].cross_tokens == words(SOURCE)
+    assert cap[1].cross_tokens is None
+    assert cap[1].tokens == words(TARGET)
+
+
+def test_embeddings_that_are_given_have_no_words() -> None:
+    model = build(GPT2, "sdpa")
+    embedded = torch.randn(2, 12, 32)
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE)
+        model(inputs_embeds=embedded)
+    assert cap[0].tokens == words(SOURCE)
+    assert cap[1].tokens is None
+    assert cap[1].widget().tokens is None
+
+
+def test_ids_are_kept_without_a_tokenizer_and_named_later() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model) as cap:
+        model(SOURCE)
+    assert cap.tokens == SOURCE.tolist()
+    assert cap.widget().tokens is None  # ids would be taken for positions
+    assert shown(cap.widget(tokenizer=Words())) == words(SOURCE)
+    cap.tokenizer = Words()
+    assert cap.tokens == words(SOURCE)
+    with pytest.raises(TypeError, match="give one with convert_ids_to_tokens or decode"):
+        cap.tokenizer = 3
+    with pytest.raises(TypeError, match="give one with convert_ids_to_tokens or decode"):
+        capture(nn.Linear(2, 2), tokenizer=3)
+
+
+def record(tokenizer: Any) -> Capture:
+    model = build(SEQUENCES["BART"], "sdpa")
+    mask = torch.ones_like(SOURCE)
+    mask[1, 9:] = 0
+    with torch.no_grad(), capture(model, tokenizer=tokenizer) as cap:
+        model(input_ids=SOURCE, attention_mask=mask, decoder_input_ids=TARGET)
+    return cap
+
+
+def test_a_file_holds_ids_words_and_towers(tmp_path: Path) -> None:
+    cap = record(Words())
+    cap.save(tmp_path / "a.safetensors")
+    again = Capture.load(tmp_path / "a.safetensors")
+    assert (again.tokens, again.key_tokens, again.cross_tokens) == (cap.tokens, cap.key_tokens, cap.cross_tokens)
+    assert again.towers == cap.towers
+    assert again.tokenizer.name_or_path == "words"
+    assert shown(again.widget(stack="decoder")) == words(TARGET)
+    for name, x in cap.inputs.items():
+        assert torch.equal(again.inputs[name], x)
+    again.save(tmp_path / "b.safetensors")
+    assert Capture.load(tmp_path / "b.safetensors").tokens == cap.tokens
+
+
+def test_a_tokenizers_name_is_written_and_never_loaded(tmp_path: Path) -> None:
+    cap = record("facebook/bart-base")
+    assert cap.tokens == TARGET.tolist()
+    cap.save(tmp_path / "a.safetensors")
+    again = Capture.load(tmp_path / "a.safetensors")
+    assert again.tokenizer == "facebook/bart-base"
+    assert again.tokens == TARGET.tolist()
+    again.tokenizer = Words()
+    assert again.tokens == words(TARGET)
+
+
+def test_a_file_of_before_has_no_words_and_opens(tmp_path: Path) -> None:
+    record(None).save(tmp_path / "new.safetensors")
+    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
+        metadata = json.loads(file.metadata()["attnwidget"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del metadata["towers"]
+    for entry in metadata["forwards"][0]:
+        del entry["text"]
+    save_file(tensors, tmp_path / "old.safetensors", {"attnwidget": json.dumps(metadata)})
+    old = Capture.load(tmp_path / "old.safetensors")
+    assert (old.tokens, old.cross_tokens, old.inputs) == (None, None, {})
+    assert old.towers == ("encoder", "decoder")
+
+
+class Sorting(nn.Module):
+    """A library that reads sentences by their length, the longest first, and gives them back in the caller's order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.auto_model = model
+
+    def forward(self, sentences: list[list[int]]) -> Tensor:
+        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+        longest = len(sentences[order[0]])
+        ids = torch.tensor([sentences[i] + [0] * (longest - len(sentences[i])) for i in order])
+        found = self.auto_model(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+        return found[torch.tensor(order).argsort()]
+
+
+def sorting() -> Sorting:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=64, vocab_size=50
+    )
+    return Sorting(transformers.BertModel(config).eval())
+
+
+def test_sentences_that_a_library_sorts_have_their_own_words() -> None:
+    model = sorting()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model([[5, 6, 7], [8, 9, 10, 11, 12], [13, 14]])
+    first, second, third = words([[8, 9, 10, 11, 12], [5, 6, 7], [13, 14]])
+    assert cap.tokens == [first, [*second, "[PAD]", "[PAD]"], [*third, *["[PAD]"] * 3]]
+
+
+class Seq2Seq(nn.Module):
+    """A transformer as it is taught: tables of its own at the root, for words and for positions."""
+
+    def __init__(self, *, shared: bool) -> None:
+        super().__init__()
+        self.src_embed = nn.Embedding(50, 16)
+        self.tgt_embed = self.src_embed if shared else nn.Embedding(50, 16)
+        self.positional = nn.Embedding(64, 16)
+        self.transformer = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        places = torch.arange(src.shape[1])[None].expand_as(src)
+        return self.transformer(
+            self.src_embed(src) + self.positional(places), self.tgt_embed(tgt) + self.positional(places)
+        )
+
+
+def test_a_model_as_it_is_taught_has_its_words() -> None:
+    model = Seq2Seq(shared=False).eval()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE, TARGET)
+    assert cap.stacks()["encoder"].tokens == words(SOURCE)
+    assert cap.tokens == words(TARGET)
+    assert cap.cross_tokens == words(SOURCE)
+
+
+def test_of_two_texts_that_could_be_a_towers_none_is_taken() -> None:
+    model = Seq2Seq(shared=True).eval()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE, TARGET)
+        model(SOURCE, SOURCE)
+        model(SOURCE[:, :9], SOURCE[:, :9])
+    assert cap[0].stacks()["decoder"].tokens is None
+    assert cap[1].stacks()["encoder"].tokens == words(SOURCE)
+    assert cap[2].tokens == words(SOURCE[:, :9])
+
+
+class Own(nn.Module):
+    """Reads its ids as a matrix product, so that no table is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(50, 16))
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.layer(nn.functional.one_hot(ids, 50).float() @ self.table)
+
+
+def test_a_model_that_looks_nothing_up_is_labelled_by_its_argument() -> None:
+    model = Own().eval()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE)
+    assert cap.tokens == words(SOURCE)
+
+
+def test_an_error_of_ours_does_not_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(GPT2, "sdpa")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("ours")
+
+    with torch.no_grad():
+        plain = model(SOURCE)[0]
+        for name in ("_looked_up", "_begin", "_end", "_text_of"):
+            monkeypatch.setattr(reading.TextWatcher, name, fails)
+        with capture(model) as cap:
+            assert torch.equal(model(SOURCE)[0], plain)
+    assert cap.tokens is None
+    assert len(cap.attention) == 2
+
+
+def test_hooks_leave_with_the_block() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model):
+        model(SOURCE)
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+
+
+# Tokens that are given by hand.
+
+
+def decoded(new: int = 6) -> tuple[Capture, Tensor]:
+    model, inputs = build(GPT2, "sdpa"), batch("left")
+    del inputs["position_ids"]
+    with torch.no_grad(), capture(model) as cap:
+        out = model.generate(**inputs, max_new_tokens=new, min_new_tokens=new, **GREEDY)
+    return cap, out
+
+
+def test_what_generate_returns_is_cut_by_what_was_never_read() -> None:
+    cap, out = decoded()
+    with pytest.warns(UserWarning, match="tokens has 18 tokens but the model read 17: what generate"):
+        w = cap.widget(tokens=out, tokenizer=Words())
+    assert shown(w) == words(out[:, :-1])
+    with pytest.warns(UserWarning, match="the first 17 are shown"):
+        w = cap.widget(tokens=words(out))
+    assert shown(w) == words(out[:, :-1])
+
+
+def test_one_list_for_samples_of_different_texts_warns() -> None:
+    cap, out = decoded()
+    with pytest.warns(UserWarning, match="one list but the 2 samples have read different texts: give a list for each"):
+        cap.widget(tokens=words(out)[0][:-1])
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model) as same:
+        model(SOURCE[:1].expand(2, -1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert shown(same.widget(tokens=words(SOURCE)[0])) == [words(SOURCE)[0]] * 2
+
+
+def test_what_a_tokenizer_returns_is_taken_as_it_is() -> None:
+    model = build(GPT2, "sdpa")
+    encoded = transformers.BatchEncoding({"input_ids": SOURCE, "attention_mask": torch.ones_like(SOURCE)})
+    with torch.no_grad(), capture(model) as cap:
+        model(**encoded)
+    for tokens in (encoded, SOURCE, SOURCE.tolist(), SOURCE.numpy()):
+        assert shown(cap.widget(tokens=tokens, tokenizer=Words())) == words(SOURCE)
+
+
+def test_tokens_without_padding_are_put_where_there_is_none() -> None:
+    model = sorting()
+    with torch.no_grad(), capture(model) as cap:
+        model([[8, 9, 10, 11, 12], [5, 6, 7]])
+    assert shown(cap.widget(tokens=[list("abcde"), list("fgh")])) == [list("abcde"), ["f", "g", "h", "[PAD]", "[PAD]"]]
+
+
+def test_tokens_in_another_order_than_they_were_read_are_refused() -> None:
+    model = sorting()
+    with torch.no_grad(), capture(model) as cap:
+        model([[5, 6, 7], [8, 9, 10, 11, 12]])
+    given = [["w5", "w6", "w7"], ["w8", "w9", "w10", "w11", "w12"]]
+    with pytest.raises(ValueError, match="the samples were read in another order: give them as they were read"):
+        cap.widget(tokens=given)
+    padded = [[*given[0], "[PAD]", "[PAD]"], given[1]]
+    with pytest.raises(
+        ValueError, match="where sample 0 that the model read has no padding: a library may have sorted"
+    ):
+        cap.widget(tokens=padded)
+    cap.tokenizer = Words()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model([[5, 6], [8, 9]])
+    with pytest.raises(ValueError, match="tokens\\[0\\] is what sample 1 has read"):
+        cap.widget(tokens=[["w8", "w9"], ["w5", "w6"]])
+    with pytest.raises(ValueError, match="tokens\\[0\\]\\[1\\] is id 7 but the model read 6 there"):
+        cap.widget(tokens=torch.tensor([[5, 7], [8, 9]]))
+
+
+def test_tokens_by_hand_label_the_tower_that_they_are_of() -> None:
+    cap = record(None)
+    names = [[f"a{i}" for i in range(12)]] * 2
+    w = cap.widget(tokens=SOURCE, tokenizer=Words())
+    assert shown(w) == words(SOURCE)
+    w = cap.widget(tokens=TARGET, tokenizer=Words())
+    assert w.facts["layers"] == list(cap["decoder"].names)
+    assert shown(w) == words(TARGET)
+    with pytest.warns(UserWarning, match="tokens label 'encoder'; 'decoder', as long, may have read another text"):
+        w = cap.widget(tokens=names)
+    assert w.facts["layers"][0] == "model.encoder.layers.0.self_attn"
+    with pytest.warns(UserWarning, match="tokens label 'decoder'"):
+        assert shown(cap.widget(stack="decoder", tokens=names, key_tokens=names)) == names
+
+
+def test_a_later_turn_of_a_chat_has_its_queries_last() -> None:
+    model = build(DECODERS["Llama"], "sdpa")
+    cache = transformers.DynamicCache()
+    with torch.no_grad():
+        model(SOURCE[:, :7], past_key_values=cache)
+        with capture(model, tokenizer=Words()) as cap:
+            model(SOURCE[:, 7:], past_key_values=cache)
+    known = words(SOURCE[:, 7:])
+    assert cap.tokens == known
+    assert cap.key_tokens == [[*map(str, range(7)), *sample] for sample in known]
+    w = cap.widget(tokens=words(SOURCE))
+    assert (shown(w), shown(w, "key")) == (known, words(SOURCE))
+
+
+def test_several_forward_passes_are_told_apart() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE)
+        model(TARGET)
+    assert list(cap.stacks()) == ["forward 0", "forward 1"]
+    assert [one.tokens for one in cap] == [words(SOURCE), words(TARGET)]
+    assert cap.widget().facts["layers"] == list(cap[0].attention.names)
+    w = cap.widget(stack="forward 1")
+    assert shown(w) == words(TARGET)
+    assert w.facts["layers"] == list(cap[1].attention.names)
+    for ask in (lambda: cap.tokens, lambda: cap.inputs, lambda: cap.cross_tokens, lambda: cap["transformer"]):
+        with pytest.raises(ValueError, match=r"this capture has 2 forward passes: ask one of them, such as cap\[0\]"):
+            ask()
+    assert cap[1]["transformer"].names == cap[1].attention.names
+    with pytest.raises(
+        KeyError, match="no tower or stack is called 'decoder': there are 'self-attention', 'transformer'"
+    ):
+        cap[0]["decoder"]
+
+
+def test_metrics_compare_what_each_tower_read() -> None:
+    torch.manual_seed(0)
+    source, target = torch.randint(3, 6, (2, 12)), torch.randint(3, 6, (2, 12))
+    for how in ({}, {"tokenizer": Words()}):
+        model = build(SEQUENCES["BART"], "sdpa")
+        with torch.no_grad(), capture(model, **how) as cap:
+            model(input_ids=source, decoder_input_ids=target)
+        found = {(one["name"], one["batch"], one["head"]): one["induction"] for one in cap.metrics()}
+        assert [one["layer"] for one in cap.metrics(batch=0)] == [layer for layer in range(4) for _ in range(4)]
+        for tower, ids in (("encoder", source), ("decoder", target)):
+            stack = cap[tower]
+            for name, att in zip(stack.names, stack, strict=True):
+                own = att.metrics(batch=1, head=2, tokens=words(ids)[1])
+                assert found[name, 1, 2] == own.induction is not None
+    alone = {(one["name"], one["batch"]): one["same_token"] for one in cap.metrics(tokens=words(target))}
+    assert alone["model.decoder.layers.0.self_attn", 0] is not None
+
+
+def test_metrics_of_several_forward_passes_are_told_apart() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad(), capture(model) as cap:
+        model(SOURCE)
+        model(TARGET)
+    found = cap.metrics(batch=0)
+    assert [one["name"] for one in found][::4] == list(cap.attention.names)
+    assert [one["layer"] for one in found] == [layer for layer in range(4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", *SEQUENCES])
+@pytest.mark.parametrize("more", [{}, {"num_return_sequences": 2}, {"length_penalty": -4.0, "early_stopping": True}])
+def test_samples_of_a_beam_search_have_the_words_of_the_sequences_that_are_returned(name: str, more: Any) -> None:
+    torch.manual_seed(0)
+    model = build(SEQUENCES.get(name) or DECODERS[name], "sdpa")
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(3)  # beams then end at different lengths
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        out = model.generate(SOURCE, num_beams=3, max_new_tokens=9, do_sample=False, pad_token_id=0, **more)
+    assert len(cap) == 1
+    start = 12 if name in DECODERS else 1
+    tokens = cap.tokens
+    assert tokens is not None
+    assert len(tokens) == len(out)
+    for given, ids in zip(tokens, out.tolist(), strict=True):
+        stop = start + next((i for i, one in enumerate(ids[start:]) if one == 2), len(ids) - start)
+        read = min(stop, len(ids) - 1, len(given))
+        assert given[:read] == [f"w{one}" for one in ids[:read]]
+        assert set(given[stop + 1 :]) <= {"[PAD]"}
+    if name in SEQUENCES:
+        assert cap.cross_tokens == [words(SOURCE)[i * 2 // len(out)] for i in range(len(out))]
