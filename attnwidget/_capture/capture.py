@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
+from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
+from .._widget.named_stacks import Source
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
-from .given_tokens import tokens_of_stacks
+from .given_tokens import labelled, tokens_of_stacks
 from .io import LoadedRecord, tensors_of
 from .labels import Ids, Labels, SavedWords, can_spell
 from .options import read_options, read_tokenizer
 from .recorder import Recorder
 from .records import Record
-from .stacks import NamedStack, find_stack, inputs_of, named_stacks
+from .stacks import NamedStack, find_stack, inputs_of, keys_of, named_stacks
 from .towers import Towers
 
 if TYPE_CHECKING:
@@ -230,18 +232,19 @@ class Forward:
         tokens: Tokens | None = None,
         *,
         cross: bool = False,
-        stack: str | None = None,
         **show: Unpack[KeywordsBesideTokens],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labelled by itself.
+
+        Other towers, and other forward passes, are chosen there, or by its `stack` and `forward`.
 
         Args:
             tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            stack: which is shown first: a tower, or a name of `stacks()`. None: the first.
-            show: the other keywords of `AttentionWidget.from_attention`.
+            show: `stack`, which is shown first: a tower, or a name of `stacks()`; `forward`, of which forward pass; the
+                other keywords of `AttentionWidget.from_attention`.
 
         Raises:
             ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
@@ -253,31 +256,45 @@ class Forward:
         >>> with capture(model) as cap:
         ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
         >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
-        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
+        AttentionWidget(stack 'decoder, cross-attention', layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
         >>> cap.widget(stack="decoder", tokens=["la", "banque"])
-        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
+        AttentionWidget(stack 'decoder', layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
         stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
-        shown = self._shown(stacks, cross, stack)
+        stack, forward, key_tokens = show.pop("stack", None), show.pop("forward", None), show.pop("key_tokens", None)
+        shown = self._shown(stacks, cross, stack, forward)
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
-        placed = tokens_of_stacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
-        if stack is None and not cross:  # the tokens may be those of another tower than the first
+        is_given = tokens is not None or key_tokens is not None
+        placed = tokens_of_stacks(stacks, shown, tokens, key_tokens, tokenizer) if is_given else {}
+        if stack is None and forward is None and not cross:  # the tokens may be those of another tower than the first
             shown = next((name for name, one in placed.items() if tokens is not None and one.given), shown)
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
-        grid = {} if "grid" in show else stacks[shown].grids()
-        given: dict[str, Any] = {**grid, **show}
-        own = placed[shown]
-        return AttentionWidget.from_attention(
-            stacks[shown].attention, tokens=own.tokens, key_tokens=own.key_tokens, **given
-        )
+        keys = keys_of(stacks)
+        sources: dict[Any, Source] = {
+            keys[name]: functools.partial(labelled, one, placed.get(name)) for name, one in stacks.items()
+        }
+        show["forward"], show["stack"] = keys[shown]
+        return AttentionWidget.from_attention(sources, **show)
 
-    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None) -> str:
+    def _shown(
+        self, stacks: Mapping[str, NamedStack], cross: bool, stack: str | None = None, forward: Any = None
+    ) -> str:
         """Return the name of the stack that a widget shows first."""
+        if forward is not None:
+            numbers = sorted({one.forward for one in stacks.values()})
+            number = numbers[as_index(forward, len(numbers), "forward", "forwards")]
+            keys = keys_of(stacks)
+            stacks = {name: one for name, one in stacks.items() if one.forward == number}
+            stack = next((name for name in stacks if stack == keys[name].name), stack)
         if stack is not None:
             return find_stack(stacks, stack, self._towers(), cross=cross).name
         self._stack(cross=cross)  # raises where there is none
-        return next(name for name, one in stacks.items() if one.cross == cross)
+        found = next((name for name, one in stacks.items() if one.cross == cross), None)
+        if found is None:
+            kind, other = ("cross", "self") if cross else ("self", "cross")
+            raise ValueError(f"forward {forward} has no {kind}-attention, only {other}-attention: choose another")
+        return found
 
     def metrics(
         self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False

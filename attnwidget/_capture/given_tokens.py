@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._tokens.tokenizers import is_special
+from .._widget.named_stacks import LabelledStack
 from .labels import PADDING, Labels, can_spell, ids_of
 from .stacks import NamedStack, Side
 
@@ -71,6 +72,17 @@ def tokens_of_stacks(
         _label_the_same(found, stacks, name)
         _tell_what_has_none(found, stacks, name)
     return found
+
+
+def labelled(stack: NamedStack, tokens: StackTokens | None = None) -> LabelledStack:
+    """Return a stack as the widget takes it.
+
+    Args:
+        stack: the stack.
+        tokens: its tokens; None for those that are known.
+    """
+    own = _known(stack) if tokens is None else tokens
+    return LabelledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
 
 
 def _known(stack: NamedStack) -> StackTokens:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._utils.choices import matches_name
+from .._widget.named_stacks import StackKey
 from ..attention import Attention
 from ..stack import AttentionStack
 from .labels import Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
@@ -246,6 +247,19 @@ def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, c
             return found[0]
     there = [*stacks, *(one.tower for one in stacks.values())]
     raise KeyError(f"no tower or stack is called {name!r}: there are {', '.join(map(repr, dict.fromkeys(there)))}")
+
+
+def keys_of(stacks: Mapping[str, NamedStack]) -> dict[str, StackKey]:
+    """Return by which forward pass and name a widget chooses each stack, by the names that they have together."""
+    several = len({one.forward for one in stacks.values()}) > 1
+    if len(stacks) == 1:
+        return {name: StackKey(0, "") for name in stacks}
+    return {
+        name: StackKey(one.forward, name.removeprefix(f"forward {one.forward}").removeprefix(", "))
+        if several
+        else StackKey(0, name)
+        for name, one in stacks.items()
+    }
 
 
 def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:
