@@ -21,7 +21,7 @@ from .advice import OTHER_THREAD, refuse_wrapped, way_on_unseen, why_no_model, w
 from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
-from .options import CaptureOptions
+from .options import CaptureOptions, read_tokenizer
 from .provenance import Provenance
 from .reading import TextWatcher
 from .records import ObservedCall, Record, TensorKeeper, Unreadable
@@ -44,7 +44,7 @@ class Recorder:
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
         self._options = options
-        self.tokenizer = options.tokenizer
+        self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
         keeper = TensorKeeper(
@@ -361,6 +361,14 @@ def _module_of(model: Any) -> nn.Module | None:
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
+    try:
+        return read_tokenizer(getattr(model, "tokenizer", None))
+    except Exception:  # something else of that name
+        return None
 
 
 # Names of modules, and of who calls.

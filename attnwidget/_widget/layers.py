@@ -13,6 +13,7 @@ from .._engine.what_if import WhatIfLayers
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
+from .named_stacks import StackPlace
 from .token_store import TokenStore
 
 MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
@@ -27,6 +28,7 @@ class ShownLayers:
         words: whether pieces are merged into words.
         rules: other rules that it is under.
         version: a number that tells these layers from earlier ones.
+        place: which stack they are, among which.
 
     `given` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
     the other rules, each made when it is looked at.
@@ -40,8 +42,10 @@ class ShownLayers:
         words: bool = False,
         rules: Mapping[str, Any],
         version: int,
+        place: StackPlace,
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
+        self.place = place
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         self.stack = self.given
         if words:
