@@ -22,7 +22,8 @@ from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions, read_tokenizer
-from .provenance import Provenance
+from .positions import why_not_positions
+from .provenance import Invocation, Provenance
 from .reading import TextWatcher
 from .records import ObservedCall, Record, TensorKeeper, Unreadable
 from .reduced import ReducedRecord
@@ -257,6 +258,9 @@ class Recorder:
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
         call = read()
+        why = why_not_positions(call, self._running(name))
+        if why is not None:
+            raise Unreadable(why)
         if self.texts is not None:
             (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
             call.text = self.texts.text_of(name, batches, queries, keys)
@@ -309,11 +313,16 @@ class Recorder:
         told = self._options.cross.of(name)
         if told is not None or call.cross is not None:
             return call.cross if told is None else told
+        is_known = self._running(name) is not None or self._provenance.innermost() is None
+        return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
+
+    def _running(self, name: str) -> Invocation | None:
+        """Return the call that is running of a module, or of the one around it; None if those are not watched."""
         running = self._provenance.innermost()
         caller = None if running is None else self._names.get(id(running.module))
         if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
-            return None  # that module was not watched
-        return self._provenance.is_cross(call.q, call.k, call.inputs)
+            return None
+        return running
 
     def _is_selected(self, name: str, cross: bool) -> bool:
         """Return whether a layer may be among those to keep; drop those that cannot be any more."""
