@@ -25,7 +25,7 @@ from .options import CaptureOptions
 from .reading import TextWatcher
 from .records import ObservedCall, TensorKeeper, Unreadable
 from .selection import HeadSelection, LayerSelection
-from .tracing import Caller
+from .traced_tensors import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
