@@ -10,7 +10,7 @@ import torch
 from gallery import Gallery, show
 from lab import OfflinePages
 
-from attnwidget import AttentionStack, AttentionWidget
+from attnwidget import AttentionStack, AttentionWidget, compare
 from attnwidget.samples import load_sample
 
 pytestmark = pytest.mark.browser
@@ -112,4 +112,16 @@ def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
     shown.settle()
     shown.screenshot("sinks-long-zoomed")
     assert "→ sink" in text_of(shown, "status")
+    shown.check()
+
+
+def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
+    w = bank()
+    assert isinstance(w.attention, AttentionStack)
+    shown_one = w.attention[5]
+    both = compare({"with": shown_one, "without": shown_one.what_if({"sinks": None})}, head=7, query=5)
+    shown = show(offline_page, [both], host="jupyter-light", width=1100)
+    shown.wait_for_lines()
+    assert "beside what a learned sink takes" in shown.page.locator(".attnwidget").inner_text()
+    shown.screenshot("sinks-compare")
     shown.check()
