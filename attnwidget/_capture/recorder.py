@@ -28,7 +28,7 @@ from .reading import TextWatcher
 from .records import ObservedCall, Record, TensorKeeper, Unreadable
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .tracing import Caller
+from .traced_tensors import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
