@@ -125,3 +125,14 @@ def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
     assert "beside what a learned sink takes" in shown.page.locator(".attnwidget").inner_text()
     shown.screenshot("sinks-compare")
     shown.check()
+
+
+def test_what_if_takes_it_away(offline_page: OfflinePages) -> None:
+    w = bank(query=5, key=8, view="stages")
+    shown = show(offline_page, [w], host="jupyter-light", width=1000)
+    shown.choose("What if", "without the sink")
+    shown.wait_for_lines()
+    assert w.what_if == {"sinks": False}
+    assert shown.page.locator(".aw-small-sink").count() == 0
+    assert "What if: no sink" in shown.page.locator(".aw-changed").inner_text()
+    shown.check()
