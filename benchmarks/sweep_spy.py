@@ -324,7 +324,7 @@ class Spy(TorchDispatchMode):
 
 
 def _readable(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.layout is torch.strided and x.device.type == "cpu" and not x.is_nested
+    return type(x) in (Tensor, nn.Parameter, nn.Buffer) and x.layout is torch.strided and x.device.type == "cpu" and not x.is_nested
 
 
 def _is_reduced(name: str, args: tuple[Any, ...]) -> bool:

@@ -21,6 +21,7 @@ from .given_tokens import tokens_of_stacks
 from .io import LoadedRecord, tensors_of
 from .labels import Ids, Labels, SavedWords, can_spell
 from .options import read_options, read_tokenizer
+from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
 from .stacks import NamedStack, find_stack, inputs_of, named_stacks
@@ -33,6 +34,7 @@ __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
@@ -44,6 +46,7 @@ def capture(
     layers: LayersLike | None = None,
     queries: NumbersLike | None = None,
     heads: HeadsLike | None = None,
+    cross: CrossLike | None = None,
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -70,6 +73,9 @@ def capture(
         heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
             all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
             `att.part.heads` has their numbers in the model. None: all.
+        cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
+            name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
+            decided by whether q and k come from the same tensor.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -108,6 +114,7 @@ def capture(
         layers=layers,
         queries=queries,
         heads=heads,
+        cross=cross,
         values=values,
         clone=clone,
         device=device,
@@ -152,6 +159,17 @@ class Forward:
             ValueError: there is none.
         """
         return self._stack(cross=True)
+
+    @property
+    def all(self) -> AttentionStack:
+        """Return self- and cross-attention, in the order in which they ran; `all.names` are those of their modules.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        if not self._records:
+            raise ValueError(NOTHING_RECORDED)
+        return AttentionStack([record.attention for record in self._records.values()], self._records)
 
     @property
     def nbytes(self) -> int:
@@ -360,7 +378,7 @@ class Forward:
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)
         if not self._records:
-            raise ValueError("nothing was recorded: enter the capture by `with`, and run the model inside the block")
+            raise ValueError(NOTHING_RECORDED)
         if not records:
             kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
             raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")

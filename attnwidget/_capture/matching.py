@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +24,6 @@ LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
-CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
@@ -134,12 +132,13 @@ class RecordMatcher:
         keeper: TensorKeeper,
         wanted: Callable[[str, bool], bool],
         heads_of: Callable[[str, ObservedCall], list[int] | None],
+        is_cross: Callable[[str, ObservedCall], bool | None] = lambda name, call: call.cross,
         last: int | None = None,
         every: int | None = None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
+        self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every = last, every
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
@@ -230,11 +229,17 @@ class RecordMatcher:
                 self._keeper.forget_masks()
                 forward = ForwardPass(Step(next(self._step_count), name))
             forward.calls[name] += 1
-            if forward.calls[name] > 1:
-                name = f"{name} #{forward.calls[name]}"
-            call = as_autocast(read())
+            module, name = name, name if forward.calls[name] == 1 else f"{name} #{forward.calls[name]}"
             known = forward.records if forward.records is not None else self._thread.last
-            self._resolve(name, call, None if known is None else _record_of(known, name))
+            record = None if known is None else _record_of(known, name)
+            call = read()
+            if record is not None and forward.how is not None:
+                call.cross = record.cross
+            else:
+                found = self._is_cross(module, call)
+                call.cross = found if found is not None or record is None else record.cross
+            call = as_autocast(call)
+            self._resolve(call, record)
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
@@ -328,15 +333,13 @@ class RecordMatcher:
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons
 
-    def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
-        """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
+    def _resolve(self, call: ObservedCall, record: Record | None) -> None:
+        """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
         used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
-        if record is not None:
-            call.cross = record.cross
-        elif call.cross is None:
-            call.cross = bool(CROSS.search(name)) or not (Q == K or call.cached or call.is_causal or grows)
+        if call.cross is None:
+            call.cross = not (Q == K or call.cached or call.is_causal or grows)
         if call.cross or not isinstance(mask, Spans):
             return
         if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet

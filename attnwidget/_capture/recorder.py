@@ -22,6 +22,7 @@ from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
 from .options import CaptureOptions
+from .provenance import Provenance
 from .reading import TextWatcher
 from .records import ObservedCall, TensorKeeper, Unreadable
 from .selection import HeadSelection, LayerSelection
@@ -49,7 +50,8 @@ class Recorder:
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every)
+        self._provenance = Provenance()
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -71,6 +73,7 @@ class Recorder:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
                 if not self._open:
+                    stack.enter_context(self._provenance.watching(self.model))
                     self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
                     stack.enter_context(self.texts.open())
                     stack.enter_context(_forward_hooks(self.model, self._forward_began, self._forward_ended))
@@ -92,6 +95,12 @@ class Recorder:
     def _refuse_unknown_names(self, model: nn.Module) -> None:
         """Refuse a layer's name that no module has, before the model has run, which may take long."""
         found = self._layers.unknown_name(self._names.values())
+        cross = self._options.cross.unknown_name(self._names.values())
+        if cross is not None:
+            raise ValueError(
+                f"no module of {type(model).__name__} is {cross}, as cross names it: give names that "
+                "model.named_modules() lists, or parts of them"
+            )
         if found is not None:
             name, advice = found
             self._refuse(
@@ -114,6 +123,7 @@ class Recorder:
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
+        self._provenance.forward_ended()
         if self._watcher is not None and not self._watched:  # all of them call transformers' interface
             self._watcher.exit_early()
 
@@ -229,7 +239,7 @@ class Recorder:
             return None
         self._called.add(name)
         try:
-            with _without_gradients():
+            with torch._C.DisableTorchFunction(), _without_gradients():
                 return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
         except OverLimit:
             self._over_limit[name] += 1
@@ -289,6 +299,17 @@ class Recorder:
         if id(root) not in self._roots:
             self._roots[id(root)] = (root, module_names(root))
         return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
+
+    def _is_cross(self, name: str, call: ObservedCall) -> bool | None:
+        """Return whether a module's call is cross-attention; None where no evidence of `provenance` decides it."""
+        told = self._options.cross.of(name)
+        if told is not None or call.cross is not None:
+            return call.cross if told is None else told
+        running = self._provenance.innermost()
+        caller = None if running is None else self._names.get(id(running.module))
+        if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
+            return None  # that module was not watched
+        return self._provenance.is_cross(call.q, call.k, call.inputs)
 
     def _is_selected(self, name: str, cross: bool) -> bool:
         """Return whether a layer may be among those to keep; drop those that cannot be any more."""

@@ -59,6 +59,7 @@ class ObservedCall:
     bias: Any = None  # the same, floats, or a function of the score
     is_causal: bool = False  # key ≤ query from the upper left
     cross: bool | None = None  # None: not known
+    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits

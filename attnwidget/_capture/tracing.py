@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._utils.validation import FLOATS
-from .heads_axis import PERMUTATIONS, HeadsAxes, functions, order_of
+from .heads_axis import PERMUTATIONS, HeadsAxes, HeadsAxis, functions, order_of
 from .records import ObservedCall
 from .traced_parts import gather, is_all, marked, parts_of
 from .traced_scores import (
@@ -202,11 +202,16 @@ class ScoreTracer:
                 self._reports.report_unreadable(why, certain=len(known.shape) >= MIN_AXES)
         if x.ndim != other.ndim or x.ndim < 2 or _is_parameter(other) or result.dtype not in FLOATS:
             return None
-        heads = self._heads_of(x, other)
+        heads = self._heads_of(result, x, other)
         return TracedScores(x, other.mT, result.dtype, tuple(result.shape), heads=heads)
 
-    def _heads_of(self, *tensors: Any) -> Any:
-        return next((found for x in tensors if (found := self._heads.of(x)) is not None), None)
+    def _heads_of(self, result: Tensor, *tensors: Tensor) -> HeadsAxis | None:
+        """Return where the product of tensors has its heads, of which none may be repeated."""
+        for x in tensors:
+            found = self._heads.of(x)
+            if found is not None and found.axis < x.ndim - 2 and x.shape[found.axis] == result.shape[found.axis]:
+                return found
+        return None
 
     def baddbmm(
         self, result: Tensor, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, **_: Any
@@ -216,7 +221,7 @@ class ScoreTracer:
             if not beta and alpha == 1:
                 self._meet_values(known, batch1, batch2, result)
             return None
-        sizes, heads = tuple(result.shape), self._heads_of(batch1, batch2)
+        sizes, heads = tuple(result.shape), self._heads_of(result, batch1, batch2)
         added = (AddedTensor(x, sizes, float(beta)),) if beta else ()
         return TracedScores(batch1, batch2.mT, result.dtype, sizes, scale=float(alpha), added=added, heads=heads)
 
@@ -240,7 +245,16 @@ class ScoreTracer:
                 return None
         if _is_parameter(one[1]) or _is_parameter(two[1]):
             return None
-        return scores_of(result, out, one, two)
+        scores = scores_of(result, out, one, two)
+        if scores is None:
+            return None
+        axes = scores.order or tuple(range(len(out)))
+        for names, x in (one, two):
+            heads = self._heads.of(x)
+            place = -1 if heads is None else out.find(names[heads.axis])
+            if heads is not None and place >= 0 and axes[place] < len(out) - 2:
+                return replace(scores, heads=replace(heads, axis=axes[place]))
+        return scores
 
     # Then what keeps all numbers, in the same shape or another.
 
@@ -493,10 +507,10 @@ class ScoreTracer:
         if len(known.scores.sizes) > 4 and known.scores.sizes[-1] != known.scores.sizes[-2]:
             self._reports.report_unreadable(BLOCKED_QUERIES)
             return
-        heads = known.scores.heads or self._heads.of(v)
+        heads = known.scores.heads or (self._heads.of(v) if v.shape[:-2] == known.scores.sizes[:-2] else None)
         layout = layout_of(known.scores, heads, self._reports.head_count())
         shown = weights if known.dropout else result
-        if math.prod(shown.shape[:-2]) != layout.B * layout.H:
+        if math.prod(shown.shape[:-2]) != layout.samples * layout.heads:
             self._reports.report_unreadable(NO_VALUES, certain=True)
             return
         shown = layout.unmerge(shown)
