@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .records import EAGER
-from .tracing import USE_RETURNED_WEIGHTS
+from .traced_tensors import USE_RETURNED_WEIGHTS
 
 RETURNED_WEIGHTS = (
     "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, where its code has them"
