@@ -273,6 +273,8 @@ def samples_mixed(found: list[tuple[Shown, SeenAttention]], spied: Spied, single
         if alone.weights.shape[1:] != shown.weights.shape[2:] or 2 * n != one.weights.shape[0] or one.dropped:
             continue
         first = shown.weights.flatten(0, 1)[:n]
+        if min(_off(rows, alone) for rows in (one.weights[:n], one.weights[::2])) > 1e-3 * (1 + one.largest):
+            continue  # the model itself computes something else for the sample alone
         if shown.weights.shape[0] * shown.weights.shape[1] != 2 * n:
             continue
         off = min(_off(first, alone), _off(first / first.sum(-1, keepdim=True), alone) if shown.sinks else 1.0)
