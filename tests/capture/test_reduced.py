@@ -253,6 +253,22 @@ def test_a_widget_in_a_page_tells_why_a_view_is_empty(long: tuple[Capture, Captu
     assert w.errors == {}
 
 
+def test_a_page_that_zooms_in_is_told_what_is_not_kept(long: tuple[Capture, Capture], front_end: Any) -> None:
+    w = long[1].widget()
+    of = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max", "version": w.facts["version"]}
+    for request in (
+        {"kind": "tiles", "view": "main", "tiles": [[0, 0, 0, 0]]},
+        {"kind": "ranked", "queries": [5], "count": 8},
+        {"kind": "row", "query": 5},
+        {"kind": "check"},
+    ):
+        (reply,) = front_end.ask(w, {"id": "a", **of, **request})
+        assert reply["ok"] is False
+        assert "keep='tensors'" in reply["error"], request
+    (coarse,) = front_end.ask(w, {"id": "b", **of, "kind": "tiles", "view": "main", "tiles": [[2, 2, 0, 0]]})
+    assert coarse["ok"]
+
+
 # Files and copies.
 
 
