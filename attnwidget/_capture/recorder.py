@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from . import hooks
-from .advice import OTHER_THREAD, refuse_wrapped, way_on_unseen, why_no_model, with_way_on
+from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_no_model, with_way_on
 from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
@@ -243,9 +243,12 @@ class Recorder:
         if name is None:
             return None
         self._called.add(name)
+        if under_transform():
+            self.skipped[name] = WRAPPED
+            return None
         try:
             with torch._C.DisableTorchFunction(), _without_gradients():
-                return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
+                return self.matcher.add(name, functools.partial(self._read_with_text, name, read))
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -348,12 +351,6 @@ def _without_gradients() -> contextlib.AbstractContextManager[Any]:
 def _no_grad_no_inference() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _readable(call: ObservedCall) -> ObservedCall:
-    """Return the call; raise Unreadable where its tensors may not be kept."""
-    refuse_wrapped(call.q, call.k, call.v)
-    return call
 
 
 def _module_of(model: Any) -> nn.Module | None:
