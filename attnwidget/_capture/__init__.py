@@ -12,9 +12,10 @@ How a call is kept. It is read as an `ObservedCall`, whose tensors are still the
 appended (`matching`, `records`); where it begins with only some of them, it is a branch, a forward pass of its own.
 Each thread has its own passes. Rows stay as the calls had them until the block ends; then each sample takes its own,
 also where beams have changed places, which `generate` is asked for (`lineage`, `transformers`). Masks are kept as
-`Spans` where every row is a run of keys, so that decoding is linear too. Tokens that assisted generation has tried and rejected leave the record; what a backward pass computes again is not
-recorded. Whether it is self- or cross-attention is decided by the tensors that q and k come from (`provenance`), and
-what has no positions of the text is refused (`positions`).
+`Spans` where every row is a run of keys, so that decoding is linear too. Tokens that assisted generation has tried and
+rejected leave the record; what a backward pass computes again is not recorded. Whether it is self- or cross-attention
+is decided by the tensors that q and k come from (`provenance`), and what has no positions of the text is refused
+(`positions`).
 
 Where a model writes attention out, the same mode traces it: `ScoreTracer` knows which living tensors are scores of
 which q and k, and what was done to them (a scale, a softcap, masks, biases), and which are their softmax; where those
