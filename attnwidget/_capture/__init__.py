@@ -19,9 +19,18 @@ is decided by the tensors that q and k come from (`provenance`), and what has no
 
 Where a model writes attention out, the same mode traces it: `ScoreTracer` knows which living tensors are scores of
 which q and k, and what was done to them (a scale, a softcap, masks, biases), and which are their softmax; where those
-meet v, a call is complete. Any other step ends the trace: then nothing is recorded, and a softmax without a trace is
-reported in `Capture.skipped` (`eager`).
+meet v, a call is complete (`tracing`, `traced_tensors`). Any other step ends the trace: then nothing is recorded, and
+the softmax is named in `Capture.skipped`, as are modules that hold attention by their names and ran without a record
+(`coverage`).
 
-How a record is verified. Three rows of each output are kept, and computed again from the record when the block ends; a
-record that does not give them is removed and reported (`verification`).
+What it is of. The ids and masks that a model or a part of it reads are noted with its calls (`reading`, `text`), become
+labels (`labels`), and name its towers (`towers`, `stacks`).
+
+What is kept. Layers, heads and queries are chosen as calls come in (`selection`, `parts`, `KeptQueries` of `records`),
+whole forward passes when the next begins; beyond a limit of bytes calls are named as skipped (`limit`). A call can be
+reduced at once to an overview (`reduced`).
+
+How a record is verified. Some rows of each output are computed again when the call is made, from its own q, k, v and
+rules, whatever is kept, and before dropout; a record that was joined of several calls is verified once more when the
+block ends. One that does not give its outputs is removed and named as skipped (`verification`).
 """

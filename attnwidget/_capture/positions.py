@@ -6,7 +6,7 @@ import re
 
 from .provenance import Invocation
 from .records import ObservedCall
-from .tracing import USE_RETURNED_WEIGHTS
+from .traced_tensors import USE_RETURNED_WEIGHTS
 
 CHANNELS = (
     "it attends over channels, not over positions: each of its queries and keys is a channel of all positions. To show "

@@ -17,17 +17,18 @@ import torch
 from torch import nn
 
 from . import hooks
-from .advice import OTHER_THREAD, refuse_wrapped, way_on_unseen, why_no_model, with_way_on
+from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_no_model, with_way_on
 from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
-from .options import CaptureOptions
+from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
 from .provenance import Invocation, Provenance
 from .reading import TextWatcher
-from .records import ObservedCall, TensorKeeper, Unreadable
+from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .tracing import Caller
+from .traced_tensors import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
@@ -44,15 +45,18 @@ class Recorder:
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
         self._options = options
-        self.tokenizer = options.tokenizer
+        self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
         keeper = TensorKeeper(
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
+        kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
         self._provenance = Provenance()
-        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every)
+        self.matcher = RecordMatcher(
+            keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every, kept_as
+        )
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -239,9 +243,12 @@ class Recorder:
         if name is None:
             return None
         self._called.add(name)
+        if under_transform():
+            self.skipped[name] = WRAPPED
+            return None
         try:
             with torch._C.DisableTorchFunction(), _without_gradients():
-                return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
+                return self.matcher.add(name, functools.partial(self._read_with_text, name, read))
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -346,12 +353,6 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
-def _readable(call: ObservedCall) -> ObservedCall:
-    """Return the call; raise Unreadable where its tensors may not be kept."""
-    refuse_wrapped(call.q, call.k, call.v)
-    return call
-
-
 def _module_of(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
@@ -366,6 +367,14 @@ def _module_of(model: Any) -> nn.Module | None:
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
+    try:
+        return read_tokenizer(getattr(model, "tokenizer", None))
+    except Exception:  # something else of that name
+        return None
 
 
 # Names of modules, and of who calls.
