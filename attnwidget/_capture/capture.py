@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
+from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
+from .._widget.named_stacks import LabelledStack
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
-from .given_tokens import tokens_of_stacks
+from .given_tokens import StackTokens, TokensOfStacks
 from .io import LoadedRecord, tensors_of
 from .labels import Ids, Labels, SavedWords, can_spell
-from .options import read_options, read_tokenizer
+from .options import Keep, read_options, read_tokenizer
 from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
@@ -47,6 +49,7 @@ def capture(
     queries: NumbersLike | None = None,
     heads: HeadsLike | None = None,
     cross: CrossLike | None = None,
+    keep: Keep = "tensors",
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -62,8 +65,9 @@ def capture(
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
             None: all calls of torch's attention functions in this thread.
         tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
-            name alone is written into a file, and never loaded. None: ids are kept all the same, and named by
-            `cap.tokenizer = …` or `cap.widget(tokenizer=…)`.
+            name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
+            a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
+            `cap.widget(tokenizer=…)`.
         layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
             negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
             ("encoder.*"); a compiled regular expression; or a list of such. None: all.
@@ -76,6 +80,9 @@ def capture(
         cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
             name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
             decided by whether q and k come from the same tensor.
+        keep: "tensors", or "overview": each call is reduced at once to an exact picture of at most 128 × 128 bins of
+            each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
+            refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -115,6 +122,7 @@ def capture(
         queries=queries,
         heads=heads,
         cross=cross,
+        keep=keep,
         values=values,
         clone=clone,
         device=device,
@@ -125,6 +133,12 @@ def capture(
         strict=strict,
     )
     return Capture(Recorder(model, options), model=model)
+
+
+def labelled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabelledStack:
+    """Return a stack as a widget takes it: with its tokens, and the patches of an image."""
+    own = tokens[name]
+    return LabelledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
 
 
 class Forward:
@@ -248,7 +262,6 @@ class Forward:
         tokens: Tokens | None = None,
         *,
         cross: bool = False,
-        stack: str | None = None,
         **show: Unpack[KeywordsBesideTokens],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labelled by itself.
@@ -258,8 +271,8 @@ class Forward:
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            stack: which is shown first: a tower, or a name of `stacks()`. None: the first.
-            show: the other keywords of `AttentionWidget.from_attention`.
+            show: the other keywords of `AttentionWidget.from_attention`, of which `stack` is a tower or a name of
+                `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
 
         Raises:
             ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
@@ -271,31 +284,47 @@ class Forward:
         >>> with capture(model) as cap:
         ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
         >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
-        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
+        AttentionWidget(stack 'decoder, cross-attention', layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
         >>> cap.widget(stack="decoder", tokens=["la", "banque"])
-        AttentionWidget(layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
+        AttentionWidget(stack 'decoder', layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
         stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
-        shown = self._shown(stacks, cross, stack)
+        stack, forward = show.pop("stack", None), show.pop("forward", None)
+        shown = self._shown(stacks, cross, stack, forward)
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
-        placed = tokens_of_stacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
-        if stack is None and not cross:  # the tokens may be those of another tower than the first
-            shown = next((name for name, one in placed.items() if tokens is not None and one.given), shown)
+        placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
+        if stack is None and forward is None:  # the tokens may be those of another tower than the first
+            shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
-        grid = {} if "grid" in show else stacks[shown].grids()
-        given: dict[str, Any] = {**grid, **show}
-        own = placed[shown]
-        return AttentionWidget.from_attention(
-            stacks[shown].attention, tokens=own.tokens, key_tokens=own.key_tokens, **given
-        )
+        keys = self._keys(stacks)
+        sources: dict[Any, Any] = {
+            (key if key[1] else key[0]): functools.partial(labelled, stacks[name], placed, name)
+            for name, key in keys.items()
+        }
+        if "grid" in show:  # one of the user's own, of which nothing else is known
+            show = {"grid_start": None, "grid_side": "auto", **show}
+        show["forward"], show["stack"] = keys[shown]
+        return AttentionWidget.from_attention(sources, **show)
 
-    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None) -> str:
+    def _keys(self, stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
+        """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
+        numbers = list(dict.fromkeys(one.forward for one in stacks.values()))
+        several = len(stacks) > len(numbers)
+        return {name: (numbers.index(one.forward), one.label if several else "") for name, one in stacks.items()}
+
+    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None, forward: Any = None) -> str:
         """Return the name of the stack that a widget shows first."""
+        if stack is None:
+            self._stack(cross=cross)  # raises where there is none
+        if forward is not None:
+            keys = self._keys(stacks)
+            which = as_index(forward, max(keys.values(), default=(-1, ""))[0] + 1, "forward", "forwards")
+            stacks = {name: one for name, one in stacks.items() if keys[name][0] == which}
         if stack is not None:
             return find_stack(stacks, stack, self._towers(), cross=cross).name
-        self._stack(cross=cross)  # raises where there is none
-        return next(name for name, one in stacks.items() if one.cross == cross)
+        found = (name for name, one in stacks.items() if one.cross == cross)
+        return next(found, next(iter(stacks)))
 
     def metrics(
         self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
@@ -318,7 +347,7 @@ class Forward:
         """
         stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
         shown = self._shown(stacks, cross, None)
-        placed = {} if tokens is None else tokens_of_stacks(stacks, shown, tokens, None, self.tokenizer)
+        placed = {} if tokens is None else TokensOfStacks(stacks, shown, tokens, None, self.tokenizer)
         prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
         found = []
         for name, one in stacks.items():

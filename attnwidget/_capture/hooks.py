@@ -27,7 +27,8 @@ from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .records import ObservedCall, Unreadable
-from .tracing import Caller, ScoreTracer
+from .traced_tensors import Caller
+from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper, read_call
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
 
@@ -58,7 +59,7 @@ class Listener(Protocol):
         """
 
     def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
-        """Note that a module may compute attention that cannot be read: see `tracing.Reports`."""
+        """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
     def caller(self) -> Caller:
         """Return the module that calls."""
@@ -373,7 +374,7 @@ class FunctionWatcher(TorchFunctionMode):
         self._tracer.finish()
 
     def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
-        """Record a call that a module has written out, and verify it by its output: see `tracing.Reports`."""
+        """Record a call that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
         callback = self._listener.record_call(None, read)
         if callback is not None:
             with _reporting_errors():

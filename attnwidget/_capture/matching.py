@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -135,11 +136,12 @@ class RecordMatcher:
         is_cross: Callable[[str, ObservedCall], bool | None] = lambda name, call: call.cross,
         last: int | None = None,
         every: int | None = None,
+        new_record: type[Record] = Record,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
-        self._last, self._every = last, every
+        self._last, self._every, self._new_record = last, every, new_record
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadState()
@@ -256,7 +258,12 @@ class RecordMatcher:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
         last = self._thread.last
         is_of_step = call.cross and forward.is_fresh is not False  # whose keys are those of any text from this source
-        if not is_of_step and (found := self._continued(name, call, last)) is not None:
+        try:
+            found = None if is_of_step else self._continued(name, call, last)
+        except Unreadable:  # it would continue what is not kept, and so does the rest of this pass
+            forward.is_fresh = False
+            raise
+        if found is not None:
             records, forward.how = found
             if forward.how.dropped and not self._thread.rejects:
                 records = self._begin_records(records, records[name].last_step)
@@ -273,9 +280,9 @@ class RecordMatcher:
             return None
         others = [records for records in reversed(self.forwards) if records is not last and not call.cross]
         candidates = [records for records in ([] if last is None else [last]) + others if name in records]
-        for way in (Record.continued_by, Record.continued_earlier):
+        for way in (methodcaller("continued_by", call), methodcaller("continued_earlier", call)):
             for records in candidates:
-                if (how := way(records[name], call)) is not None:
+                if (how := way(records[name])) is not None:
                     return records, how
         return None
 
@@ -288,13 +295,13 @@ class RecordMatcher:
         if record is not None and how is None and forward.how is not None:
             raise Unreadable(LATER)
         memory, before = self._keeper.memory, 0
-        needed = self._keeper.size_of(call, None if how is None else call.q.shape[2])
+        needed = self._new_record.needed(call, self._keeper, how)
         if not memory.has_room(needed, self._keeper.device or call.k.device):
             raise OverLimit
         if record is None or how is None:
             if record is not None:
                 forward.records = records = self._begin_records()
-            record = records[name] = Record(name, call, self._keeper, forward.step, heads)
+            record = records[name] = self._new_record(name, call, self._keeper, forward.step, heads)
         else:
             if name in records:
                 before = record.size

@@ -75,6 +75,8 @@ def read_options(
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
     as_choice(keep, get_args(Keep), "keep")
+    if keep == "overview" and queries is not None:
+        raise ValueError("keep is 'overview', which is of all queries: leave queries= out, or give keep='tensors'")
     return CaptureOptions(
         layers=read_layers(layers),
         queries=None if queries is None else Numbers(queries, "queries"),

@@ -238,8 +238,11 @@ class Provenance:
         return note
 
     def innermost(self) -> Invocation | None:
-        """Return the call that is running of the innermost module that is watched."""
-        return self._running.invocations[-1] if self._running.invocations else None
+        """Return the call that is running of the innermost module that is watched, which stays so."""
+        if not self._running.invocations:
+            return None
+        self._asked.add(id(self._running.invocations[-1].module))
+        return self._running.invocations[-1]
 
     def is_cross(self, q: Tensor, k: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> bool | None:
         """Return whether q and k come from two tensors, by steps 3 to 6 of the evidence; None where it decides nothing.

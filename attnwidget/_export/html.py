@@ -120,7 +120,8 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
     layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
     shape = widget.selected.shape
-    words = []
+    words = [f"forward {widget.traits.forward:,}"] if widget.traits.forwards > 1 else []
+    words += [widget.traits.stack] if widget.traits.stack else []
     if there > 1:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
     if shape.H > 1:

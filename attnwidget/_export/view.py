@@ -63,6 +63,9 @@ class TraitsView(Protocol):
     """The traits of a widget that say what is shown, and how."""
 
     title: str
+    stack: str
+    forward: int
+    forwards: int
     layer: int
     batch: int
     head: int

@@ -93,7 +93,7 @@ class ComparisonWidget(AttentionWidget):
         self._open(self._given[names[0]], {"against": names[1], **show, "sides": names}, {})
 
     @classmethod
-    def from_attention(cls, attention: Given, **show: Any) -> NoReturn:
+    def from_attention(cls, attention: Any, **show: Any) -> NoReturn:
         """Raise TypeError: one attention is nothing to compare."""
         raise TypeError("one attention is nothing to compare: call compare(a, b) with two")
 

@@ -73,6 +73,7 @@ class TraitBuilders:
         shape = att.shape
         return {
             "version": shown.version,
+            **shown.place._asdict(),
             "layers": shown.labels,
             "batches": shape.B,
             "heads": shape.H,

@@ -53,6 +53,8 @@ class KeywordsOfLooks(TypedDict, total=False):
     grid_side: Literal["auto", "query", "key", "both"]
     grid_start: SupportsIndex | None
     image: Any
+    stack: str | None
+    forward: SupportsIndex
     layer: SupportsIndex
     batch: SupportsIndex
     head: SupportsIndex
@@ -80,13 +82,13 @@ class KeywordsBesideTokens(KeywordsOfLooks, total=False):
     """`ShowKeywords` for a function that takes tokens by position."""
 
     view: Literal["heatmap", "graph", "text", "image", "heads", "stages"]
-    key_tokens: Tokens | None
+    key_tokens: Tokens | Mapping[Any, Tokens | None] | None
 
 
 class ShowKeywords(KeywordsBesideTokens, total=False):
     """The keywords of `AttentionWidget` that are not about tensors: see there."""
 
-    tokens: Tokens | None
+    tokens: Tokens | Mapping[Any, Tokens | None] | None
 
 
 class WidgetKeywords(ShowKeywords, LayeredKeywords, total=False):
@@ -126,14 +128,16 @@ def list_keywords(function: Callable[..., Any], keywords: type, widget: type[tra
     inner: Any = getattr(function, "__func__", function)  # of a class method
     found = inspect.signature(inner)
     named = [one for one in found.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    inner.__signature__ = found.replace(parameters=[*named, *_parameters(keywords, widget)])
+    inner.__signature__ = found.replace(
+        parameters=[*named, *_parameters(keywords, widget, {one.name for one in named})]
+    )
 
 
-def _parameters(keywords: type, widget: type[traitlets.HasTraits]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each keyword, those of the tensors first."""
+def _parameters(keywords: type, widget: type[traitlets.HasTraits], named: set[str]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each keyword that has no name in the signature, those of the tensors first."""
     of_tensors = {option.name: option.default for option in OPTIONS} | {"dims": None}
     defaults = {name: trait.default() for name, trait in widget.class_traits().items()} | {"layout": None} | of_tensors
-    types = keywords.__annotations__
+    types = {name: hint for name, hint in keywords.__annotations__.items() if name not in named}
     for name in dict.fromkeys([*of_tensors, "tokens", "key_tokens", *types]):
         if name in types:
             annotation = getattr(types[name], "__forward_arg__", types[name])

@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
+from .named_stacks import StackPlace
 from .token_store import TokenStore
 
 MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
@@ -26,6 +28,7 @@ class ShownLayers:
         words: whether pieces are merged into words.
         rules: other rules that it is under.
         version: a number that tells these layers from earlier ones.
+        place: which stack they are, among which.
 
     `given` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
     the other rules, each made when it is looked at.
@@ -39,8 +42,10 @@ class ShownLayers:
         words: bool = False,
         rules: Mapping[str, Any],
         version: int,
+        place: StackPlace,
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
+        self.place = place
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         self.stack = self.given
         if words:
@@ -61,8 +66,12 @@ class ShownLayers:
         """What to say above the picture of a part of a model, where all layers have the same; else nothing."""
         parts = {att.part for att in self.given}
         part = parts.pop() if len(parts) == 1 else None
+        kept = next((x for att in self.given if (x := only_overviews(att)) is not None), None)
         words = "" if part is None else part.describe()
-        return f"of the model: {words}" if words else ""
+        said = [f"of the model: {words}"] if words else []
+        if kept is not None:
+            said.append(f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights")
+        return "; ".join(said)
 
     def before(self, layer: int) -> Attention | None:
         """Return a layer without the other rules; None where there are none."""

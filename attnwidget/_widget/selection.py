@@ -143,10 +143,14 @@ class SelectionTraits(traitlets.HasTraits):
     def _drop_what_is_gone(self) -> None:
         """Select what is still there: another layer, or other tensors, may have fewer of everything."""
         self.layer = min(self.layer, len(self._shown.stack) - 1)
-        for name in ("batch", "head", "query", "key"):
-            value = getattr(self, name)
-            if value is not None and value >= self._there_are(name):
-                setattr(self, name, None if name in ("query", "key") else 0)
+        for name in ("batch", "head"):
+            if getattr(self, name) >= self._there_are(name):
+                setattr(self, name, 0)
+        with self.hold_trait_notifications():  # `pins` follows from both
+            for name in ("query", "key"):
+                value = getattr(self, name)
+                if value is not None and value >= self._there_are(name):
+                    setattr(self, name, None)
         if self.stage not in (*self._selected.stages, "capped"):
             self.stage = "weights"
         shape = self._selected.shape

@@ -43,10 +43,11 @@ from .export_view import ExportView
 from .findings_cache import FindingsCache
 from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
 from .layers import ShownLayers
+from .named_stacks import LabelledStack, Sources
 from .request_context import RequestContext
 from .selection import Selection
+from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .token_traits import TokenTraits
 from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(TokenTraits, anywidget.AnyWidget):
+class AttentionWidget(StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -76,6 +77,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
             for each sample.
         title: a line above the picture.
+        stack, forward: which stack is shown first, by name and by the number of its forward pass, where
+            `from_attention` was given several.
         layer, batch, head: what is shown first.
         query, key: the pinned pair; None where nothing is pinned.
         heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
@@ -195,22 +198,30 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._open(attention_of(q, k, v, about_tensors), given, about_tensors)
 
     @classmethod
-    def from_attention(cls, attention: Attention | AttentionStack, **show: Unpack[ShowKeywords]) -> AttentionWidget:
-        """Show an `Attention` or an `AttentionStack` that is there already.
+    def from_attention(
+        cls, attention: Attention | AttentionStack | Sources, **show: Unpack[ShowKeywords]
+    ) -> AttentionWidget:
+        """Show an `Attention` or an `AttentionStack` that is there already, or one of several, to choose among.
 
         Args:
-            attention: what is shown; it is not copied.
-            show: the keywords of `AttentionWidget` from `tokens` on.
+            attention: what is shown; it is not copied. Several stacks are a mapping: by name ("encoder"), by the number
+                of a forward pass (0, 1, …), or by both, (2, "encoder"). A function without arguments that returns one
+                is called when it is first chosen.
+            show: the keywords of `AttentionWidget` from `tokens` on. Of several stacks, `tokens` and `key_tokens` are
+                those of the one that is shown first, or mappings by the same names; a stack without has positions.
 
         Raises:
-            ValueError, TypeError, IndexError: as the widget does.
+            ValueError, TypeError, IndexError: as the widget does; a stack or forward pass that is not there.
 
         >>> import torch
         >>> att = Attention(*torch.randn(3, 4, 8), is_causal=True)
         >>> AttentionWidget.from_attention(att, tokens=["the", "bank", "lent", "money"])
         AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
+        >>> w = AttentionWidget.from_attention({"encoder": att, "cross": Attention(*torch.randn(3, 2, 8))})
+        >>> w.stack = "cross"
+        >>> w
+        AttentionWidget(stack 'cross', layer 0 of 1, head 0 of 1, 2 queries × 2 keys)
         """
-        attention = as_attention(attention, "AttentionWidget(q, k, v)")
         refuse_unknown(show, keywords_of(cls))
         widget = cls.__new__(cls)
         cls._open(widget, attention, {**show}, {})
@@ -256,6 +267,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         with self._lock:
             self._exact_pass.cancel()
             titled_so = self.title == self._shown.title
+            self._named_stacks.keep(self._chosen, LabelledStack(attention))
             self._replace_layers(attention)
             self.title = self._shown.title if titled_so else self.title
             self._throttle.soon()
@@ -454,17 +466,20 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         shape = self._selected.shape
+        forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
+        stack = f"stack {self.stack!r}, " if self.stack else ""
         return (
-            f"AttentionWidget(layer {self.layer} of {len(self._shown.stack)}, head {self.head} of {shape.H}, "
-            f"{shape.Q:,} queries × {shape.K:,} keys)"
+            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, "
+            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
 
     def _open(
-        self, attention: Attention | AttentionStack, show: dict[str, Any], tensor_keywords: dict[str, Any]
+        self, attention: Attention | AttentionStack | Sources, show: dict[str, Any], tensor_keywords: dict[str, Any]
     ) -> None:
         bundled("widget.js")  # raises where there is none
+        show = self._begin(attention, show)
         self._tensor_keywords = tensor_keywords
         self._lock = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._scheduler = Scheduler(self._lock)
@@ -479,7 +494,7 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self._throttle = Throttle(self._refresh, self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
-        self._show_layers(attention)
+        self._show_layers(self._named_stacks.find(self._chosen).attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         show["title"] = show.get("title") or self._shown.title
         super().__init__(uid=uuid.uuid4().hex, **show)
@@ -492,24 +507,45 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
         self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
         self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
         self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
+        self.observe(lambda change: self._on_choice(), ["stack", "forward"])
         super().open()
 
     # What is shown: all that is computed is of what is held.
 
     def _show_layers(self, attention: Attention | AttentionStack) -> None:
         merged = self.pieces == "words"
-        self._shown = ShownLayers(attention, self._token_store, words=merged, rules=self.what_if, version=self._version)
+        self._shown = ShownLayers(
+            attention,
+            self._token_store,
+            words=merged,
+            rules=self.what_if,
+            version=self._version,
+            place=self._named_stacks.place(self._chosen),
+        )
         self._builders.use(self._shown)
         self._surveys.forget()
         self._token_store.forget_ids()
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
-        """Show other tensors, or other positions: nothing that was computed of the old ones can be used again."""
+        """Show other tensors or positions, or another stack: nothing of the old ones can be used again."""
         self._version += 1
         self._show_layers(attention)
         self._builders.forget()
         self._findings.forget()
         self._derived.forget()
+
+    def _on_choice(self) -> None:
+        """Show another stack, all of it in one message."""
+        if self._is_changing or (self.forward, self.stack) == self._chosen:
+            return
+        with self._lock, self.hold_sync():
+            self._exact_pass.cancel()
+            try:
+                refused = self._show_chosen()
+            finally:
+                self._refresh()
+        if refused is not None:
+            self.send({"refused": f"the other rules are off, for they cannot be here: {refused}"[:500]})
 
     @traitlets.validate("what_if")
     def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
@@ -521,6 +557,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     @traitlets.observe("what_if")
     def _on_what_if(self, change: Any) -> None:
         """Compute everything under other rules, as for other tensors."""
+        if self._is_changing:
+            return
         with self._lock:
             self._exact_pass.cancel()
             self._version += 1
@@ -530,6 +568,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
     @traitlets.observe("pieces")
     def _on_pieces(self, change: Any) -> None:
         """Show words or pieces; what is pinned becomes the word that a piece is of, or a word's first piece."""
+        if self._is_changing:
+            return
         with self._lock:
             self._exact_pass.cancel()
             held, where = self._shown, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
@@ -541,6 +581,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
     def _on_tokens(self) -> None:
         """Compute again what depends on tokens, as they tell what is padding and what is the same."""
+        if self._is_changing:
+            return
         self._findings.forget()
         self._token_store.forget()
         if self.pieces == "words":
@@ -564,6 +606,8 @@ class AttentionWidget(TokenTraits, anywidget.AnyWidget):
 
     def _refresh(self) -> None:
         """Bring every derived trait to the selection: each only where what it follows from has changed."""
+        if self._is_changing:
+            return
         with self._lock, self.hold_sync():
             self._drop_what_is_gone()
             self._send_soon(*self._to_send_again())

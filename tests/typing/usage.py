@@ -93,6 +93,7 @@ def a_capture() -> None:
         queries=slice(-512, None),
         heads={0: [5, 7], "h.3": slice(4)},
         cross={"decoder.*": True, re.compile("self"): False},
+        keep="overview",
         values=False,
         clone=False,
         device="cpu",
@@ -157,6 +158,7 @@ def a_wrong_value() -> None:
 
 def wrong_arguments_of_capture() -> None:
     capture(layers=1.5)  # type: ignore[arg-type]
+    capture(keep="weights")  # type: ignore[arg-type]
     capture(queries="last")  # type: ignore[arg-type]
     capture(heads={1.5: 0})  # type: ignore[dict-item]
     capture(last="2")  # type: ignore[arg-type]

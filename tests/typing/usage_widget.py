@@ -84,6 +84,7 @@ def captures() -> None:
     with capture(torch.nn.Linear(1, 1)) as cap:
         assert_type(cap.widget(words, cross=True, key_tokens=words, view="heads"), AttentionWidget)
         cap.widget(tokens=words, head=1)
+        cap.widget(words, stack="decoder", forward=2)
         cap.widget(words, view="head")  # type: ignore[arg-type]
 
 

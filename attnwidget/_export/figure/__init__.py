@@ -119,6 +119,8 @@ def _facts_text(traits: TraitsView) -> str:
     every = decoding.of_picture(traits.picture).every
     sampled = f"1 of {every:,} rows" if every > 1 and traits.view == "heatmap" else ""
     parts = [
+        f"forward {traits.forward:,}" if traits.forwards > 1 else "",
+        traits.stack,
         f"layer {traits.layer}" if len(facts["layers"]) > 1 else "",
         f"sample {traits.batch}" if facts["batches"] > 1 else "",
         head if facts["heads"] > 1 else "",

@@ -24,6 +24,8 @@ interface Props {
   readonly value?: string;
   readonly name: string;
   readonly side?: "left" | "right";
+  /** Why nothing can be chosen; left out where it can. */
+  readonly disabled?: string | undefined;
   readonly sections: readonly Section[];
   readonly children?: ComponentChildren;
 }
@@ -112,7 +114,7 @@ export class Menu extends Component<Props, { open: boolean }> {
     if (this.state.open && to && !this.node.current?.contains(to)) this.toggle(false);
   };
 
-  override render({ label, value, name, sections, children }: Props, { open }: { open: boolean }) {
+  override render({ label, value, name, sections, disabled, children }: Props, { open }: { open: boolean }) {
     return (
       <div
         class="aw-menu"
@@ -126,6 +128,8 @@ export class Menu extends Component<Props, { open: boolean }> {
           type="button"
           aria-haspopup="menu"
           aria-expanded={open}
+          disabled={disabled !== undefined}
+          title={disabled}
           aria-label={value ? `${name}: ${value}` : name}
           onClick={() => this.toggle(!open)}
         >

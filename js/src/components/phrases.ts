@@ -1,6 +1,7 @@
 /** Words and numbers that several parts of the widget say in the same way. */
 
 import { MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
+import type { Facts } from "../contract/messages";
 import type { HeadName, Stage } from "../contract/values";
 import type { Span } from "../geometry/viewport";
 import type { Ui } from "../state/ui";
@@ -23,6 +24,11 @@ export function headWords(head: HeadName): string {
   const [how, ...heads] = head.split(" ");
   const which = heads.length > NAMED_HEADS ? `${heads.length} heads` : `heads ${heads.join(", ")}`;
   return `${how === "max" ? "maximum" : how} of ${which}`;
+}
+
+/** Return which forward pass and which stack is shown, in words, where there are several. */
+export function stackWords({ stack, forward, forwards }: Facts): string[] {
+  return [(forwards ?? 1) > 1 ? `forward ${count(forward ?? 0)}` : "", stack ?? ""].filter(Boolean);
 }
 
 /** Return `heads 0, 4`; several as one are named as such. */

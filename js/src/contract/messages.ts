@@ -62,6 +62,11 @@ export interface Facts {
   is_causal: boolean;
   /** The stages that can be shown. */
   stages: Stage[];
+  /** The stack that everything shown is of, among those of its forward pass; that pass, and how many there are. */
+  stack?: string;
+  stacks?: string[];
+  forward?: number;
+  forwards?: number;
   /** Only in a saved file: what of this layer is in it, and which layers are. */
   saved?: { layers: number[]; heads: number[]; samples: number[] };
   /** Whether merging tokens into words would change anything. */

@@ -40,6 +40,9 @@ import type {
 export interface Traits {
   uid: string;
   title: string;
+  /** Which of several stacks is shown, and of which forward pass; `facts` says which there are. */
+  stack?: string;
+  forward?: number;
   layer: number;
   batch: number;
   head: number;
@@ -99,6 +102,8 @@ export type Role = "given" | "selection" | "look" | "numbers" | "derived" | "ide
 export const TRAITS = {
   uid: "identity",
   title: "given",
+  stack: "numbers",
+  forward: "numbers",
   layer: "selection",
   batch: "selection",
   head: "selection",

@@ -38,7 +38,8 @@ export function frame(ui: Ui): View {
     effect(() => {
       const facts = store.facts.value;
       const fewer = store.view.value === "heads" || (facts.layers.length < 2 && facts.heads < 2);
-      pick.node.hidden = fewer && facts.batches < 2;
+      const alone = (facts.stacks?.length ?? 1) < 2 && (facts.forwards ?? 1) < 2;
+      pick.node.hidden = fewer && facts.batches < 2 && alone;
       ui.root.dataset.mode = ui.mode.value;
       const failed = store.problem.value !== null;
       stage.hidden = failed && store.picture.value === null;

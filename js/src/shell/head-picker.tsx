@@ -2,6 +2,7 @@
 
 import { Component, createRef } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
+import { Menu } from "../components/menu";
 import type { Grid } from "../contract/decode";
 import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
@@ -24,6 +25,7 @@ function Picker({ ui }: { ui: Ui }) {
   const all = store.view.value === "heads"; // they are below
   return (
     <>
+      <StackPicker ui={ui} />
       {(facts.saved?.samples.length ?? facts.batches) > 1 && (
         <div class="aw-group">
           <span>Sample</span>
@@ -39,6 +41,57 @@ function Picker({ ui }: { ui: Ui }) {
       {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
     </>
   );
+}
+
+/** Which of several forward passes, and which of its stacks: those of an encoder, a decoder, a vision tower. */
+function StackPicker({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const { stacks = [], forwards = 1, ...shown } = store.facts.value;
+  const reason = fixed(ui);
+  // What is wanted is shown at once, as of layers; where it cannot come, what there is.
+  const wanted = reason === undefined ? { stack: store.stack.value, forward: store.forward.value } : shown;
+  const { stack = "", forward = 0 } = wanted;
+  return (
+    <>
+      {forwards > 1 && (
+        <div class="aw-group" data-aw="forward" title={reason ?? `cap[${forward}]`}>
+          <span>Forward</span>
+          <Stepper
+            name="forward"
+            value={forward}
+            count={forwards}
+            of
+            disabled={reason !== undefined}
+            choose={(next) => store.show({ forward: next })}
+          />
+        </div>
+      )}
+      {stacks.length > 1 && (
+        <div class="aw-group" data-aw="stack">
+          <Menu
+            name="Stack"
+            label="Stack"
+            value={stack}
+            side="left"
+            disabled={reason}
+            sections={[
+              {
+                value: stack,
+                choices: stacks.map((name) => ({ value: name, name })),
+                choose: (name) => store.show({ stack: name }),
+              },
+            ]}
+          />
+        </div>
+      )}
+    </>
+  );
+}
+
+/** Return why no other stack can be chosen; undefined where one can. */
+function fixed({ store, kernel }: Ui): string | undefined {
+  if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
+  return kernel.state.value === "gone" ? "The kernel is gone: run the cell again to see another" : undefined;
 }
 
 /** Whether a saved file holds this one of several; a kernel has them all. */
@@ -111,33 +164,47 @@ interface StepperProps {
   readonly value: number;
   readonly count: number;
   readonly of?: boolean;
+  readonly disabled?: boolean;
   choose(value: number): void;
 }
 
 /** ‹ 17 › of 80: step, or type a number. */
-function Stepper({ name, value, count: total, of, choose }: StepperProps) {
+function Stepper({ name, value, count: total, of, disabled = false, choose }: StepperProps) {
   const typed = (event: Event) => {
     const input = event.currentTarget as HTMLInputElement;
     const wanted = Number(input.value.trim() || Number.NaN);
     if (Number.isInteger(wanted) && wanted >= 0 && wanted < total && wanted !== value) choose(wanted);
     else input.value = String(value);
   };
+  const walk = (event: KeyboardEvent) => {
+    event.stopPropagation();
+    const next = value + (event.key === "ArrowUp" ? 1 : event.key === "ArrowDown" ? -1 : 0);
+    if (next === value) return;
+    event.preventDefault();
+    if (next >= 0 && next < total) choose(next);
+  };
   return (
     <div class="aw-stepper">
-      <button type="button" aria-label={`${name} before`} disabled={value === 0} onClick={() => choose(value - 1)}>
+      <button
+        type="button"
+        aria-label={`${name} before`}
+        disabled={disabled || value === 0}
+        onClick={() => choose(value - 1)}
+      >
         ‹
       </button>
       <input
         inputMode="numeric"
         aria-label={`${name}, 0 to ${total - 1}`}
         value={value}
+        disabled={disabled}
         onChange={typed}
-        onKeyDown={(event) => event.stopPropagation()}
+        onKeyDown={walk}
       />
       <button
         type="button"
         aria-label={`${name} after`}
-        disabled={value === total - 1}
+        disabled={disabled || value === total - 1}
         onClick={() => choose(value + 1)}
       >
         ›

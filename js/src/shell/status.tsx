@@ -2,7 +2,7 @@
 
 import { mount, part, type View } from "../components/dom";
 import { Message } from "../components/message";
-import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells } from "../components/phrases";
+import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWords } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
@@ -371,6 +371,7 @@ function facts(ui: Ui, picture: Picture): string {
   const sides = store.sides.value ?? [];
   const compares = store.view.value === "compare";
   return [
+    ...stackWords(store.facts.value),
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",

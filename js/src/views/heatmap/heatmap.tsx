@@ -4,7 +4,7 @@ import { effect } from "@preact/signals-core";
 import { KeyLabels, QueryLabels } from "../../components/axis-labels";
 import { mount, part, px, type View } from "../../components/dom";
 import { watchKeyboard } from "../../components/keyboard";
-import { headWords, numberOf } from "../../components/phrases";
+import { headWords, numberOf, stackWords } from "../../components/phrases";
 import { createPointer } from "../../components/pointer";
 import { ExactTo, Readout, Rings, ZoomHint } from "../../components/rings";
 import { BLOCKED } from "../../contract/decode";
@@ -68,8 +68,11 @@ export function heatmap(ui: Ui): Heatmap {
       if (picture === null) return;
       const { layer, head, stage } = picture.of;
       const layers = store.facts.value.layers.length > 1 ? `layer ${layer}, ` : "";
+      const stack = stackWords(store.facts.value)
+        .map((words) => `${words}, `)
+        .join("");
       const size = `${count(picture.queries)} queries by ${count(picture.keys)} keys`;
-      canvas.setAttribute("aria-label", `Attention ${stage}, ${layers}${headWords(head)}, ${size}`);
+      canvas.setAttribute("aria-label", `Attention ${stage}, ${stack}${layers}${headWords(head)}, ${size}`);
     }),
     effect(() => {
       live.textContent = spoken(ui);

@@ -1,0 +1,151 @@
+"""The traits of which stack is shown, where there are several, and the change from one to another."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import traitlets
+
+from .._engine.what_if import what_if
+from .._utils.indexing import as_index
+from ..attention import Attention
+from ..stack import AttentionStack, as_attention
+from .named_stacks import LabelledStack, NamedStacks, StackKey
+from .token_traits import TokenTraits
+from .traits import Index, Text, refusing
+
+
+class StackTraits(TokenTraits):
+    """The traits of a named stack and of a forward pass, one of those that there are."""
+
+    _named_stacks: NamedStacks
+    _chosen: StackKey  # the stack that is shown
+    title: Any
+    what_if: Any
+    _is_changing = False  # while several traits become those of another stack: nothing follows from one alone
+
+    stack = Text(help="The name of the stack that is shown, where there are several.").tag(sync=True, role="numbers")
+    forward = Index(help="The number of the forward pass that is shown.").tag(sync=True, role="numbers")
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The names of the stacks of the forward pass that is shown: what `stack` can be."""
+        return self._named_stacks.names(self._chosen.forward)
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes there are: `forward` is one of 0 to `forwards` − 1."""
+        return self._named_stacks.forwards
+
+    @abstractmethod
+    def _replace_layers(self, attention: Attention | AttentionStack) -> None:
+        """Show other layers, and keep nothing of those before."""
+
+    def _begin(self, source: Any, show: dict[str, Any]) -> dict[str, Any]:
+        """Choose the first stack.
+
+        Args:
+            source: the stacks by name, or one attention.
+            show: the keywords of the widget.
+
+        Returns:
+            The keywords with those of the stack among them.
+
+        Raises:
+            ValueError, TypeError, IndexError: a stack that is not there, or is none.
+        """
+        show, labels = dict(show), {}
+        if isinstance(source, Mapping):
+            labels = {name: show.pop(name) for name in ("tokens", "key_tokens") if isinstance(show.get(name), Mapping)}
+            self._named_stacks = NamedStacks(source, labels)
+        else:
+            self._named_stacks = NamedStacks({0: as_attention(source, "AttentionWidget(q, k, v)")}, {})
+        forward = as_index(show.get("forward") or 0, self._named_stacks.forwards, "forward", "forwards")
+        name = show.get("stack") or ""
+        if not isinstance(name, str):
+            raise TypeError(f"stack is {name!r}: give the name of a stack")
+        self._chosen = StackKey(forward, self._named_stacks.check_name(name, forward))
+        own = {name: value for name, value in self._named_stacks.find(self._chosen).given.items() if value is not None}
+        if "grid" in show:  # it is another, and stands elsewhere
+            own = {name: value for name, value in own.items() if name not in ("grid_start", "grid_side")}
+        return {**own, **show, "stack": self._chosen.name, "forward": forward}
+
+    @traitlets.validate("stack")
+    def _stack_is_there(self, proposal: Any) -> str:
+        with refusing():
+            forward = as_index(self.forward, self._named_stacks.forwards, "forward", "forwards")
+            name = self._named_stacks.check_name(str(proposal["value"]), forward)
+            self._check_labels(StackKey(forward, name))
+        return name
+
+    @traitlets.validate("forward")
+    def _forward_is_there(self, proposal: Any) -> int:
+        with refusing():
+            forward = as_index(proposal["value"], self._named_stacks.forwards, "forward", "forwards")
+            self._check_labels(self._named_stacks.near(self.stack, forward))
+        return forward
+
+    def _check_labels(self, key: StackKey) -> None:
+        """Raise what the tokens of another stack would raise, while nothing has changed."""
+        if key == self._chosen:
+            return
+        found = self._named_stacks.find(key)
+        layers = found.attention if isinstance(found.attention, AttentionStack) else [found.attention]
+        shape = layers[min(self.layer, len(layers) - 1)].shape
+        self._token_store.check(found.tokens, shape.B, shape.Q, f"tokens[{key.name!r}]")
+        self._token_store.check(found.key_tokens, shape.B, shape.K, f"key_tokens[{key.name!r}]")
+
+    def _show_chosen(self) -> str | None:
+        """Make everything that of the chosen stack: its layers, its labels, and of the selection what is there.
+
+        Returns:
+            Why `what_if` was taken back, where it cannot be of this stack; else None.
+        """
+        before, key = self._chosen, self._named_stacks.near(self.stack, self.forward)
+        self._remember()
+        found, words, titled_so = self._named_stacks.find(key), self.pieces == "words", self.title == self._shown.title
+        self._chosen = key
+        with self._changing():
+            self.pieces = "pieces"
+            self._replace_layers(found.attention)
+            self.layer = min(self.layer, len(self._shown.stack) - 1)
+            refused = self._keep_rules()
+            for name, value in [("grid", None), ("image", None), *found.given.items()]:
+                setattr(self, name, value)
+            if words and (found.tokens is not None or found.key_tokens is not None):
+                self.pieces = "words"
+                self._replace_layers(found.attention)
+            if before.name != key.name:
+                self.pins = []  # they are positions of another text
+            self.title = self._shown.title if titled_so else self.title
+            self.forward, self.stack = key
+        return refused
+
+    def _remember(self) -> None:
+        """Keep the labels of the stack that is shown, as they are now."""
+        given = {name: getattr(self, name) for name in LabelledStack(self._shown.attention).given}
+        self._named_stacks.keep(self._chosen, LabelledStack(self._shown.attention, **given))
+
+    def _keep_rules(self) -> str | None:
+        """Stay under other rules where the layers can be; else leave them, and return why."""
+        if not self.what_if:
+            return None
+        try:
+            what_if(self._shown.given[self.layer], self.what_if)
+        except (TypeError, ValueError, IndexError) as error:
+            self.what_if = {}
+            self._replace_layers(self._shown.attention)
+            return str(error)
+        return None
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let nothing follow from the traits that are set within."""
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
