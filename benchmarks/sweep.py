@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import re
 import subprocess
 import sys
@@ -27,8 +28,19 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))  # PYTHONPATH comes first
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "sweep-results.json"
 OPTIONS = ("default", "values", "clone", "bfloat16", "float16", "train", "threads", "generate", "beams")
+SUPPORT = {
+    "numpy",
+    "anywidget",
+    "ipywidgets",
+    "psutil",
+    "einops",
+    "sentencepiece",
+    "protobuf",
+    "scipy",
+    "tiktoken",
+}  # that libraries need
+MEMORY = 5 << 30  # bytes that a worker may take
 SLOW = 0.4  # seconds of one call: such a model is tried with few options
 SECONDS = 150  # for one configuration, all options
 
@@ -79,6 +91,10 @@ def try_case(name: str, options: list[str]) -> dict[str, Any]:
 def work() -> None:
     """Read names and options from standard input, a line of JSON each, and answer each with a line."""
     warnings.filterwarnings("ignore")
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin:
@@ -99,7 +115,7 @@ def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> 
             one = json.loads(line)
             done[one["name"]] = one
     todo: queue.Queue[str] = queue.Queue()
-    for name in names:
+    for name in random.Random(0).sample(names, len(names)):  # so that a part of a sweep is a sample of the whole
         if name not in done:
             todo.put(name)
     lock = threading.Lock()
@@ -174,17 +190,54 @@ def summary(found: dict[str, Any]) -> str:
     )
 
 
+def write(partial: list[Path]) -> None:
+    """Write the results of these files, of which the later ones count, and the tables of docs/models.md."""
+    from sweep_table import RESULTS, condensed, write_document, write_results
+
+    if partial:
+        done = {}
+        for path in partial:
+            for line in path.read_text().splitlines():
+                one = json.loads(line)
+                done[one["name"]] = one
+        write_results(condensed(done, versions()))
+    write_document(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what was tried."""
+    from importlib import metadata
+
+    found = {}
+    for line in (HERE / "sweep-requirements.txt").read_text().splitlines():
+        name = re.split(r"[=<>#\s]", line)[0]
+        if name and name not in SUPPORT:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(name)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], help="libraries, or words of names")
     parser.add_argument("--options", nargs="+", default=list(OPTIONS), choices=OPTIONS)
     parser.add_argument("--partial", type=Path, default=HERE / ".sweep-partial.jsonl", help="where to go on from")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="the names of all configurations")
+    parser.add_argument(
+        "--write",
+        nargs="*",
+        type=Path,
+        metavar="PARTIAL",
+        help="write the results of these files, or, of none, the document of the results that are there",
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work()
+        return
+    if arguments.write is not None:
+        write(arguments.write)
         return
     from sweep_models import CASES
 
@@ -193,6 +246,8 @@ def main() -> None:
         print("\n".join(names))
         return
     sweep(names, arguments.options, arguments.partial, arguments.workers)
+    if not arguments.only:
+        write([arguments.partial])
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ TIMM = {
     "beitv2_base_patch16_224": {},
     "eva02_tiny_patch14_224": {"img_size": 56},
     "cait_xxs24_224": {},
-    "xcit_nano_12_p16_224": {"places": False},
+    "xcit_nano_12_p16_224": {"channels": r"^blocks\."},
     "swin_tiny_patch4_window7_224": {},
     "swinv2_tiny_window8_256": {},
     "swinv2_cr_tiny_224": {},
@@ -132,8 +132,8 @@ TIMM = {
     "coat_lite_tiny": {},
     "convit_tiny": {},
     "crossvit_tiny_240": {},
-    "davit_tiny": {"places": None},
-    "edgenext_xx_small": {"places": False},
+    "davit_tiny": {"channels": r"blocks\.\d+\.1\.attn"},
+    "edgenext_xx_small": {"channels": "xca"},
     "efficientformer_l1": {},
     "efficientformerv2_s0": {},
     "efficientvit_b0": {},
@@ -208,8 +208,8 @@ TIMM = {
 
 def timm_case(name: str, keywords: dict[str, Any], fused: bool = True) -> Case:
     timm = library("timm")
-    places = keywords.get("places", True)
-    shape = {key: value for key, value in keywords.items() if key != "places"}
+    channels = keywords.get("channels", "$^")
+    shape = {key: value for key, value in keywords.items() if key != "channels"}
     if not timm.list_models(name):
         raise NotHere(f"timm has no {name}")
     if hasattr(timm.layers, "set_fused_attn"):
@@ -237,7 +237,7 @@ def timm_case(name: str, keywords: dict[str, Any], fused: bool = True) -> Case:
         spread(model),
         (noise(2, 3, size, size),),
         cross=None if name.startswith(("crossvit", "coat_")) else 0,
-        places=places is not False,
+        channels=channels,
     )
 
 
@@ -581,7 +581,7 @@ def vit_pytorch_case(file: str, kind: str, keywords: dict[str, Any]) -> Case:
         size = keywords.get("image_size", keywords.get("img_size", 224))
         size = size if isinstance(size, int) else size[0]
         x = noise(2, 3, size, size)
-    return Case(spread(model), (x,), places=kind != "XCiT")
+    return Case(spread(model), (x,), channels=r"^xcit_transformer" if kind == "XCiT" else "$^")
 
 
 for _name, (_file, _kind, _keywords) in VIT_PYTORCH.items():
@@ -1344,6 +1344,80 @@ def fairseq_case(name: str, source: int = 9, target: int = 9) -> Case:
 CASES["fairseq transformer"] = lambda: fairseq_case("transformer", 9, 6)
 CASES["fairseq transformer, equally long"] = lambda: fairseq_case("transformer")
 CASES["fairseq language model"] = lambda: fairseq_case("language")
+
+
+# Models that another library wraps, hooks into or changes.
+
+
+def small_llama(implementation: str = "sdpa") -> Any:
+    """A language model of two layers."""
+    transformers = library("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(4)
+    return spread(transformers.LlamaForCausalLM._from_config(config, attn_implementation=implementation))
+
+
+def peft_case(kind: str) -> Case:
+    peft = library("peft")
+    config = (
+        peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+        if kind == "LoRA"
+        else peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+        if kind == "prefix tuning"
+        else peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    )
+    return Case(peft.get_peft_model(small_llama(), config).eval(), (), {"input_ids": ids(2, 9)}, cross=0)
+
+
+def accelerate_case(how: str) -> Case:
+    accelerate = library("accelerate")
+    model = small_llama()
+    if how == "offload":
+        accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    else:
+        accelerate.hooks.attach_align_device_hook(model)
+    return Case(model, (), {"input_ids": ids(2, 9)}, cross=0)
+
+
+@case("wrapped torchao int8")
+def _() -> Case:
+    library("torchao")
+    quantization = library("torchao.quantization")
+    model = small_llama()
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    return Case(model, (), {"input_ids": ids(2, 9)}, cross=0)
+
+
+@case("wrapped NNsight")
+def _() -> Case:
+    nnsight = library("nnsight")
+    model = small_llama()
+    wrapped = nnsight.NNsight(model)
+
+    def call(**keywords: Any) -> Any:
+        with wrapped.trace(**keywords):
+            found = [wrapped.output.save()]
+        return found[0]
+
+    return Case(model, (), {"input_ids": ids(2, 9)}, call=call, cross=0)
+
+
+for _name in ("LoRA", "prefix tuning", "prompt tuning"):
+    CASES[f"wrapped PEFT {_name}"] = lambda n=_name: peft_case(n)
+for _name in ("offload", "hooks"):
+    CASES[f"wrapped Accelerate {_name}"] = lambda n=_name: accelerate_case(n)
+CASES["wrapped torch.compile"] = lambda: Case(torch.compile(small_llama()), (), {"input_ids": ids(2, 9)}, cross=0)
 
 from sweep_teaching import TEACHING  # noqa: E402
 from sweep_transformers import TRANSFORMERS  # noqa: E402

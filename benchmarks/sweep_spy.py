@@ -324,7 +324,12 @@ class Spy(TorchDispatchMode):
 
 
 def _readable(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.layout is torch.strided and x.device.type == "cpu" and not x.is_nested
+    return (
+        type(x) in (Tensor, nn.Parameter, nn.Buffer)
+        and x.layout is torch.strided
+        and x.device.type == "cpu"
+        and not x.is_nested
+    )
 
 
 def _is_reduced(name: str, args: tuple[Any, ...]) -> bool:
@@ -350,8 +355,11 @@ class Spied:
 
     @property
     def attention(self) -> list[SeenAttention]:
-        """Return what is attention beyond doubt: scores that are a product, weights that met values."""
-        return [one for one in self.seen if one.product and one.met]
+        """Return what is attention beyond doubt: scores that are a product, weights that met values.
+
+        An indexer scores which keys a sparse attention takes; what its scores meet are weights of heads, not values.
+        """
+        return [one for one in self.seen if one.product and one.met and "indexer" not in "".join(one.modules[:1])]
 
 
 def spy_on(model: nn.Module, run: Any) -> Spied:

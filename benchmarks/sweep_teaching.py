@@ -245,7 +245,7 @@ def _baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (torch.baddbmm(mask, q, k.mT, beta=1, alpha=d**-0.5).softmax(-1) @ v).reshape(B, H, n, d)
 
 
-def own_case(weigh: Weigh, beside: bool = False, places: bool = True) -> Case:
+def own_case(weigh: Weigh, beside: bool = False, channels: str = "$^") -> Case:
     torch.manual_seed(4)
     layers: list[nn.Module] = [Own(weigh), Own(weigh)]
     if beside:  # a layer that is read, before and after one that may not be
@@ -255,13 +255,13 @@ def own_case(weigh: Weigh, beside: bool = False, places: bool = True) -> Case:
         for name, x in model.named_parameters():
             if name.endswith("weight") and x.ndim == 2:
                 x.mul_(2.0)
-    return Case(model, (ids(2, 9),), cross=0, places=places, trains=False)
+    return Case(model, (ids(2, 9),), cross=0, channels=channels, trains=False)
 
 
 TEACHING: dict[str, Callable[[], Case]] = {}
 for _name, _weigh in WAYS.items():
-    _places = _name != "over channels"
-    TEACHING[f"teaching {_name}"] = lambda w=_weigh, p=_places: own_case(w, places=p)
+    _channels = "layers" if _name == "over channels" else "$^"
+    TEACHING[f"teaching {_name}"] = lambda w=_weigh, c=_channels: own_case(w, channels=c)
     if _name != "over channels":
         TEACHING[f"teaching {_name}, beside sdpa"] = lambda w=_weigh: own_case(w, True)
 

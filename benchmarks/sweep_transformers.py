@@ -173,6 +173,7 @@ KEEP = {
     "id2label",
     "label2id",
 }
+MOST_PARAMETERS = 60e6
 LEFT_OUT = {
     "auto",
     "encoder-decoder",
@@ -334,7 +335,7 @@ def uneven(model: Any) -> Any:
     return model.eval()
 
 
-def transformers_case(name: str, implementation: str) -> Case:
+def transformers_case(name: str, implementations: tuple[str, ...] = ("sdpa", "eager")) -> Case:
     from sweep_models import NotHere, library
 
     transformers = library("transformers")
@@ -362,16 +363,19 @@ def transformers_case(name: str, implementation: str) -> Case:
                     size = sum(x.numel() for x in make._from_config(config).parameters())
                 except Exception as error:
                     errors.append(error)
-                    size = 0
-            if size > 120e6:
+                    continue
+            if size > MOST_PARAMETERS:
                 errors.append(NotHere(f"{size / 1e6:.0f} million parameters"))
                 continue
-            try:
-                torch.manual_seed(4)
-                model = make._from_config(config, attn_implementation=implementation)
-                model = uneven(model.float())
-            except Exception as error:
-                errors.append(error)
+            model = None
+            for implementation in implementations:
+                try:
+                    torch.manual_seed(4)
+                    model = uneven(make._from_config(config, attn_implementation=implementation).float())
+                    break
+                except Exception as error:
+                    errors.append(error)
+            if model is None:
                 continue
             for given in inputs(model, config):
                 try:
@@ -405,5 +409,21 @@ def names() -> list[str]:
 
 TRANSFORMERS: dict[str, Callable[[], Case]] = {}
 for _name in names():
-    TRANSFORMERS[f"transformers {_name}, sdpa"] = lambda n=_name: transformers_case(n, "sdpa")
-    TRANSFORMERS[f"transformers {_name}, eager"] = lambda n=_name: transformers_case(n, "eager")
+    TRANSFORMERS[f"transformers {_name}"] = lambda n=_name: transformers_case(n)
+for _name in (
+    "bert",
+    "gpt2",
+    "llama",
+    "t5",
+    "bart",
+    "gemma2",
+    "whisper",
+    "vit",
+    "clip",
+    "qwen3",
+    "mistral",
+    "mixtral",
+    "opt",
+    "phi",
+):
+    TRANSFORMERS[f"transformers {_name}, eager"] = lambda n=_name: transformers_case(n, ("eager",))

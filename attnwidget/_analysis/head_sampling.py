@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
+from .._engine.kept_levels import KeptLevels, only_overviews
 from .._engine.matmul import LOG2_E, Product, Scratch, exact
 from .._engine.pooling import pool_first
+from .._engine.regions import Region
 from .._engine.softmax import sink_weights
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
@@ -68,6 +70,7 @@ class HeadSampler:
         heads: which heads.
         queries: the rows that are computed.
         size: rows and columns of the small pictures, at most; 0 for none.
+        bins: rows and keys of a bin of the pictures, where these are given in the place of a size.
         ids: of each position its token, for the metrics that compare them.
         measured: whether there are metrics.
         known: index tensors that layers of the same shape share, filled as they are made.
@@ -86,22 +89,34 @@ class HeadSampler:
         queries: range,
         *,
         size: int = 0,
+        bins: tuple[int, int] | None = None,
         ids: Tensor | None = None,
         measured: bool = True,
         known: dict[tuple[Any, ...], MetricIndex] | None = None,
     ) -> None:
         self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
         self._ids, self._measured, self._known = ids, measured, {} if known is None else known
-        shape, n = att.shape, len(queries)
-        self._row_bin, self._key_bin = (ceil(n / size), ceil(shape.K / size)) if size else (1, 1)
-        bins = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if size else (0, 0)
-        self.values = new(att, len(heads), *bins).zero_()
-        self.allowed = torch.zeros(len(heads), *bins, dtype=torch.bool, device=att.device)
+        self._kept = only_overviews(att)
+        if self._kept is not None:
+            self.queries = range(att.shape.Q)
+        shape, n = att.shape, len(self.queries)
+        if bins is None:
+            bins = (ceil(n / size), ceil(shape.K / size)) if size else None
+            if bins is not None and self._kept is not None:
+                bins = self._kept.whole_bins(*bins)
+        self._row_bin, self._key_bin = bins or (1, 1)
+        sizes = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if bins else (0, 0)
+        self.values = new(att, len(heads), *sizes).zero_()
+        self.allowed = torch.zeros(len(heads), *sizes, dtype=torch.bool, device=att.device)
         self.means = MetricMeans(len(heads))
 
     def steps(self) -> Iterator[None]:
         """Compute all of it; yields after each block."""
         if not self.heads:
+            return
+        if self._kept is not None:
+            self._take(self._kept)
+            yield
             return
         att, shape = self.att, self.att.shape
         is_plain = _is_plain(att)
@@ -130,6 +145,15 @@ class HeadSampler:
                 if index is not None and first == self.heads.stop:
                     self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
                 yield
+
+    def _take(self, kept: KeptLevels) -> None:
+        """Take what was computed when q and k were there."""
+        part = slice(self.heads.start, self.heads.stop)
+        self.means.restore(kept.metric_sums[self.batch][:, part], kept.metric_counts[self.batch][:, part])
+        for i, head in enumerate(self.heads if self.values.numel() else ()):
+            shape = self.att.shape
+            region = Region(self.batch, head, range(shape.Q), range(shape.K), self._row_bin, self._key_bin)
+            self.values[i], self.allowed[i] = kept.pooled(region, "weights", "max")
 
     def _index(self, rows: range, heads: int) -> MetricIndex | None:
         if not self._measured:

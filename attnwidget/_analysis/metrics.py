@@ -175,6 +175,15 @@ class MetricMeans:
         self._counts[at] += counts.sum(2).cpu()
 
     @property
+    def state(self) -> tuple[Tensor, Tensor]:
+        """The sums, (metrics, heads) float64, and of how many rows each is, int64."""
+        return self._sums, self._counts
+
+    def restore(self, sums: Tensor, counts: Tensor) -> None:
+        """Go on from the state of another."""
+        self._sums, self._counts = sums, counts
+
+    @property
     def values(self) -> Tensor:
         """The means, (metrics, heads) float64; NaN where nothing counted."""
         return self._sums / self._counts

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .records import EAGER, Unreadable
-from .tracing import USE_RETURNED_WEIGHTS
+from .records import EAGER
+from .traced_tensors import USE_RETURNED_WEIGHTS
 
 RETURNED_WEIGHTS = (
     "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, where its code has them"
@@ -105,8 +105,7 @@ def way_on_unseen(model: nn.Module | None) -> str:
     return f"run the model inside the block, in the thread that entered it, or {RETURNED_WEIGHTS}"
 
 
-def refuse_wrapped(*tensors: Any) -> None:
-    """Raise Unreadable for tensors of `torch.func`, which stand for others and may not outlive its call."""
-    is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
-    if is_wrapped is not None and any(isinstance(x, torch.Tensor) and is_wrapped(x) for x in tensors):
-        raise Unreadable(WRAPPED)
+def under_transform() -> bool:
+    """Return whether a transform of `torch.func` is running this, such as vmap, whose tensors may not outlive it."""
+    innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return innermost is not None and innermost() is not None

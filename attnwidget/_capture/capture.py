@@ -14,18 +14,19 @@ from torch import Tensor
 
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
-from .._widget.named_stacks import Source
+from .._widget.named_stacks import LabelledStack
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
-from .given_tokens import labelled, tokens_of_stacks
+from .given_tokens import StackTokens, TokensOfStacks
 from .io import LoadedRecord, tensors_of
 from .labels import Ids, Labels, SavedWords, can_spell
-from .options import read_options, read_tokenizer
+from .options import Keep, read_options, read_tokenizer
+from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
-from .stacks import NamedStack, find_stack, inputs_of, keys_of, named_stacks
+from .stacks import NamedStack, find_stack, inputs_of, named_stacks
 from .towers import Towers
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
@@ -46,6 +48,8 @@ def capture(
     layers: LayersLike | None = None,
     queries: NumbersLike | None = None,
     heads: HeadsLike | None = None,
+    cross: CrossLike | None = None,
+    keep: Keep = "tensors",
     values: bool = True,
     clone: bool = True,
     device: Any = None,
@@ -61,8 +65,9 @@ def capture(
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
             None: all calls of torch's attention functions in this thread.
         tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
-            name alone is written into a file, and never loaded. None: ids are kept all the same, and named by
-            `cap.tokenizer = …` or `cap.widget(tokenizer=…)`.
+            name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
+            a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
+            `cap.widget(tokenizer=…)`.
         layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
             negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
             ("encoder.*"); a compiled regular expression; or a list of such. None: all.
@@ -72,6 +77,12 @@ def capture(
         heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
             all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
             `att.part.heads` has their numbers in the model. None: all.
+        cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
+            name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
+            decided by whether q and k come from the same tensor.
+        keep: "tensors", or "overview": each call is reduced at once to an exact picture of at most 128 × 128 bins of
+            each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
+            refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
@@ -110,6 +121,8 @@ def capture(
         layers=layers,
         queries=queries,
         heads=heads,
+        cross=cross,
+        keep=keep,
         values=values,
         clone=clone,
         device=device,
@@ -120,6 +133,12 @@ def capture(
         strict=strict,
     )
     return Capture(Recorder(model, options), model=model)
+
+
+def labelled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabelledStack:
+    """Return a stack as a widget takes it: with its tokens, and the patches of an image."""
+    own = tokens[name]
+    return LabelledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
 
 
 class Forward:
@@ -154,6 +173,17 @@ class Forward:
             ValueError: there is none.
         """
         return self._stack(cross=True)
+
+    @property
+    def all(self) -> AttentionStack:
+        """Return self- and cross-attention, in the order in which they ran; `all.names` are those of their modules.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        if not self._records:
+            raise ValueError(NOTHING_RECORDED)
+        return AttentionStack([record.attention for record in self._records.values()], self._records)
 
     @property
     def nbytes(self) -> int:
@@ -236,15 +266,13 @@ class Forward:
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labelled by itself.
 
-        Other towers, and other forward passes, are chosen there, or by its `stack` and `forward`.
-
         Args:
             tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            show: `stack`, which is shown first: a tower, or a name of `stacks()`; `forward`, of which forward pass; the
-                other keywords of `AttentionWidget.from_attention`.
+            show: the other keywords of `AttentionWidget.from_attention`, of which `stack` is a tower or a name of
+                `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
 
         Raises:
             ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
@@ -261,40 +289,42 @@ class Forward:
         AttentionWidget(stack 'decoder', layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
         """
         stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
-        stack, forward, key_tokens = show.pop("stack", None), show.pop("forward", None), show.pop("key_tokens", None)
+        stack, forward = show.pop("stack", None), show.pop("forward", None)
         shown = self._shown(stacks, cross, stack, forward)
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
-        is_given = tokens is not None or key_tokens is not None
-        placed = tokens_of_stacks(stacks, shown, tokens, key_tokens, tokenizer) if is_given else {}
-        if stack is None and forward is None and not cross:  # the tokens may be those of another tower than the first
-            shown = next((name for name, one in placed.items() if tokens is not None and one.given), shown)
+        placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
+        if stack is None and forward is None:  # the tokens may be those of another tower than the first
+            shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
-        keys = keys_of(stacks)
-        sources: dict[Any, Source] = {
-            keys[name]: functools.partial(labelled, one, placed.get(name)) for name, one in stacks.items()
+        keys = self._keys(stacks)
+        sources: dict[Any, Any] = {
+            (key if key[1] else key[0]): functools.partial(labelled, stacks[name], placed, name)
+            for name, key in keys.items()
         }
+        if "grid" in show:  # one of the user's own, of which nothing else is known
+            show = {"grid_start": None, "grid_side": "auto", **show}
         show["forward"], show["stack"] = keys[shown]
         return AttentionWidget.from_attention(sources, **show)
 
-    def _shown(
-        self, stacks: Mapping[str, NamedStack], cross: bool, stack: str | None = None, forward: Any = None
-    ) -> str:
+    def _keys(self, stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
+        """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
+        numbers = list(dict.fromkeys(one.forward for one in stacks.values()))
+        several = len(stacks) > len(numbers)
+        return {name: (numbers.index(one.forward), one.label if several else "") for name, one in stacks.items()}
+
+    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None, forward: Any = None) -> str:
         """Return the name of the stack that a widget shows first."""
+        if stack is None:
+            self._stack(cross=cross)  # raises where there is none
         if forward is not None:
-            numbers = sorted({one.forward for one in stacks.values()})
-            number = numbers[as_index(forward, len(numbers), "forward", "forwards")]
-            keys = keys_of(stacks)
-            stacks = {name: one for name, one in stacks.items() if one.forward == number}
-            stack = next((name for name in stacks if stack == keys[name].name), stack)
+            keys = self._keys(stacks)
+            which = as_index(forward, max(keys.values(), default=(-1, ""))[0] + 1, "forward", "forwards")
+            stacks = {name: one for name, one in stacks.items() if keys[name][0] == which}
         if stack is not None:
             return find_stack(stacks, stack, self._towers(), cross=cross).name
-        self._stack(cross=cross)  # raises where there is none
-        found = next((name for name, one in stacks.items() if one.cross == cross), None)
-        if found is None:
-            kind, other = ("cross", "self") if cross else ("self", "cross")
-            raise ValueError(f"forward {forward} has no {kind}-attention, only {other}-attention: choose another")
-        return found
+        found = (name for name, one in stacks.items() if one.cross == cross)
+        return next(found, next(iter(stacks)))
 
     def metrics(
         self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
@@ -317,7 +347,7 @@ class Forward:
         """
         stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
         shown = self._shown(stacks, cross, None)
-        placed = {} if tokens is None else tokens_of_stacks(stacks, shown, tokens, None, self.tokenizer)
+        placed = {} if tokens is None else TokensOfStacks(stacks, shown, tokens, None, self.tokenizer)
         prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
         found = []
         for name, one in stacks.items():
@@ -377,7 +407,7 @@ class Forward:
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)
         if not self._records:
-            raise ValueError("nothing was recorded: enter the capture by `with`, and run the model inside the block")
+            raise ValueError(NOTHING_RECORDED)
         if not records:
             kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
             raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")

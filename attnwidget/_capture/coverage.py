@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from .tracing import USE_RETURNED_WEIGHTS
+from .traced_tensors import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 ATTENTION = re.compile(r"att|.*att(n|ention)s?|mha|mhsa|mhca|gqa|mqa")

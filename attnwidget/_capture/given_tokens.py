@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from .._tokens.tokenizers import is_special
-from .._widget.named_stacks import LabelledStack
 from .labels import PADDING, Labels, can_spell, ids_of
 from .stacks import NamedStack, Side
 
@@ -26,7 +26,6 @@ class StackTokens(NamedTuple):
 
     tokens: Any = None
     key_tokens: Any = None
-    given: bool = False  # by the user
 
     @property
     def of_keys(self) -> Any:
@@ -34,10 +33,8 @@ class StackTokens(NamedTuple):
         return self.tokens if self.key_tokens is None else self.key_tokens
 
 
-def tokens_of_stacks(
-    stacks: Mapping[str, NamedStack], shown: str, tokens: Any, key_tokens: Any, tokenizer: Any
-) -> dict[str, StackTokens]:
-    """Return the tokens of each stack: those that are given for one of them, for the others what is known.
+class TokensOfStacks(Mapping[str, StackTokens]):
+    """The tokens of each stack: those that are given for one of them, for the others what is known, when asked for.
 
     Args:
         stacks: by name.
@@ -46,43 +43,88 @@ def tokens_of_stacks(
         key_tokens: the same for keys.
         tokenizer: whose ids they are, or None.
 
+    Attributes:
+        given_for: the name of the stack that the tokens are of.
+
     Raises:
         ValueError: they contradict what the model read.
     """
-    found = {
-        name: StackTokens() if name == shown and tokens is not None else _known(one) for name, one in stacks.items()
-    }
-    if tokens is None and key_tokens is None:
+
+    def __init__(
+        self, stacks: Mapping[str, NamedStack], shown: str, tokens: Any, key_tokens: Any, tokenizer: Any
+    ) -> None:
+        self._stacks, self.given_for = stacks, shown
+        self._placed: dict[str, StackTokens] = {}
+        if tokens is None and key_tokens is None:
+            return
+        samples = _as_samples(tokens, tokenizer)
+        if samples is not None:
+            self.given_for = _whose(stacks, shown, samples, tokenizer)
+        self._placed[self.given_for] = _placed(stacks[self.given_for], samples, tokens, key_tokens, tokenizer)
+        if tokens is not None:
+            self._label_the_same()
+            self._tell_what_has_none()
+
+    def __getitem__(self, name: str) -> StackTokens:
+        stack = self._stacks[name]
+        found = self._placed[name] if name in self._placed else _known(stack)
+        if stack.cross and found.tokens is not None and found.key_tokens is None:
+            # Where there are as many keys as queries, a widget would give them the queries' tokens.
+            return found._replace(key_tokens=[f"{i:,}" for i in range(stack.keys.length)])
         return found
-    samples = _as_samples(tokens, tokenizer)
-    name = shown if samples is None else _whose(stacks, shown, samples, tokenizer)
-    stack = stacks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stacks)
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def _label_the_same(self) -> None:
+        """Give the tokens also to stacks of the same tower, and to those that have read the same ids."""
+        own = self._stacks[self.given_for]
+        for other, stack in self._stacks.items():
+            if other == self.given_for or stack.is_labelled or stack.queries.length != own.queries.length:
+                continue
+            if _are_same(own.queries, stack.queries) or (own.tower, own.forward) == (stack.tower, stack.forward):
+                keys = None if stack.keys is stack.queries else _known(stack).key_tokens
+                self._placed[other] = StackTokens(self._placed[self.given_for].tokens, keys)
+
+    def _tell_what_has_none(self) -> None:
+        """Say that stacks of the same length show positions: the tokens may be those of another text."""
+        name, length = self.given_for, self._stacks[self.given_for].queries.length
+        alike = [
+            other
+            for other, stack in self._stacks.items()
+            if other not in self._placed and not stack.is_labelled and not stack.cross
+            if stack.queries.length == length
+        ]
+        if alike:
+            others = f"{alike[0]!r}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
+            _warn(
+                f"tokens label {name!r}; {others}, as long, may have read another text and shows positions: give its "
+                f"tokens with stack={alike[0]!r}, or capture(model, tokenizer=…), which knows them"
+            )
+
+
+def _are_same(side: Side, other: Side) -> bool:
+    """Return whether two have read the same ids, as two forward passes of the same text."""
+    return side.ids is not None and other.ids is not None and torch.equal(side.ids, other.ids)
+
+
+def _placed(
+    stack: NamedStack, samples: list[Sample] | None, tokens: Any, key_tokens: Any, tokenizer: Any
+) -> StackTokens:
+    """Return the tokens of the stack that they are given for."""
     known = _known(stack)
-    found[shown] = found[shown] if name == shown else _known(stacks[shown])
-    placed = StackTokens(
+    found = StackTokens(
         known.tokens if tokens is None else tokens, known.key_tokens if key_tokens is None else key_tokens
     )
     if samples is not None:
-        placed = _place(stack, samples, tokenizer, placed if key_tokens is not None else None, tokens)
+        found = _place(stack, samples, tokenizer, found if key_tokens is not None else None, tokens)
     if key_tokens is not None and (keys := _as_samples(key_tokens, tokenizer)) is not None:
         held = _held_against(stack.keys, keys, tokenizer, "key_tokens")
-        placed = placed._replace(key_tokens=key_tokens if held is None else held)
-    found[name] = placed._replace(given=True)
-    if tokens is not None:
-        _label_the_same(found, stacks, name)
-        _tell_what_has_none(found, stacks, name)
+        found = found._replace(key_tokens=key_tokens if held is None else held)
     return found
-
-
-def labelled(stack: NamedStack, tokens: StackTokens | None = None) -> LabelledStack:
-    """Return a stack as the widget takes it.
-
-    Args:
-        stack: the stack.
-        tokens: its tokens; None for those that are known.
-    """
-    own = _known(stack) if tokens is None else tokens
-    return LabelledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
 
 
 def _known(stack: NamedStack) -> StackTokens:
@@ -321,37 +363,6 @@ def _same_where(given: Sample, known: Sample, real: Sequence[bool]) -> bool:
     """Return whether tokens are those that are known, where there is no padding."""
     pairs = zip(given, known, real, strict=True)
     return all(not there or b is None or _bare(a) == _bare(b) for a, b, there in pairs)
-
-
-# The other stacks.
-
-
-def _label_the_same(found: dict[str, StackTokens], stacks: Mapping[str, NamedStack], name: str) -> None:
-    """Give the tokens also to stacks that have read the same ids, as the next forward pass of the same text."""
-    own = stacks[name].queries.ids
-    for other, stack in stacks.items():
-        ids = stack.queries.ids
-        same = own is not None and ids is not None and own.shape == ids.shape and bool((own == ids).all())
-        if other != name and found[other].tokens is None and same:
-            keys = None if stack.keys is stack.queries else found[other].key_tokens
-            found[other] = StackTokens(found[name].tokens, keys)
-
-
-def _tell_what_has_none(found: Mapping[str, StackTokens], stacks: Mapping[str, NamedStack], name: str) -> None:
-    """Say that stacks of the same length show positions: the tokens may be those of another text."""
-    own = stacks[name]
-    alike = [
-        other
-        for other, stack in stacks.items()
-        if other != name and found[other].tokens is None and stack.queries.length == own.queries.length
-        if not stack.cross
-    ]
-    if alike:
-        others = f"{alike[0]!r}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
-        _warn(
-            f"tokens label {name!r}; {others}, as long, may have read another text and shows positions: give its "
-            f"tokens with stack={alike[0]!r}, or capture(model, tokenizer=…), which knows them"
-        )
 
 
 def _warn(message: str) -> None:

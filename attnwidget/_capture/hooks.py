@@ -27,7 +27,8 @@ from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .records import ObservedCall, Unreadable
-from .tracing import Caller, ScoreTracer
+from .traced_tensors import Caller
+from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper, read_call
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
 
@@ -58,7 +59,7 @@ class Listener(Protocol):
         """
 
     def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
-        """Note that a module may compute attention that cannot be read: see `tracing.Reports`."""
+        """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
     def caller(self) -> Caller:
         """Return the module that calls."""
@@ -74,7 +75,8 @@ class _ThreadState(threading.local):
     """Attention functions that a thread is inside of."""
 
     depth = 0  # of reported functions: the functions that those call are not reported again
-    multi_head: tuple[int, bool] | None = None  # of `F.multi_head_attention_forward`: number of heads, whether cross
+    heads = 0  # of `F.multi_head_attention_forward`; 0 outside of it
+    inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
 
 
 _thread = _ThreadState()
@@ -185,9 +187,10 @@ def _reporting_errors() -> Iterator[None]:
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
-    for callback in callbacks:
-        if callback is not None:
-            callback(output)
+    with torch._C.DisableTorchFunction():
+        for callback in callbacks:
+            if callback is not None:
+                callback(output)
 
 
 @contextlib.contextmanager
@@ -334,7 +337,7 @@ class FunctionWatcher(TorchFunctionMode):
         if attention is not None and not _thread.depth:
             return attention(func, types, args, kwargs)
         result = func(*args, **kwargs)
-        if _thread.multi_head is None:
+        if not _thread.heads:
             if not _thread.depth:
                 self._tracer.trace(func, result, args, kwargs)
                 if self._is_opaque(func):
@@ -371,15 +374,15 @@ class FunctionWatcher(TorchFunctionMode):
         self._tracer.finish()
 
     def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
-        """Record a call that a module has written out, and verify it by its output: see `tracing.Reports`."""
+        """Record a call that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
         callback = self._listener.record_call(None, read)
         if callback is not None:
             with _reporting_errors():
                 callback(output)
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        cross = None if _thread.multi_head is None else _thread.multi_head[1]
-        callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, cross=cross))
+        inputs = _thread.inputs
+        callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, inputs=inputs))
         output = func(*args, **kwargs)
         if callback is not None:
             with _reporting_errors():
@@ -401,12 +404,14 @@ class FunctionWatcher(TorchFunctionMode):
         if any(kind is not Tensor for kind in types):  # somebody's own kind of tensor
             return func(*args, **kwargs)
         query, key, _, _, heads = (*args, *[None] * 5)[:5]
-        outer, _thread.multi_head = _thread.multi_head, (int(kwargs.get("num_heads", heads)), query is not key)
+        outer = _thread.heads, _thread.inputs
+        _thread.heads, _thread.inputs = int(kwargs.get("num_heads", heads)), (query, key)
         try:
             with self:
                 return _multi_head_body()(*args, **kwargs)
         finally:
-            _thread.multi_head, self._scaled, self._without_values = outer, None, None
+            _thread.heads, _thread.inputs = outer
+            self._scaled, self._without_values = None, None
 
     def _mul(self, result: Any, x: Any, factor: Any) -> None:
         if isinstance(factor, float) and isinstance(x, Tensor):
@@ -427,9 +432,9 @@ class FunctionWatcher(TorchFunctionMode):
         scale = 1.0
         if self._scaled is not None and self._scaled[0] is q:
             _, q, scale = self._scaled
-        cross = None if _thread.multi_head is None else _thread.multi_head[1]
         mask = None if mask is None else mask[None] if len(mask) == 1 else _split_heads(mask)
-        self._without_values = ObservedCall(_split_heads(q), _split_heads(k.mT), None, scale, mask=mask, cross=cross)
+        q, k = _split_heads(q), _split_heads(k.mT)
+        self._without_values = ObservedCall(q, k, None, scale, mask=mask, inputs=_thread.inputs)
 
 
 @functools.cache
@@ -444,8 +449,7 @@ def _multi_head_body() -> Callable[..., Any]:
 
 def _split_heads(x: Tensor) -> Tensor:
     """Return x (B · H, …) as (B, H, …)."""
-    assert _thread.multi_head is not None
-    return x.unflatten(0, (-1, _thread.multi_head[0]))
+    return x.unflatten(0, (-1, _thread.heads))
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
@@ -482,9 +486,9 @@ def read_sdpa(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    cross: bool | None = None,
+    inputs: tuple[Tensor, Tensor] | None = None,
 ) -> ObservedCall:
-    """Read a call of `F.scaled_dot_product_attention`, whose arguments these are; all but `cross`.
+    """Read a call of `F.scaled_dot_product_attention`, whose arguments these are; all but `inputs`.
 
     Args:
         query: (…, Q, D), of 2 axes or more; those before the last two broadcast.
@@ -495,7 +499,7 @@ def read_sdpa(
         is_causal: as torch takes it.
         scale: as torch takes it.
         enable_gqa: as torch takes it.
-        cross: whether it is cross-attention; None where that is not known.
+        inputs: what q and k were projected from; None where that is not known.
 
     Raises:
         Unreadable: nested tensors.
@@ -514,7 +518,7 @@ def read_sdpa(
     batches = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])[0]
     q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
     dropout = dropout_p > 0
-    return ObservedCall(q, k, v, scale, mask=mask, is_causal=bool(is_causal), cross=cross, dropout=dropout)
+    return ObservedCall(q, k, v, scale, mask=mask, is_causal=bool(is_causal), inputs=inputs, dropout=dropout)
 
 
 def _with_four_axes(x: Tensor) -> Tensor:

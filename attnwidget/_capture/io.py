@@ -17,8 +17,10 @@ from .._rules.row_spans import as_spans
 from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
+from . import reduced
 from .labels import SavedWords, saved_words
 from .records import CallRules, evaluate_mask
+from .reduced import ReducedAttention
 from .text import RecordText
 
 VERSION = 1
@@ -69,6 +71,8 @@ class SavedRecord(Protocol):
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
     """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
+    if isinstance(att, ReducedAttention):
+        return att.source.tensors()
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v), ("sinks", att.sinks)) if x is not None}
     for name in ("mask", "bias"):
         rule = getattr(att.options, name)
@@ -164,16 +168,26 @@ def _are_equal(x: Tensor, y: Tensor) -> bool:
 
 def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
     att = record.attention
+    found = {"name": name, "cross": record.cross, **_part_of(att), **_text_of(record, table)}
+    if isinstance(att, ReducedAttention):
+        return {**found, "overview": reduced.entry_of(att, table.add)}
     parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
     options = att.options
-    entry = {"name": name, "cross": record.cross, **parts}
-    if att.part is not None:
-        entry["part"] = {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}
+    entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
-    text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
-    entry |= {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
+
+
+def _text_of(record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
+    text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
+    return {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
+
+
+def _part_of(att: Attention) -> dict[str, Any]:
+    if att.part is None:
+        return {}
+    return {"part": {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}}
 
 
 def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
@@ -244,15 +258,21 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 
 
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
-    given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
-    rules = {name: entry[name] for name in SCALAR_RULES}
-    bias = None if entry["bias"] is None else tensors[entry["bias"]]
-    sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
     part = entry.get("part", {})
     att = att.as_part(part.get("heads"), part.get("queries"), part.get("keys_before"))
     return LoadedRecord(entry["name"], bool(entry["cross"]), att, text)
+
+
+def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attention:
+    if "overview" in entry:
+        return reduced.attention_from(entry["overview"], tensors)
+    given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
+    rules = {name: entry[name] for name in SCALAR_RULES}
+    bias = None if entry["bias"] is None else tensors[entry["bias"]]
+    sinks = tensors[entry["sinks"]] if "sinks" in entry else None
+    return Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
 
 
 def _tokenizer_of(entry: Any) -> SavedWords | str | None:

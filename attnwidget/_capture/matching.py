@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
-CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec", re.IGNORECASE)
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
@@ -134,13 +133,15 @@ class RecordMatcher:
         keeper: TensorKeeper,
         wanted: Callable[[str, bool], bool],
         heads_of: Callable[[str, ObservedCall], list[int] | None],
+        is_cross: Callable[[str, ObservedCall], bool | None] = lambda name, call: call.cross,
         last: int | None = None,
         every: int | None = None,
+        new_record: type[Record] = Record,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
-        self._keeper, self._wanted, self._heads_of = keeper, wanted, heads_of
-        self._last, self._every = last, every
+        self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
+        self._last, self._every, self._new_record = last, every, new_record
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadState()
@@ -230,11 +231,17 @@ class RecordMatcher:
                 self._keeper.forget_masks()
                 forward = ForwardPass(Step(next(self._step_count), name))
             forward.calls[name] += 1
-            if forward.calls[name] > 1:
-                name = f"{name} #{forward.calls[name]}"
-            call = as_autocast(read())
+            module, name = name, name if forward.calls[name] == 1 else f"{name} #{forward.calls[name]}"
             known = forward.records if forward.records is not None else self._thread.last
-            self._resolve(name, call, None if known is None else _record_of(known, name))
+            record = None if known is None else _record_of(known, name)
+            call = read()
+            if record is not None and forward.how is not None:
+                call.cross = record.cross
+            else:
+                found = self._is_cross(module, call)
+                call.cross = found if found is not None or record is None else record.cross
+            call = as_autocast(call)
+            self._resolve(call, record)
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
@@ -251,7 +258,12 @@ class RecordMatcher:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
         last = self._thread.last
         is_of_step = call.cross and forward.is_fresh is not False  # whose keys are those of any text from this source
-        if not is_of_step and (found := self._continued(name, call, last)) is not None:
+        try:
+            found = None if is_of_step else self._continued(name, call, last)
+        except Unreadable:  # it would continue what is not kept, and so does the rest of this pass
+            forward.is_fresh = False
+            raise
+        if found is not None:
             records, forward.how = found
             if forward.how.dropped and not self._thread.rejects:
                 records = self._begin_records(records, records[name].last_step)
@@ -268,9 +280,9 @@ class RecordMatcher:
             return None
         others = [records for records in reversed(self.forwards) if records is not last and not call.cross]
         candidates = [records for records in ([] if last is None else [last]) + others if name in records]
-        for way in (Record.continued_by, Record.continued_earlier):
+        for way in (methodcaller("continued_by", call), methodcaller("continued_earlier", call)):
             for records in candidates:
-                if (how := way(records[name], call)) is not None:
+                if (how := way(records[name])) is not None:
                     return records, how
         return None
 
@@ -283,13 +295,13 @@ class RecordMatcher:
         if record is not None and how is None and forward.how is not None:
             raise Unreadable(LATER)
         memory, before = self._keeper.memory, 0
-        needed = self._keeper.size_of(call, None if how is None else call.q.shape[2])
+        needed = self._new_record.needed(call, self._keeper, how)
         if not memory.has_room(needed, self._keeper.device or call.k.device):
             raise OverLimit
         if record is None or how is None:
             if record is not None:
                 forward.records = records = self._begin_records()
-            record = records[name] = Record(name, call, self._keeper, forward.step, heads)
+            record = records[name] = self._new_record(name, call, self._keeper, forward.step, heads)
         else:
             if name in records:
                 before = record.size
@@ -328,15 +340,13 @@ class RecordMatcher:
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons
 
-    def _resolve(self, name: str, call: ObservedCall, record: Record | None) -> None:
-        """Settle what a call alone does not say: whether it is cross-attention, and where the text in a cache ends."""
+    def _resolve(self, call: ObservedCall, record: Record | None) -> None:
+        """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
         used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
-        if record is not None:
-            call.cross = record.cross
-        elif call.cross is None:
-            call.cross = bool(CROSS.search(name)) or not (Q == K or call.cached or call.is_causal or grows)
+        if call.cross is None:
+            call.cross = not (Q == K or call.cached or call.is_causal or grows)
         if call.cross or not isinstance(mask, Spans):
             return
         if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,6 +11,7 @@ from .._tokens.tokenizers import spell
 from .._utils.choices import Numbers
 from .._utils.validation import FLOATS, as_choice, as_size
 from .limit import read_limit
+from .provenance import ToldCross
 from .selection import Heads, Layer, read_heads, read_layers
 
 Keep = Literal["tensors", "overview"]
@@ -24,6 +25,7 @@ class CaptureOptions:
         layers: which layers to record; None: all.
         queries: which queries of each record to keep; None: all.
         heads: which heads to keep, of all layers or by layer; None: all.
+        cross: what is said of which modules are cross-attention.
         keep: "tensors", or "overview", what is computed of them at once.
         values: whether to keep v.
         clone: whether to copy tensors.
@@ -39,6 +41,7 @@ class CaptureOptions:
     layers: tuple[Layer, ...] | None = None
     queries: Numbers | None = None
     heads: Heads | None = None
+    cross: ToldCross = field(default_factory=ToldCross)
     keep: Keep = "tensors"
     values: bool = True
     clone: bool = True
@@ -56,6 +59,7 @@ def read_options(
     layers: Any = None,
     queries: Any = None,
     heads: Any = None,
+    cross: Any = None,
     keep: Any = "tensors",
     values: Any = True,
     clone: Any = True,
@@ -71,10 +75,13 @@ def read_options(
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
     as_choice(keep, get_args(Keep), "keep")
+    if keep == "overview" and queries is not None:
+        raise ValueError("keep is 'overview', which is of all queries: leave queries= out, or give keep='tensors'")
     return CaptureOptions(
         layers=read_layers(layers),
         queries=None if queries is None else Numbers(queries, "queries"),
         heads=read_heads(heads),
+        cross=ToldCross(cross),
         keep=keep,
         values=bool(values),
         clone=bool(clone),

@@ -17,15 +17,18 @@ import torch
 from torch import nn
 
 from . import hooks
-from .advice import OTHER_THREAD, refuse_wrapped, way_on_unseen, why_no_model, with_way_on
+from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_no_model, with_way_on
 from .coverage import AttentionModules
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
-from .options import CaptureOptions
+from .options import CaptureOptions, read_tokenizer
+from .positions import why_not_positions
+from .provenance import Invocation, Provenance
 from .reading import TextWatcher
-from .records import ObservedCall, TensorKeeper, Unreadable
+from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .tracing import Caller
+from .traced_tensors import Caller
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
@@ -42,14 +45,18 @@ class Recorder:
     def __init__(self, model: Any, options: CaptureOptions) -> None:
         self.model = _module_of(model)
         self._options = options
-        self.tokenizer = options.tokenizer
+        self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
         self._layers = LayerSelection(options.layers)
         self._memory = MemoryLimit(options.limit)
         keeper = TensorKeeper(
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
+        kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, options.last, options.every)
+        self._provenance = Provenance()
+        self.matcher = RecordMatcher(
+            keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every, kept_as
+        )
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -71,6 +78,7 @@ class Recorder:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
                 if not self._open:
+                    stack.enter_context(self._provenance.watching(self.model))
                     self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
                     stack.enter_context(self.texts.open())
                     stack.enter_context(_forward_hooks(self.model, self._forward_began, self._forward_ended))
@@ -92,6 +100,12 @@ class Recorder:
     def _refuse_unknown_names(self, model: nn.Module) -> None:
         """Refuse a layer's name that no module has, before the model has run, which may take long."""
         found = self._layers.unknown_name(self._names.values())
+        cross = self._options.cross.unknown_name(self._names.values())
+        if cross is not None:
+            raise ValueError(
+                f"no module of {type(model).__name__} is {cross}, as cross names it: give names that "
+                "model.named_modules() lists, or parts of them"
+            )
         if found is not None:
             name, advice = found
             self._refuse(
@@ -114,6 +128,7 @@ class Recorder:
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
+        self._provenance.forward_ended()
         if self._watcher is not None and not self._watched:  # all of them call transformers' interface
             self._watcher.exit_early()
 
@@ -228,9 +243,12 @@ class Recorder:
         if name is None:
             return None
         self._called.add(name)
+        if under_transform():
+            self.skipped[name] = WRAPPED
+            return None
         try:
-            with _without_gradients():
-                return self.matcher.add(name, functools.partial(self._read_with_text, name, lambda: _readable(read())))
+            with torch._C.DisableTorchFunction(), _without_gradients():
+                return self.matcher.add(name, functools.partial(self._read_with_text, name, read))
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -243,6 +261,9 @@ class Recorder:
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
         call = read()
+        why = why_not_positions(call, self._running(name))
+        if why is not None:
+            raise Unreadable(why)
         if self.texts is not None:
             (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
             call.text = self.texts.text_of(name, batches, queries, keys)
@@ -290,6 +311,22 @@ class Recorder:
             self._roots[id(root)] = (root, module_names(root))
         return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
 
+    def _is_cross(self, name: str, call: ObservedCall) -> bool | None:
+        """Return whether a module's call is cross-attention; None where no evidence of `provenance` decides it."""
+        told = self._options.cross.of(name)
+        if told is not None or call.cross is not None:
+            return call.cross if told is None else told
+        is_known = self._running(name) is not None or self._provenance.innermost() is None
+        return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
+
+    def _running(self, name: str) -> Invocation | None:
+        """Return the call that is running of a module, or of the one around it; None if those are not watched."""
+        running = self._provenance.innermost()
+        caller = None if running is None else self._names.get(id(running.module))
+        if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
+            return None
+        return running
+
     def _is_selected(self, name: str, cross: bool) -> bool:
         """Return whether a layer may be among those to keep; drop those that cannot be any more."""
         held = self._layers.may_hold(name, cross)
@@ -316,12 +353,6 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
-def _readable(call: ObservedCall) -> ObservedCall:
-    """Return the call; raise Unreadable where its tensors may not be kept."""
-    refuse_wrapped(call.q, call.k, call.v)
-    return call
-
-
 def _module_of(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
@@ -336,6 +367,14 @@ def _module_of(model: Any) -> nn.Module | None:
     if callable(model):
         return None
     raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
+    try:
+        return read_tokenizer(getattr(model, "tokenizer", None))
+    except Exception:  # something else of that name
+        return None
 
 
 # Names of modules, and of who calls.

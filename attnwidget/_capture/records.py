@@ -59,6 +59,7 @@ class ObservedCall:
     bias: Any = None  # the same, floats, or a function of the score
     is_causal: bool = False  # key ≤ query from the upper left
     cross: bool | None = None  # None: not known
+    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits
@@ -318,6 +319,11 @@ class Record:
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._attention: Attention | None = None
 
+    @staticmethod
+    def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
+        """Return how many bytes a call will take."""
+        return keeper.size_of(call, None if how is None else call.q.shape[2])
+
     @property
     def queries(self) -> int:
         """Return how many queries its calls had, those that are not kept too."""
@@ -506,18 +512,14 @@ class Record:
         """
         if first > 0 and call.q.shape[2] == 1:
             return  # of tokens that come one by one, the first says as much
-        sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
-        if sample is None or call.v is None:
+        found = compare_output(call, output)
+        if found is None:
             return
-        rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
-        how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
-        how["sinks"] = call.sinks
-        with torch.no_grad():
-            self._differences.append(differs(sample, call.q, call.k, call.v, **how))
+        self._differences.append(found.differs)
         self._unverified = False
         whole = self._heads is None and self._queries is None
-        if sample.dropout is None and self._keeper.dtype is None and whole:
-            self._samples.append((first, sample))
+        if found.sample.dropout is None and self._keeper.dtype is None and whole:
+            self._samples.append((first, found.sample))
 
     def fault(self) -> str | None:
         """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
@@ -632,6 +634,30 @@ class Record:
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
             self._attention = att.as_part(self._heads, self.positions, self._keys_before)
         return self._attention
+
+
+@dataclass
+class ComparedOutput:
+    """Some rows of a call's output, and whether they are other than its q, k, v and rules come to."""
+
+    sample: OutputSample
+    differs: Tensor  # (), bool
+
+
+def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
+    """Compare a call's output, as `verification.sample_output` takes it, with its q, k, v and rules; None if it cannot.
+
+    Args:
+        call: the call.
+        output: what it gave.
+    """
+    sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
+    if sample is None or call.v is None:
+        return None
+    rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
+    how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
+    with torch.no_grad():
+        return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
 
 
 def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int] | None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .._utils.choices import matches_name
-from .._widget.named_stacks import StackKey
 from ..attention import Attention
 from ..stack import AttentionStack
 from .labels import Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
@@ -104,6 +103,7 @@ class NamedStack:
 
     Attributes:
         name: under which it is chosen, such as "decoder, cross-attention".
+        label: the same within its forward pass.
         attention: its layers.
         queries: what stands at its queries.
         keys: what stands at its keys.
@@ -114,6 +114,7 @@ class NamedStack:
     """
 
     name: str
+    label: str
     records: Mapping[str, TextedRecord] = field(repr=False)
     queries: Side = field(repr=False)
     keys: Side = field(repr=False)
@@ -136,6 +137,12 @@ class NamedStack:
     def key_tokens(self) -> Labels | None:
         """The label of each key, of each sample; None where nothing is known of them."""
         return self.keys.labels(self.tokenizer)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether anything is known of its queries that can be shown."""
+        side = self.queries
+        return (side.ids is not None and can_spell(self.tokenizer)) or side.patches is not None or side.rows is not None
 
     def grids(self) -> dict[str, Any]:
         """Return the keywords of a widget that tell where an image's patches are."""
@@ -170,7 +177,7 @@ def named_stacks(
         held = groups[tower, which, cross]
         name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
         queries, side = _sides(next(iter(held.values())))
-        found[name] = NamedStack(name, held, queries, side, tower, cross, forward, tokenizer)
+        found[name] = NamedStack(name, name, held, queries, side, tower, cross, forward, tokenizer)
     return found
 
 
@@ -240,26 +247,18 @@ def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, c
     if name in stacks and stacks[name].cross >= cross:
         return stacks[name]
     paths = {of: path for path, of in towers.names.items()}
-    for fits in (lambda one: one.tower == name, lambda one: matches_name(name, paths.get(one.tower, ""))):
+    rules = (
+        lambda one: one.label == name,
+        lambda one: one.tower == name,
+        lambda one: matches_name(name, paths.get(one.tower, "")),
+    )
+    for fits in rules:
         found = [one for one in stacks.values() if fits(one)]
         found.sort(key=lambda one: one.cross != cross)
         if found:
             return found[0]
     there = [*stacks, *(one.tower for one in stacks.values())]
     raise KeyError(f"no tower or stack is called {name!r}: there are {', '.join(map(repr, dict.fromkeys(there)))}")
-
-
-def keys_of(stacks: Mapping[str, NamedStack]) -> dict[str, StackKey]:
-    """Return by which forward pass and name a widget chooses each stack, by the names that they have together."""
-    several = len({one.forward for one in stacks.values()}) > 1
-    if len(stacks) == 1:
-        return {name: StackKey(0, "") for name in stacks}
-    return {
-        name: StackKey(one.forward, name.removeprefix(f"forward {one.forward}").removeprefix(", "))
-        if several
-        else StackKey(0, name)
-        for name, one in stacks.items()
-    }
 
 
 def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:

@@ -79,7 +79,8 @@ class Towers:
         """The name of each tower, by its path: "encoder" of "model.encoder"."""
         paths = [path.split(".") if path else [] for path in self.paths]
         if len(paths) == 1:
-            return {self.paths[0]: paths[0][-1] if paths[0] else ONLY}
+            named = [part for part in paths[0] if not part.isdigit()]
+            return {self.paths[0]: named[-1] if named else ONLY}
         shared = _shared(paths)
         rests = [parts[shared:] for parts in paths]
         firsts = Counter(parts[0] for parts in rests if parts)

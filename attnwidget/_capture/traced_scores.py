@@ -181,41 +181,53 @@ def part_of(known: TracedScores, index: Index) -> TracedScores | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the axes of scores before queries and keys are samples and heads."""
+    """Which of the axes of scores before queries and keys is that of heads; all others are samples."""
 
-    B: int
-    H: int
-    heads_first: bool = False
+    batch: Sizes  # as many numbers as those axes have in all
+    axis: int  # of `batch`
+
+    @property
+    def heads(self) -> int:
+        """Return how many heads there are."""
+        return self.batch[self.axis]
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples there are."""
+        return math.prod(self.batch) // max(1, self.heads)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether they are samples and heads, in this order."""
+        return math.prod(self.batch[self.axis + 1 :]) == 1
 
     def unmerge(self, x: Tensor) -> Tensor:
-        """Return x (…, rows, size), whose axes before the last two are B · H in all, as (B, H, rows, size)."""
-        if not self.heads_first:
-            return x.reshape(self.B, self.H, *x.shape[-2:])
-        return x.reshape(self.H, self.B, *x.shape[-2:]).transpose(0, 1)
+        """Return x (…, rows, size), whose axes before the last two have `batch` in all, as (B, H, rows, size)."""
+        rows = x.shape[-2:]
+        return x.reshape(*self.batch, *rows).movedim(self.axis, -3).reshape(self.samples, self.heads, *rows)
 
 
 def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | None) -> Layout:
     """Return how the axes of scores are samples and heads, without guessing: what cannot be told are samples.
 
     Args:
-        scores: of three axes and more, or of two.
+        scores: of two axes or more.
         heads: where q, k or v have their heads, if it is known.
         head_count: how many heads the module says it has.
     """
     *batch, _, _ = scores.sizes
     n = math.prod(batch)
-    if heads is not None and len(batch) in (1, 2) and heads.axis == 0 and n % heads.heads == 0:
-        if len(batch) == 1 and heads.inside == 1:
-            return Layout(n // heads.heads, heads.heads)
-        if heads.heads * heads.inside * (batch[1] if len(batch) == 2 else 1) == n:
-            return Layout(n // heads.heads, heads.heads, heads_first=True)
+    if heads is not None and heads.axis < len(batch):
+        each, rest = divmod(batch[heads.axis], heads.heads * heads.inside)
+        if not rest and each:
+            split = (each, heads.heads, heads.inside)
+            return Layout((*batch[: heads.axis], *split, *batch[heads.axis + 1 :]), heads.axis + 1)
     four = scores.sizes if len(scores.sizes) == 4 else scores.four_axes
     if four is not None:
-        return Layout(four[0], four[1])
+        return Layout(four[:2], 1)
     if len(batch) > 1:
-        elsewhere = heads is not None and heads.axis != len(batch) - 1
-        return Layout(n, 1) if elsewhere else Layout(math.prod(batch[:-1]), batch[-1])
-    return Layout(1, n) if n == head_count else Layout(n, 1)
+        return Layout(tuple(batch), len(batch) - 1)
+    return Layout((1, n), 1) if n == head_count else Layout((n, 1), 1)
 
 
 def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCall:
@@ -224,7 +236,7 @@ def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCa
     Raises:
         Unreadable: q, k and v do not fit together, or what was done to the scores is no mask and no bias.
     """
-    scores, B, H = known.scores, layout.B, layout.H
+    scores, B, H = known.scores, layout.samples, layout.heads
     batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
     try:
         q, k = (_as_heads(x.to(scores.dtype), batch, layout) for x in (scores.q, scores.k))
@@ -242,8 +254,8 @@ def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCa
 
 def _as_heads(x: Tensor, batch: Sizes, layout: Layout) -> Tensor:
     """Return x (…, n, size) as (B, H or 1, n, size)."""
-    if tuple(batch) == (layout.B, layout.H) and x.ndim == 4 and x.shape[1] == 1 and not layout.heads_first:
-        return x.expand(layout.B, -1, -1, -1)
+    if tuple(batch) == (layout.samples, layout.heads) and x.ndim == 4 and x.shape[1] == 1 and layout.is_plain:
+        return x.expand(layout.samples, -1, -1, -1)
     return layout.unmerge(x.expand(*batch, *x.shape[-2:]))
 
 
@@ -283,7 +295,7 @@ def _as_four_axes(one: AddedTensor, layout: Layout) -> Tensor:
     """Return an added tensor as (B or 1, H or 1, Q or 1, K or 1)."""
     x = one.tensor if one.factor == 1 else one.tensor * one.factor
     x = x[(None,) * (len(one.sizes) - x.ndim)]
-    if not layout.heads_first and x.ndim == 4 and x.shape[0] in (1, layout.B) and x.shape[1] in (1, layout.H):
+    if layout.is_plain and x.ndim == 4 and x.shape[0] in (1, layout.samples) and x.shape[1] in (1, layout.heads):
         return x
     if math.prod(x.shape[:-2]) == 1:
         return x.reshape(1, 1, *x.shape[-2:])

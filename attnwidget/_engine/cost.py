@@ -6,6 +6,7 @@ from math import ceil
 
 from .._utils.indexing import Block, cuts
 from .base import AttentionBase
+from .kept_levels import only_overviews
 from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
@@ -18,6 +19,8 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
 
     It may be a few hundredths too many.
     """
+    if only_overviews(att) is not None:
+        return 0
     heads = att.source.heads_in_cells(batch, head)
     if heads:
         return sum(cells(*one, queries, keys, stage) for one in heads)

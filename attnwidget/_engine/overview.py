@@ -21,6 +21,7 @@ from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
 from .base import AttentionBase, Head
 from .dense_masks import rows_at_once, serves
+from .kept_levels import only_overviews
 from .logsumexp import LogSumExp
 from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting
@@ -135,6 +136,10 @@ def sampled(
     _check(att, stage, pool)
     batch, head = att.find(batch, head)
     region = Region(batch, head, range(att.shape.Q), range(att.shape.K), query_bin, key_bin)
+    kept = only_overviews(att)
+    if kept is not None:
+        widths = kept.whole_bins(query_bin, key_bin)
+        return OverviewPass(att, region._replace(query_bin=widths[0], key_bin=widths[1]), stage, pool, inf).finish()
     return OverviewPass(att, region.sample(att), stage, pool, inf).finish()
 
 
@@ -246,7 +251,10 @@ def passes(
     _check(att, stage, pool)
     batch, head = att.find(batch, head)
     queries, keys = range(att.shape.Q), range(att.shape.K)
-    region = Region(batch, head, queries, keys, ceil(len(queries) / size), ceil(len(keys) / size))
+    widths = ceil(len(queries) / size), ceil(len(keys) / size)
+    kept = only_overviews(att)
+    widths = widths if kept is None else kept.whole_bins(*widths)
+    region = Region(batch, head, queries, keys, *widths)
     return OverviewPass(att, region, stage, pool, seconds)
 
 
@@ -374,6 +382,11 @@ def pooled(
     Returns:
         The pooled region.
     """
+    kept = only_overviews(att)
+    if kept is not None:
+        pooled_again = kept.pooled(region, stage, pool)
+        yield len(region.queries), 1.0
+        return PooledRegion(*pooled_again, None)
     plan = PoolingPlan(att, region, stage, pool)
     values, counts, stripes = plan.new_values(), plan.new_counts(), Stripes(att, region, stage, pool, dense=plan.dense)
     progress, versions = PassProgress(plan), att.versions()

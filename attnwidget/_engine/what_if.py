@@ -15,6 +15,7 @@ from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive
 from ..masks import NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
+from .kept_levels import KeptLevels
 from .sources import Source
 
 CAUSAL = (False, True, "lower right")
@@ -95,6 +96,8 @@ def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [name for name in changes if name not in READERS]
     if unknown:
         raise ValueError(f"what_if has {unknown[0]!r}: there are {', '.join(READERS)}")
+    if isinstance(att.source, KeptLevels) and changes:
+        raise att.source.refusal("what it would be under other rules is")
     if att.source.gives == "weights" and changes:
         raise ValueError("only weights were given, so nothing before them can be changed: give Attention(q, k)")
     return {name: READERS[name](att, value) for name, value in changes.items()}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._engine.softmax import sink_weights
 from .._engine.stages import MASKED
@@ -229,10 +230,15 @@ def _pictures(saved: Snapshot) -> None:
         att = widget.shown.layers[choice.layer]
         pooled = max(att.shape.Q, att.shape.K) > picture.PICTURE_SIZE
         for stage in _stages_of(widget, choice, every):
-            for pool in overview.POOLS if pooled else (widget.traits.pool,):
+            for pool in _pools(att) if pooled else (widget.traits.pool,):
                 of = (*choice, stage, pool)
                 found.append((of, picture.labelled(_picture(widget, choice, stage, pool), of, att.shape)))
     saved.add(SavedTrait("picture", picture.OF, found))
+
+
+def _pools(att: Attention) -> Sequence[str]:
+    """Return how pictures can be pooled; where only overviews were kept, they are as they are."""
+    return overview.POOLS if only_overviews(att) is None else ("max",)
 
 
 def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Known:
@@ -265,6 +271,8 @@ def _peaks(saved: Snapshot) -> None:
     att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
     (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
     down, across = shown["query_bin"], shown["key_bin"]
+    if only_overviews(att) is not None:
+        return
     if shown["sampled"] is not None or down * across == 1 or Q * K > MAX_PEAK_CELLS:
         return
     found = [_greatest(att, key, range(at, min(at + down, Q)), across) for at in range(0, Q, down)]
@@ -290,7 +298,7 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
 def _links(saved: Snapshot) -> None:
     for choice in saved.choices:
         att = saved.widget.shown.layers[choice.layer]
-        if att.shape.Q * att.shape.K > LINK_CELLS:
+        if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
             continue
         for side in ("query", "key"):
             head = att.head(choice.batch, choice.head)
@@ -305,6 +313,8 @@ def _links(saved: Snapshot) -> None:
 
 def _stages(saved: Snapshot) -> None:
     widget = saved.widget
+    if any(only_overviews(widget.shown.layers[choice.layer]) is not None for choice in saved.choices):
+        return
     shown = SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
     where = shown._asdict()
     of_heads = ((c, stage_pictures.stages(widget.shown.layers[c.layer], c.batch, c.head)) for c in saved.choices)

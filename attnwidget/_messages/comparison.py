@@ -200,6 +200,7 @@ def _partners(both: ComparedPair) -> dict[str, Any]:
         "query_places": sent(both.queries),
         "key_places": sent(both.keys),
         "differ": [both.queries.differ, both.keys.differ],
+        "has_sinks": both.a.has_sinks or both.b.has_sinks,
     }
 
 

@@ -28,6 +28,7 @@ class DecodedMatrix:
         query_bin, key_bin: of how many of them one row, one column is made.
         low, high: the least and greatest finite number, or None.
         every: of how many queries one exact row stands for all; 1 for all rows.
+        sink: (rows,) float32, the column of the learned sink; None where there is none.
     """
 
     values: Array
@@ -41,6 +42,7 @@ class DecodedMatrix:
     low: float | None
     high: float | None
     every: int
+    sink: Array | None = None
 
     @property
     def kind(self) -> str:
@@ -64,7 +66,8 @@ def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
     sampled = picture.get("sampled")
     names = ("stage", "pool", "queries", "keys", "query_bin", "key_bin", "low", "high")
     known: dict[str, Any] = {name: picture[name] for name in names}
-    return DecodedMatrix(values, kinds, **known, every=sampled["every"] if sampled else 1)
+    sink = None if picture.get("sink") is None else decode(picture["sink"])
+    return DecodedMatrix(values, kinds, **known, every=sampled["every"] if sampled else 1, sink=sink)
 
 
 def decode(envelope: encoding.Envelope) -> Array:

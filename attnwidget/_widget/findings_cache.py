@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .._analysis.diagnostics import examine
 from .._analysis.parity import deviation
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._messages import picture
 from .._utils.scheduler import Scheduler
@@ -47,6 +48,8 @@ class FindingsCache:
         if key in self._known:
             return self._known[key]
         if not asked and not self._is_checked(att, batch, head):
+            return None
+        if only_overviews(att) is not None and not asked:
             return None
         one = att.head(batch, head)
         found, same = examine(one, shown.tokens("key", layer, batch))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
 from .._tokens.tokenizers import Spelling
@@ -65,8 +66,12 @@ class ShownLayers:
         """What to say above the picture of a part of a model, where all layers have the same; else nothing."""
         parts = {att.part for att in self.given}
         part = parts.pop() if len(parts) == 1 else None
+        kept = next((x for att in self.given if (x := only_overviews(att)) is not None), None)
         words = "" if part is None else part.describe()
-        return f"of the model: {words}" if words else ""
+        said = [f"of the model: {words}"] if words else []
+        if kept is not None:
+            said.append(f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights")
+        return "; ".join(said)
 
     def before(self, layer: int) -> Attention | None:
         """Return a layer without the other rules; None where there are none."""

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from gallery import Gallery, show
-from lab import OfflinePages
+from lab import Lab, OfflinePages, Theme
 
-from attnwidget import AttentionStack, AttentionWidget
+from attnwidget import AttentionStack, AttentionWidget, compare
 from attnwidget.samples import load_sample
 
 pytestmark = pytest.mark.browser
@@ -113,3 +113,53 @@ def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
     shown.screenshot("sinks-long-zoomed")
     assert "→ sink" in text_of(shown, "status")
     shown.check()
+
+
+def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
+    w = bank()
+    assert isinstance(w.attention, AttentionStack)
+    shown_one = w.attention[5]
+    both = compare({"with": shown_one, "without": shown_one.what_if({"sinks": None})}, head=7, query=5)
+    shown = show(offline_page, [both], host="jupyter-light", width=1100)
+    shown.wait_for_lines()
+    assert "beside what a learned sink takes" in shown.page.locator(".attnwidget").inner_text()
+    shown.screenshot("sinks-compare")
+    shown.check()
+
+
+def test_what_if_takes_it_away(offline_page: OfflinePages) -> None:
+    w = bank(query=5, key=8, view="stages")
+    shown = show(offline_page, [w], host="jupyter-light", width=1000)
+    shown.choose("What if", "without the sink")
+    shown.wait_for_lines()
+    assert w.what_if == {"sinks": False}
+    assert shown.page.locator(".aw-small-sink").count() == 0
+    assert "What if: no sink" in shown.page.locator(".aw-changed").inner_text()
+    shown.check()
+
+
+MADE = """
+import torch
+from attnwidget import AttentionWidget
+from attnwidget.samples import load_sample
+q, k, v, tokens, mask = load_sample("bank")
+w = AttentionWidget(q, k, v, tokens=tokens, mask=mask, sinks=torch.linspace(-1, 4, 12), layer=5, head=7)
+w
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_in_jupyterlab_a_click_on_the_column_reaches_python(lab: Lab, theme: Theme) -> None:
+    notebook = lab.open([MADE, "print(w.query, w.key)"], theme=theme)
+    notebook.run_cell(0)
+    column = notebook.page.locator("[data-aw=sink]")
+    column.wait_for()
+    notebook.page.locator(".aw-sink-name").first.wait_for()
+    box = column.bounding_box()
+    assert box is not None
+    column.click(position={"x": box["width"] / 2, "y": box["height"] * 5.5 / 20})
+    notebook.page.locator("[data-aw=status]").get_by_text("sink").first.wait_for()
+    notebook.run_cell(1)
+    assert notebook.output(1) == "5 None\n"
+    notebook.screenshot(f"sinks-lab-{theme}", of=".attnwidget")
+    assert notebook.problems == []

@@ -90,6 +90,29 @@ def test_four_axes_with_heads_first() -> None:
     assert_equal(cap.attention, [in_both(lambda own, x: own(x) is not None and own.weights, model, x)])
 
 
+class OverRows(nn.Module):
+    """Attention between the rows of an alignment (rows, columns, samples, features), with heads as the first axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(H * D, 3 * H * D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.view(*x.shape[:3], H, D) for y in self.qkv(x).chunk(3, -1))
+        w = torch.einsum("icnhd,jcnhd->hcnij", q, k).softmax(-1)
+        self.weights = w.permute(1, 2, 0, 3, 4).flatten(0, 1)
+        return torch.einsum("hcnij,jcnhd->icnhd", w, v).flatten(3)
+
+
+def test_einsum_with_heads_first_and_two_axes_of_samples() -> None:
+    torch.manual_seed(0)
+    model, x = OverRows().eval(), torch.randn(N, 3, B, H * D)
+    with torch.no_grad(), capture(model) as cap:
+        model(x)
+    assert cap.skipped == {}
+    assert_equal(cap.attention, [in_both(lambda own, x: own(x) is not None and own.weights, model, x)])
+
+
 def test_what_cannot_be_told_is_shown_as_samples() -> None:
     class Unknown(nn.Module):
         num_heads = H

@@ -211,6 +211,7 @@ def layers(path: str, attention: str = "self_attn") -> list[str]:
     [
         (layers("transformer.h", "attn"), {"transformer": "transformer"}),
         (["MultiheadAttention"], {"": "model"}),
+        (["encoder.groups.0.layers.0.attention"], {"encoder.groups.0": "groups"}),
         (layers("0.auto_model.encoder.layer", "attention.self"), {"0.auto_model.encoder": "encoder"}),
         (
             layers("model.encoder.layers") + layers("model.decoder.layers") + layers("model.decoder.layers", "cross"),

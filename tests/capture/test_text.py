@@ -467,3 +467,65 @@ def test_samples_of_a_beam_search_have_the_words_of_the_sequences_that_are_retur
         assert set(given[stop + 1 :]) <= {"[PAD]"}
     if name in SEQUENCES:
         assert cap.cross_tokens == [words(SOURCE)[i * 2 // len(out)] for i in range(len(out))]
+
+
+def test_the_picker_has_each_tower_with_its_own_words() -> None:
+    cap = record(Words())
+    w = cap.widget()
+    assert list(w.stacks) == ["encoder", "decoder", "decoder, cross-attention"]
+    assert (w.stack, w.forwards) == ("encoder", 1)
+    source = words(SOURCE)
+    source[1][9:] = ["[PAD]"] * 3
+    assert shown(w) == source
+    w.stack = "decoder"
+    assert shown(w) == words(TARGET)
+    w.stack = "decoder, cross-attention"
+    assert (shown(w), shown(w, "key")) == (words(TARGET), source)
+    with pytest.warns(UserWarning, match="tokens label 'encoder'; 'decoder', as long"):
+        w = record(None).widget(tokens=words(SOURCE))
+    assert shown(w) == words(SOURCE)
+    w.stack = "decoder"
+    assert w.tokens is None  # the encoder's are not those of the decoder, as long as it may be
+
+
+def test_forward_passes_are_chosen_and_no_layers_of_a_longer_model() -> None:
+    model, texts = build(GPT2, "sdpa"), [SOURCE, TARGET, SOURCE[:, :5]]
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        for ids in texts:
+            model(ids)
+    w = cap.widget()
+    assert (w.forwards, w.forward, len(w.attention)) == (3, 0, 2)
+    for i in (2, 1, 0):
+        w.forward = i
+        assert shown(w) == words(texts[i])
+    w = cap.widget(forward=-1)
+    assert (w.forward, shown(w)) == (2, words(texts[2]))
+    assert cap[1].widget().forwards == 1
+    with pytest.raises(IndexError, match="forward 3 is not there"):
+        cap.widget(forward=3)
+
+
+def test_tokens_of_a_tower_label_its_cross_attention_and_never_its_keys() -> None:
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
+    with torch.no_grad(), capture(model) as cap:
+        model(torch.randn(1, 3, 8), torch.randn(1, 3, 8))
+    with pytest.warns(UserWarning, match="tokens label 'decoder'; 'encoder', as long"):
+        w = cap.widget(tokens=["la", "banque", "prête"], stack="decoder")
+    assert w.tokens == ["la", "banque", "prête"]
+    w.stack = "decoder, cross-attention"
+    assert shown(w) == [["la", "banque", "prête"]]
+    assert shown(w, "key") == [["0", "1", "2"]]
+    w.stack = "encoder"
+    assert w.tokens is None
+
+
+def test_what_comes_with_a_tokenizer_needs_none() -> None:
+    class Pipeline:
+        def __init__(self, tokenizer: Any) -> None:
+            self.model, self.tokenizer = build(GPT2, "sdpa"), tokenizer
+
+    for given, expected in ((Words(), words(SOURCE)), (3, SOURCE.tolist()), (None, SOURCE.tolist())):
+        pipe = Pipeline(given)
+        with torch.no_grad(), capture(pipe) as cap:
+            pipe.model(SOURCE)
+        assert cap.tokens == expected

@@ -92,6 +92,8 @@ def a_capture() -> None:
         layers=[0, -1, slice(2), "encoder.*", re.compile("h")],
         queries=slice(-512, None),
         heads={0: [5, 7], "h.3": slice(4)},
+        cross={"decoder.*": True, re.compile("self"): False},
+        keep="overview",
         values=False,
         clone=False,
         device="cpu",
@@ -117,7 +119,9 @@ def a_capture() -> None:
     assert_type(cap.metrics(rows=3), list[dict[str, Any]])
     assert_type(cap.numbers, list[int])
     capture(layers="encoder", queries=-1, heads=[1, 3])
-    capture(limit=1 << 30)
+    capture(limit=1 << 30, cross=False)
+    capture(cross=["cross_attn", "encoder_attn"])
+    assert_type(cap.all, AttentionStack)
 
 
 # Wrong.
@@ -154,9 +158,11 @@ def a_wrong_value() -> None:
 
 def wrong_arguments_of_capture() -> None:
     capture(layers=1.5)  # type: ignore[arg-type]
+    capture(keep="weights")  # type: ignore[arg-type]
     capture(queries="last")  # type: ignore[arg-type]
     capture(heads={1.5: 0})  # type: ignore[dict-item]
     capture(last="2")  # type: ignore[arg-type]
+    capture(cross=1)  # type: ignore[arg-type]
     capture(every=[1])  # type: ignore[arg-type]
     capture(limit=[1])  # type: ignore[arg-type]
     capture(layer=1)  # type: ignore[call-arg]

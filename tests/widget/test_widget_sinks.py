@@ -10,7 +10,7 @@ import torch
 from front_end import FrontEnd, decode
 from tolerance import eps, rounding
 
-from attnwidget import Attention, AttentionWidget
+from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._engine import cost
 from attnwidget._messages import picture
 
@@ -179,3 +179,10 @@ def test_a_query_that_may_attend_to_nothing_gives_it_all() -> None:
     mask[2] = False
     w = AttentionWidget.from_attention(attention(mask=mask), head=1)
     assert column(w.picture)[2] == pytest.approx(1, rel=eps(torch.float32))
+
+
+def test_a_comparison_says_that_a_sink_takes_a_share() -> None:
+    att = attention()
+    w = compare({"with": att, "without": att.what_if({"sinks": None})})
+    assert w.comparison["has_sinks"]
+    assert not compare(attention(sinks=None), attention(sinks=None)).comparison["has_sinks"]

@@ -20,7 +20,7 @@ from .. import colors
 from ..numbers import list_number
 from . import graph_geometry as geometry
 from .graph_geometry import APART_LABELS, Lane, Link, Side
-from .sheet import FigureContext
+from .sheet import SINK, FigureContext
 
 LARGEST_LABEL = 160  # pixels
 BESIDE = 10  # pixels between a label and the curves
@@ -86,7 +86,7 @@ def _scene(context: FigureContext, top: float) -> Scene:
     shape = context.selected.shape
     queries, keys = (
         geometry.lane(total, None if pinned is None else _kept(context, scene_side, side, pinned, focus))
-        for scene_side, total in (("query", shape.Q), ("key", shape.K))
+        for scene_side, total in (("query", shape.Q), ("key", len(_key_labels(context))))
     )
     beside_keys = _bars_width(context) + 50 if _has_bars(context) else 0
     several = len(traits.heads) > 1
@@ -99,7 +99,7 @@ def _scene(context: FigureContext, top: float) -> Scene:
         queries,
         keys,
         left=context.left + _labels_width(context, context.queries, queries) + BESIDE,
-        right=context.right - _labels_width(context, context.keys, keys) - BESIDE - beside_keys,
+        right=context.right - _labels_width(context, _key_labels(context), keys) - BESIDE - beside_keys,
         top=top,
         fills=[head_colors[at % 12] if several else context.look.data for at in range(len(traits.heads))],
     )
@@ -116,7 +116,22 @@ def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
             if weight > 0:
                 query, key = (pinned, other) if side == "query" else (other, pinned)
                 links.append(Link(query, key, at, weight))
+        sinks = _sinks(context, head) if side == "query" else None
+        if sinks is not None and sinks[pinned] > 0:
+            links.append(Link(pinned, context.selected.shape.K, at, sinks[pinned]))
     return links
+
+
+def _sinks(context: FigureContext, head: int) -> list[float] | None:
+    """What each query gives to the learned sink, which is drawn as one more key after the others; None without one."""
+    if not context.selected.has_sinks:
+        return None
+    return [float(weight) for weight in context.selected.sink_weights(context.traits.batch, head).tolist()]
+
+
+def _key_labels(context: FigureContext) -> Sequence[Label]:
+    """The labels of the keys, and of the learned sink."""
+    return [*context.keys, Label(SINK, "", False)] if context.selected.has_sinks else context.keys
 
 
 def _weights(context: FigureContext, side: Side, index: int, head: int) -> Tensor:
@@ -135,6 +150,7 @@ def _kept(context: FigureContext, column: str, side: Side, pinned: int, focus: S
     strong = sorted(focus, key=lambda link: -link.weight)
     own = [pinned] if column == side else [link.partner(side) for link in strong]
     pins = [pin[at] for pin in context.traits.pins]
+    own = [*own, context.selected.shape.K] if column == "key" and context.selected.has_sinks else own
     return list(dict.fromkeys([*own, *(-1 if pin is None else pin for pin in pins)]))
 
 
@@ -173,7 +189,7 @@ def _gap_text(count: int) -> str:
 
 
 def _draw_labels(context: FigureContext, scene: Scene, column: Side, x: float, align: str) -> None:
-    labels, lane = (context.queries, scene.queries) if column == "query" else (context.keys, scene.keys)
+    labels, lane = (context.queries, scene.queries) if column == "query" else (_key_labels(context), scene.keys)
     pinned = scene.pinned if column == scene.side else None
     strong = scene.strong if column != scene.side else set()
     middle = None if pinned is None else lane.y(pinned)
@@ -237,13 +253,31 @@ def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
     links = []
     for at, head in enumerate(traits.heads):
         found = strongest(context.selected.head(traits.batch, head), count=count, side=traits.direction)
-        for index, (partners, weights) in enumerate(zip(found.partners.tolist(), found.weights.tolist(), strict=True)):
-            for other, weight in zip(partners, weights, strict=True):
-                query, key = (index, other) if traits.direction == "query" else (other, index)
+        partners = [
+            list(zip(*row, strict=True)) for row in zip(found.partners.tolist(), found.weights.tolist(), strict=True)
+        ]
+        for own, row in enumerate(_with_sink(partners, _sinks(context, head), traits.direction, count, shape.K)):
+            for other, weight in row:
+                query, key = (own, other) if traits.direction == "query" else (other, own)
                 link = Link(query, key, at, weight)
                 if weight > 0 and weight >= threshold and (is_front or link.own(scene.side) != scene.pinned):
                     links.append(link)
     return links
+
+
+def _with_sink(
+    partners: list[list[tuple[int, float]]], sinks: list[float] | None, side: str, count: int, keys: int
+) -> list[list[tuple[int, float]]]:
+    """Add the learned sink as one more key to the strongest partners of each token."""
+    if sinks is None:
+        return partners
+
+    def few(row: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        return sorted(row, key=lambda one: -one[1])[:count]
+
+    if side == "key":
+        return [*partners, few(list(enumerate(sinks)))]
+    return [few([*row, (keys, weight)]) for row, weight in zip(partners, sinks, strict=True)]
 
 
 def _draw_bands(context: FigureContext, scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, floor, log10
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, Dec
 from ..._tokens.display import Label
 from .. import colors
 from ..numbers import cell_number, legend_ticks
-from .sheet import FigureContext
+from .sheet import SINK, FigureContext
 
 LARGEST = 44  # pixels of a cell
 TALLEST = 1.5  # times its width, of a picture with more queries than keys
@@ -26,6 +27,8 @@ APART = 14  # pixels between two labels
 LARGEST_LABEL = 160
 RAMP = 218
 TICK_GAP = 0.2  # of a ramp, between two of its labels
+SINK_GAP = 8  # pixels between the picture and that column
+LEAST_SINK = 8  # pixels that it is wide, at least
 
 # What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
 LEGENDS = {
@@ -64,6 +67,9 @@ def draw(context: FigureContext, top: float) -> float:
     matrix = decoding.of_picture(context.view.picture)
     place = placed(context, matrix, top)
     cells(context, matrix, place, traits.color_scale, traits.color_range)
+    if matrix.sink is not None:
+        sink_column(context, matrix, place, (traits.color_scale, traits.color_range))
+        _sink_name(context, matrix, place)
     labels(context, matrix, place)
     pins(context, matrix, place)
     return legend(context, matrix, place.x, place.y + place.height + 14)
@@ -76,15 +82,63 @@ def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
     width = context.right - left
     for _ in range(3):  # slanting labels stick out on the right
         cell = min(LARGEST, width / columns, TALLEST * (context.right - left) / rows)
-        out = _overhang(context, matrix, cell)
+        out = max(_overhang(context, matrix, cell), _sink_width(context, matrix, cell))
         width = min(context.right - left, context.right - left - out)
     return Place(left, top + _key_labels_height(context, matrix, cell), cell, rows, columns)
 
 
-def cells(context: FigureContext, matrix: DecodedMatrix, place: Place, color_scale: str, color_range: Any) -> None:
-    """Draw a tile for every number, none for what is masked."""
+def sink_column(
+    context: FigureContext,
+    matrix: DecodedMatrix,
+    place: Place,
+    scale: tuple[str, Any],
+    *,
+    gap: float = SINK_GAP,
+    least: float = LEAST_SINK,
+) -> None:
+    """Draw the column of the learned sink, right of the picture and in its colours, at least so many pixels wide."""
+    assert matrix.sink is not None
+    wide = _sink_columns(place.cell, least)
+    values = np.repeat(matrix.sink[:, None], wide, axis=1)
+    kinds = np.where(np.isnan(values), NAN, NUMBER).astype(np.uint8)
+    beside = replace(
+        matrix, values=np.hstack([matrix.values, values]), kinds=np.hstack([matrix.kinds, kinds]), sink=None
+    )
+    index = colors.entries(beside if scale[1] != "row" else _within_rows(beside, wide), *scale)[:, -wide:]
+    at = place._replace(x=place.x + place.width + gap, columns=wide)
+    cells(context, replace(matrix, values=values, kinds=kinds), at, *scale, index=index)
+
+
+def _within_rows(matrix: DecodedMatrix, wide: int) -> DecodedMatrix:
+    """Return the same with the last columns no larger than the others of their row, which give it its range."""
+    numbers = np.where(matrix.kinds == NUMBER, np.abs(matrix.values), 0)[:, :-wide].max(axis=1, keepdims=True)
+    return replace(matrix, values=np.clip(matrix.values, -numbers, numbers))
+
+
+def _sink_columns(cell: float, least: float = LEAST_SINK) -> int:
+    """Return how many columns of a picture the sink is as wide as: one, or more of a hairline."""
+    return max(1, ceil(least / cell))
+
+
+def _sink_name(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
+    slant = place.cell >= LABELS_FROM and matrix.key_bin == 1
+    x = place.x + place.width + SINK_GAP + place.cell * _sink_columns(place.cell) / 2
+    label, size = Label(SINK, "", False), _size(place.cell)
+    _above(context, x, place.y - (6 if slant else 24), label, size, slant, False, place.cell)
+
+
+def cells(
+    context: FigureContext,
+    matrix: DecodedMatrix,
+    place: Place,
+    color_scale: str,
+    color_range: Any,
+    *,
+    index: colors.Array | None = None,
+) -> None:
+    """Draw a tile for every number, none for what is masked; `index` is which of the table's colours each cell has."""
     table, look = context.table(matrix.kind), context.look
-    index = colors.entries(matrix, color_scale, color_range)
+    index = colors.entries(matrix, color_scale, color_range) if index is None else index
     painted = table[index]
     page, ink, bad = (colors.rgb_of(color) for color in (look.page, look.ink, look.bad))
     tint = colors.rgb_of(colors.mixed(look.page, look.bad, 0.16))
@@ -258,6 +312,14 @@ def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float) -> flo
         long = min(108.0, context.canvas.measure(context.keys[column].text, _size(cell))) * 0.7071
         out = max(out, long + 6 - (count - column - 0.5) * cell)
     return out
+
+
+def _sink_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
+    """How far the column of the learned sink and its name reach beyond the picture."""
+    if matrix.sink is None:
+        return 0
+    name = context.canvas.measure(SINK, _size(cell))
+    return SINK_GAP + cell * _sink_columns(cell) + name
 
 
 def pins(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:

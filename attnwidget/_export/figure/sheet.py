@@ -8,6 +8,7 @@ from ..view import WidgetView
 from .canvas import Canvas
 
 MARGIN = 8  # pixels around everything
+SINK = "sink"  # what the column of a learned sink is called, as js/src/text/words.ts has it
 
 
 class FigureContext:

@@ -8,7 +8,7 @@ from ..._messages import decoding, stage_pictures
 from ..._messages.decoding import DecodedMatrix
 from .. import colors
 from ..numbers import list_number
-from .heatmap import Place, cells, scale_ticks, tick_labels
+from .heatmap import Place, cells, scale_ticks, sink_column, tick_labels
 from .sheet import FigureContext
 
 BETWEEN = 48  # pixels between two pictures
@@ -37,6 +37,8 @@ def draw(context: FigureContext, top: float) -> float:
                 x - BETWEEN / 2, y + min(side, place.height) / 2, words, size=9, color=look.ink3, align="center"
             )
         cells(context, one, place, "linear", "head")
+        if one.sink is not None:
+            sink_column(context, one, place, ("linear", "head"), gap=3, least=4)
         if name != "output" and traits.query is not None and traits.key is not None:
             row, column = traits.query // one.query_bin, traits.key // one.key_bin
             side_of = max(cell, 5)
@@ -50,8 +52,9 @@ def _decoded(picture: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix
     values, kinds = decoding.decode_cells(picture["values"], picture["blocked"])
     rows, columns = values.shape
     low, high, bins = picture["low"], picture["high"], (picture["query_bin"], key_bin)
+    sink = None if picture.get("sink") is None else decoding.decode(picture["sink"])
     return DecodedMatrix(
-        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, picture.get("every", 1)
+        values, kinds, stage, "max", rows * bins[0], columns * bins[1], *bins, low, high, picture.get("every", 1), sink
     )
 
 

@@ -10,7 +10,7 @@ import { Menu, type Section } from "./menu";
 
 /** Return what is changed, in a few words; "none". */
 export function whatIfName(changes: WhatIf): string {
-  const { scale, temperature, softcap, mask, causal, window, drop_keys, dtype } = changes;
+  const { scale, temperature, softcap, mask, causal, window, drop_keys, sinks, dtype } = changes;
   const words = [
     scale === undefined ? "" : `scale ${short(scale)}`,
     temperature === undefined ? "" : `temperature ${short(temperature)}`,
@@ -21,6 +21,7 @@ export function whatIfName(changes: WhatIf): string {
     drop_keys === undefined || drop_keys.length === 0
       ? ""
       : `without ${drop_keys.length} ${drop_keys.length === 1 ? "key" : "keys"}`,
+    sinks === null || sinks === false ? "no sink" : "",
     dtype ?? "",
   ].filter(Boolean);
   return words.length === 0 ? "none" : words.length > 2 ? `${words.length} changes` : words.join(", ");
@@ -134,7 +135,8 @@ const textOf = (value: number | null | undefined) =>
 
 function sections({ store }: Ui): Section[] {
   const changes = store.what_if.value;
-  const { head_size, is_causal } = store.facts.value;
+  const { head_size, is_causal, has_sinks } = store.facts.value;
+  const noSink = changes.sinks === null || changes.sinks === false;
   const key = store.key.value;
   const dropped = changes.drop_keys ?? [];
   const found: Section[] = [
@@ -182,6 +184,17 @@ function sections({ store }: Ui): Section[] {
       choose: (value) => change(store, { dtype: value === "own" ? undefined : (value as "int8") }),
     },
   ];
+  if (has_sinks || noSink) {
+    found.push({
+      title: "Sink",
+      value: noSink ? "off" : "on",
+      choices: [
+        { value: "on", name: "as it was" },
+        { value: "off", name: "without the sink" },
+      ],
+      choose: (value) => change(store, { sinks: value === "off" ? false : undefined }),
+    });
+  }
   if (key !== null || dropped.length > 0) {
     const isDropped = key !== null && dropped.includes(key);
     found.push({

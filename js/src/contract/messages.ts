@@ -305,6 +305,8 @@ export interface ComparisonMessage {
   key_places: PlacesMessage | null;
   /** Places that have another token in B than in A: queries, keys. */
   differ: [queries: number, keys: number];
+  /** Whether a learned sink takes a share of A's or B's weights. */
+  has_sinks?: boolean;
   /** Python's sentence, and then nothing of the above but what it is of. */
   error: string | null;
 }

@@ -37,6 +37,8 @@ export type Comparison = {
       readonly pictures: { readonly [K in Part]: Picture };
       readonly queries: Places;
       readonly keys: Places;
+      /** A learned sink, which is not drawn here, takes a share of the weights of one of them. */
+      readonly hasSinks?: boolean;
     }
 );
 export type ReadyComparison = Extract<Comparison, { error: null }>;
@@ -51,7 +53,7 @@ export async function decodeComparison(message: ComparisonMessage): Promise<Comp
     placesOf(message.query_places, message.queries, message.differ[0]),
     placesOf(message.key_places, message.keys, message.differ[1]),
   ]);
-  return { of, against, error: null, pictures: { a, b, change }, queries, keys };
+  return { of, against, error: null, pictures: { a, b, change }, queries, keys, hasSinks: message.has_sinks === true };
 }
 
 async function placesOf(message: PlacesMessage | null, length: number, differ: number): Promise<Places> {

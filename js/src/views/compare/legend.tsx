@@ -67,6 +67,7 @@ export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendPro
         )}
         {every > 1 && <span>1 of {count(every)} rows</span>}
         {left !== null && <span>{left}</span>}
+        {comparison.hasSinks && <span>beside what a learned sink takes</span>}
       </div>
       {(only === null || only === "change") && (
         <div class="aw-compare-key">

@@ -130,7 +130,15 @@ export function graphModel(ui: Ui): GraphModel {
       if (!isPinned.value || focus.value === null) return isLong.value ? pairs.value.map((link) => link[side]) : null;
       const strong = [...focused.value].sort((a, b) => b.weight - a.weight);
       const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
-      return [...new Set([...own, ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1)])];
+      const sink = side === "key" && has_sinks ? [keys] : []; // never folded away
+      return [
+        ...new Set([
+          ...own.slice(0, 1),
+          ...sink,
+          ...own,
+          ...store.shownPins.value.map((pin) => pin[side === "query" ? 0 : 1] ?? -1),
+        ]),
+      ];
     };
     return { queries: lane(queries, keep("query"), unit), keys: lane(keys + (has_sinks ? 1 : 0), keep("key"), unit) };
   });

@@ -1,0 +1,102 @@
+"""Attention whose queries and keys are not positions is told, and never drawn as if they were."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from captured import TEXT
+from torch import Tensor, nn
+
+from attnwidget import capture
+
+transformers = pytest.importorskip("transformers")
+
+
+class CrossCovariance(nn.Module):
+    """As XCiT: q and k are transposed, and each cell is a pair of channels."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.qkv, self.temperature, self.fused = nn.Linear(32, 96), nn.Parameter(torch.ones(4, 1, 1)), fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).reshape(B, N, 3, 4, C // 4).permute(2, 0, 3, 4, 1).unbind(0)
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        if self.fused:
+            found = F.scaled_dot_product_attention(q * self.temperature, k, v, scale=1.0)
+        else:
+            found = ((q @ k.transpose(-2, -1)) * self.temperature).softmax(-1) @ v
+        return found.permute(0, 3, 1, 2).reshape(B, N, C)
+
+
+class ChannelMaps(nn.Module):
+    """As Restormer: channels of an image (B, C, H, W)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Conv2d(32, 96, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(1, (4, 8)).flatten(3) for t in self.qkv(x).chunk(3, 1))
+        return ((F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1) @ v).flatten(1, 2).view_as(x)
+
+
+class Usual(CrossCovariance):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("length", [12, 8])  # the latter as many as a head has channels
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_over_channels_is_told_beside_the_usual(fused: bool, length: int) -> None:
+    model = nn.Sequential(Usual(fused), CrossCovariance(fused)).eval()
+    with torch.no_grad(), capture(model) as cap:
+        for _ in range(2):
+            model(torch.randn(2, length, 32))
+    assert [one.all.names for one in cap] == [("0",), ("0",)]
+    assert list(cap.skipped) == ["1"]
+    assert "attends over channels" in cap.skipped["1"]
+
+
+def test_attention_over_the_channels_of_an_image_is_told() -> None:
+    model = nn.Sequential(ChannelMaps()).eval()
+    with pytest.raises(ValueError, match="attends over channels"), torch.no_grad(), capture(model):
+        model(torch.randn(2, 32, 5, 6))
+
+
+def test_queries_that_are_chosen_by_their_content_are_told() -> None:
+    config = transformers.InformerConfig(
+        prediction_length=4, context_length=20, lags_sequence=[1], d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        num_time_features=1, sampling_factor=1,
+    )  # fmt: skip
+    model = transformers.InformerModel(config).eval()
+    past, future = torch.randn(2, 21), torch.randn(2, 4)
+    with torch.no_grad(), capture(model) as cap:
+        model(
+            past_values=past, past_time_features=torch.randn(2, 21, 1), past_observed_mask=torch.ones(2, 21),
+            future_values=future, future_time_features=torch.randn(2, 4, 1),
+        )  # fmt: skip
+    assert set(cap.skipped) == {"encoder.layers.0.self_attn", "decoder.layers.0.self_attn"}
+    assert all("not the text's positions" in why for why in cap.skipped.values())
+    assert cap.all.names == ("decoder.layers.0.encoder_attn",)
+
+
+@pytest.mark.parametrize(("length", "told"), [(16, False), (64, True)])
+def test_blocks_of_big_bird_are_told_and_its_full_attention_is_shown(length: int, told: bool) -> None:
+    config = transformers.BigBirdConfig(
+        **TEXT, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, block_size=4,
+        num_random_blocks=1,
+    )  # fmt: skip
+    model, ids = transformers.BigBirdModel(config).eval(), torch.randint(3, 50, (1, length))
+    with torch.no_grad():
+        if told:
+            with pytest.raises(ValueError, match="not the text's positions"), capture(model):
+                model(ids)
+        else:
+            with capture(model) as cap:
+                model(ids)
+            assert cap.attention[0].shape[3:5] == (length, length)
