@@ -156,3 +156,14 @@ def test_calls_in_another_thread_are_told() -> None:
     assert "another thread" in cap.skipped["Model"]
     with pytest.raises(ValueError, match="another thread"), capture(model):
         call_in_another_thread(model)
+
+
+def test_a_hook_that_another_thread_is_removing_does_not_break_the_forward() -> None:
+    model = Model(nn.MultiheadAttention(8, 2, batch_first=True))
+    model.forward = lambda x: model.attention(x, x, x)[0]  # type: ignore[method-assign]
+    x = torch.randn(2, 5, 8)
+    with capture(model) as cap:
+        for module in model.modules():
+            module._forward_pre_hooks_with_kwargs.clear()  # what torch has taken away first
+        model(x)
+    assert len(cap) == 1
