@@ -100,7 +100,9 @@ def _may_attend(name: str, module: nn.Module) -> bool:
         return True
     words = [word.lower() for word in WORDS.findall(name.rpartition(".")[2])]
     is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
-    return is_named and next(module.children(), None) is not None and next(module.parameters(), None) is not None
+    if not is_named or next(module.children(), None) is None:
+        return False
+    return sum(x.ndim > 1 for x in module.parameters()) > 1  # of q, k, v and output; an adapter has one matrix
 
 
 def _is_scripted(module: nn.Module) -> bool:

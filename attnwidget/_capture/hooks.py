@@ -58,7 +58,9 @@ class Listener(Protocol):
             A function to be called with the output (B, H, Q, Dv); None if the call is not recorded.
         """
 
-    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
         """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
     def caller(self) -> Caller:

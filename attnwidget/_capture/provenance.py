@@ -26,6 +26,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -187,7 +188,7 @@ class Provenance:
         for module in model.modules():
             if _may_compute_attention(module):
                 # Functions, and not methods, for a model may be copied with its hooks.
-                before = module.register_forward_pre_hook(lambda *given: self._enter(*given), with_kwargs=True)
+                before = module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True)
                 after = module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True)
                 self._hooks[id(module)] = [before, after]
         try:
@@ -201,23 +202,24 @@ class Provenance:
 
     def forward_ended(self) -> None:
         """Stop watching modules that have run and compute no attention."""
-        for key in self._entered - self._asked:
+        entered, self._entered = self._entered, set()
+        for key in entered - self._asked:
             for hook in self._hooks.pop(key, ()):
                 hook.remove()
-        self._entered = set()
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
-        # Torch gives no keywords to a hook that another thread is removing.
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        running = Invocation(module, [])
+        self._running.invocations.append(running)
         self._entered.add(id(module))
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
-            sources = _sources(module, args, kwargs or {})
-        self._running.invocations.append(Invocation(module, sources))
+            sources = running.sources = _sources(module, args, kwargs)
         if id(module) not in self._hooks:
             return  # a copy of a module that is watched
         if module not in self._followed and (len(sources) > 1 or _needs_following(module)):
             self._followed.add(module)
+            hooks = self._hooks.get(id(module), [])
             for name, child in _light_children(module):
-                self._hooks[id(module)].append(child.register_forward_hook(self._child_hook(module, name)))
+                hooks.append(child.register_forward_hook(self._child_hook(module, name)))
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
@@ -230,7 +232,7 @@ class Provenance:
             if not invocations or invocations[-1].module is not parent:
                 return
             invocations[-1].ran.add(name)
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
                 given = span_of(next((x for x in args if isinstance(x, Tensor)), None))
                 source = invocations[-1].source_of(given)
                 if source is not None and isinstance(output, Tensor) and span_of(output) is not None:
@@ -266,6 +268,19 @@ class Provenance:
                 break
             query, key = found
         return None if inputs is None else True
+
+
+def _calling(enter: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that never raises: a model goes on whatever is asked of its arguments.
+
+    In another thread it may be called without keywords, where it is just being removed.
+    """
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
+        with contextlib.suppress(Exception):
+            enter(module, args, kwargs)
+
+    return hook
 
 
 def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool) -> bool | tuple[Span, Span] | None:

@@ -20,6 +20,7 @@ import contextlib
 import functools
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,6 +78,19 @@ class TowerText:
         self.last = self.last_mask = None
 
 
+class ThreadText(threading.local):
+    """What a model is reading in a thread: several may run it at once, each with a text of its own."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, TowerText] = {}  # by the path of the tower
+        self.of_no_tower: list[Lookup] = []
+        self.arguments: list[Tensor] = []  # of integers, that the model was called with
+        self.images: ImageTokens | None = None
+        self.encoded: weakref.ref[Tensor] | None = None  # what was given as the output of an encoder
+        self.known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
+        self.running = 0
+
+
 class TextWatcher:
     """Watches what a model reads while a capture is open; it changes nothing, and none of its errors reaches the model.
 
@@ -94,15 +108,9 @@ class TextWatcher:
     ) -> None:
         self.model, self._names, self._modules_on_stack = model, names, modules_on_stack
         self.towers = Towers.of_model(model, names)
-        self._texts: dict[str, TowerText] = {}
-        self._of_no_tower: list[Lookup] = []
-        self._arguments: list[Tensor] = []  # of integers, that the model was called with
-        self._images: ImageTokens | None = None
-        self._encoded: weakref.ref[Tensor] | None = None
         self._own_tokens: dict[str, tuple[str, ...]] = {}
         self._paths: dict[str, str] = {}  # of the tower of each module that has called
-        self._known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
-        self._running = 0
+        self._now = ThreadText()
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
         """Return what stands at the positions of a module's call; None where nothing is known of it.
@@ -123,19 +131,19 @@ class TextWatcher:
                 self.towers = self.towers.with_name(name)
                 self._paths.clear()
             path = self._paths[name] = self.towers.path_of(name) or ""
-        own = self._texts.setdefault(path, TowerText())
+        own = self._now.texts.setdefault(path, TowerText())
         own.used = True
         key = path, batches, queries, keys
-        if key not in self._known:  # layers of a tower share it
-            self._known[key] = self._read_positions(path, own, batches, queries, keys)
-        return self._known[key]
+        if key not in self._now.known:  # layers of a tower share it
+            self._now.known[key] = self._read_positions(path, own, batches, queries, keys)
+        return self._now.known[key]
 
     def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
         lookup = own.lookup or self._lookup_of_no_tower(path, queries)
         ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
         text.patches = self._patches(path, own, queries) if ids is None else None
-        text.images = self._images if ids is not None else None
+        text.images = self._now.images if ids is not None else None
         if keys != queries or len(self.towers.paths) > 1:
             self._add_source(text, path, batches, queries, keys)
         return text
@@ -144,7 +152,7 @@ class TextWatcher:
         """Add what stands at the keys, should they be another tower's."""
         found = []
         for other in self.towers.paths:
-            theirs = self._texts.get(other) if other != path or keys != queries else None
+            theirs = self._now.texts.get(other) if other != path or keys != queries else None
             lookup = None if theirs is None else theirs.last or self._lookup_of_no_tower(other, keys)
             if theirs is not None and lookup is not None and _fitting(lookup.ids, batches, keys) is not None:
                 found.append((lookup.ids, theirs.last_mask))
@@ -161,7 +169,7 @@ class TextWatcher:
         name = self.towers.names[path]
         if NO_TEXT.search(name):
             return None
-        fitting = [one for one in self._of_no_tower if one.ids.shape[-1] == length]
+        fitting = [one for one in self._now.of_no_tower if one.ids.shape[-1] == length]
         for of_table, of_tower in SIDES:
             if of_tower.search(name) and any(of_table.search(one.table) for one in fitting):
                 fitting = [one for one in fitting if of_table.search(one.table)]
@@ -248,46 +256,48 @@ class TextWatcher:
 
     def _begin(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Begin a forward pass of the model."""
-        self._known.clear()
-        self._running += 1
-        if self._running > 1:
+        self._now.known.clear()
+        self._now.running += 1
+        if self._now.running > 1:
             return
-        for text in self._texts.values():
+        for text in self._now.texts.values():
             text.begin()
-        self._of_no_tower.clear()
+        self._now.of_no_tower.clear()
         self._read_images(named)
-        self._arguments = [x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2]
+        self._now.arguments = [
+            x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2
+        ]
         encoded = named.get("encoder_outputs")
         if encoded is not None:
             self._is_known(encoded)
         if len(self.towers.paths) == 1:
             (path,) = self.towers.paths
-            text = self._texts.setdefault(path, TowerText())
+            text = self._now.texts.setdefault(path, TowerText())
             self._read_mask(text, named)
-            given = named.get("input_ids", self._arguments[0] if len(self._arguments) == 1 else None)
+            given = named.get("input_ids", self._now.arguments[0] if len(self._now.arguments) == 1 else None)
             if isinstance(given, Tensor) and given.ndim == 2:
                 text.lookup = Lookup(given.detach().clone(), (-1, 0), "")
 
     def _end(self, *_: Any) -> None:
-        self._running = max(0, self._running - 1)
+        self._now.running = max(0, self._now.running - 1)
 
     def _is_known(self, encoded: Any) -> None:
         """Forget what encoders have read, if a forward pass is given what none of them has given."""
         hidden = encoded[0] if isinstance(encoded, list | tuple) else getattr(encoded, "last_hidden_state", None)
-        if not isinstance(hidden, Tensor) or (self._encoded is not None and self._encoded() is hidden):
+        if not isinstance(hidden, Tensor) or (self._now.encoded is not None and self._now.encoded() is hidden):
             return
-        self._encoded = weakref.ref(hidden)
+        self._now.encoded = weakref.ref(hidden)
         sample = _fingerprint(hidden)
-        for text in self._texts.values():
+        for text in self._now.texts.values():
             if text.output is None or sample is None or not _is_of(sample, text.output):
                 text.forget_source()
 
     def _tower_begins(
         self, _: Any, args: tuple[Any, ...], named: dict[str, Any], *, path: str, outermost: bool
     ) -> None:
-        self._known.clear()
-        text = self._texts.setdefault(path, TowerText())
-        if outermost and not self._running:  # called by itself, as by `generate`
+        self._now.known.clear()
+        text = self._now.texts.setdefault(path, TowerText())
+        if outermost and not self._now.running:  # called by itself, as by `generate`
             text.begin()
         if NO_TEXT.search(self.towers.names[path]):
             self._read_images(named, *args)
@@ -300,19 +310,19 @@ class TextWatcher:
 
     def _tower_ends(self, _: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any, *, path: str) -> None:
         first = output[0] if isinstance(output, list | tuple) else getattr(output, "last_hidden_state", output)
-        text = self._texts.setdefault(path, TowerText())
+        text = self._now.texts.setdefault(path, TowerText())
         text.output = _fingerprint(first)
 
     def _cut_into_patches(self, _: Any, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
-        text = self._texts.setdefault(path, TowerText())
-        self._known.clear()
+        text = self._now.texts.setdefault(path, TowerText())
+        self._now.known.clear()
         if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
             text.grid = int(output.shape[2]), int(output.shape[3])
 
     def _looked_up(
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
     ) -> None:
-        self._known.clear()
+        self._now.known.clear()
         ids = args[0] if args else next(iter(named.values()), None)
         if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
             return
@@ -324,9 +334,9 @@ class TextWatcher:
         lookup = Lookup(ids.detach().clone(), rank, self._names.get(id(table), ""))
         path = home if len(self.towers.paths) == 1 else self._path_of_caller(home)
         if path is None:
-            self._of_no_tower.append(lookup)
+            self._now.of_no_tower.append(lookup)
             return
-        text = self._texts.setdefault(path, TowerText())
+        text = self._now.texts.setdefault(path, TowerText())
         if text.lookup is None or text.used or lookup.rank > text.lookup.rank:
             text.lookup = text.last = lookup
             text.used = False
@@ -335,8 +345,8 @@ class TextWatcher:
 
     def _rank(self, ids: Tensor, rank: tuple[int, int]) -> tuple[int, int]:
         """Rank a lookup in a table of no known kind: what the model was called with first, numbers in a row last."""
-        given = any(x.shape == ids.shape and x.data_ptr() == ids.data_ptr() for x in self._arguments)
-        if given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._arguments):
+        given = any(x.shape == ids.shape and x.data_ptr() == ids.data_ptr() for x in self._now.arguments)
+        if given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._now.arguments):
             return 1, rank[1]
         steps = ids[:, 1:] - ids[:, :-1]
         return (-1 if ids.shape[1] > 1 and bool((steps == 1).all()) else 0), rank[1]
@@ -365,11 +375,11 @@ class TextWatcher:
             return
         vision = getattr(config, "vision_config", None)
         sizes = next((x for x in (named.get("image_grid_thw"), named.get("grid_thw"), *more) if _are_grids(x)), None)
-        grids = None if self._images is None else self._images.grids
+        grids = None if self._now.images is None else self._now.images.grids
         if sizes is not None:
             merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
             grids = tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
-        self._images = ImageTokens(token, grids, _grids_of_config(config, vision))
+        self._now.images = ImageTokens(token, grids, _grids_of_config(config, vision))
 
 
 def _are_grids(x: Any) -> bool:

@@ -269,9 +269,13 @@ class Recorder:
             call.text = self.texts.text_of(name, batches, queries, keys)
         return call
 
-    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
         """Note that a module, by default the calling one, may compute attention that cannot be read."""
         caller = self.caller() if caller is None else caller
+        if unused and caller.name in self._called:
+            return
         if caller.name is not None and (certain or caller.is_attention) and self._layers.wants(caller.name):
             self._unreadable.setdefault(caller.name, why)
 

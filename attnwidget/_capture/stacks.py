@@ -248,7 +248,7 @@ def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, c
         return stacks[name]
     paths = {of: path for path, of in towers.names.items()}
     rules = (
-        lambda one: one.label == name,
+        lambda one: one.label == name and one.cross >= cross,
         lambda one: one.tower == name,
         lambda one: matches_name(name, paths.get(one.tower, "")),
     )

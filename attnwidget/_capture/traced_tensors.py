@@ -52,13 +52,16 @@ class Reports(Protocol):
     def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
         """Record a call, which `read` returns, and verify it by its output (B, H, Q, Dv)."""
 
-    def report_unreadable(self, why: str, caller: Caller | None = None, *, certain: bool = False) -> None:
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
         """Note that a module, by default the calling one, may compute attention that cannot be read.
 
         Args:
             why: the reason.
             caller: the module.
             certain: it is attention; otherwise only a module that is named so computes it.
+            unused: these are weights of which nothing was made, as where another call gives the output.
         """
 
     def caller(self) -> Caller:
@@ -123,7 +126,8 @@ class TracedTensors:
         """Report weights that have met no values."""
         waiting, self._waiting = self._waiting, {}
         for softmax in waiting:
-            self._reports.report_unreadable(softmax.why or NO_VALUES, softmax.caller, certain=True)
+            unused = softmax.why is None and not softmax.parts
+            self._reports.report_unreadable(softmax.why or NO_VALUES, softmax.caller, certain=True, unused=unused)
 
 
 def _version(x: Tensor) -> int:

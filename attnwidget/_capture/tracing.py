@@ -176,10 +176,15 @@ class ScoreTracer(ScoreOperations):
         return None
 
     def _weights(self, scores: TracedScores, *, is_normalized: bool = True) -> TracedWeights:
-        softmax = SeenSoftmax(self._reports.caller())
-        if len(scores.sizes) >= MIN_AXES or softmax.caller.is_attention:
-            self._waiting[softmax] = None
-        return TracedWeights(scores, scores.sizes, softmax, scores.order, is_normalized)
+        found = TracedWeights(scores, scores.sizes, SeenSoftmax(self._reports.caller()), scores.order, is_normalized)
+        if is_normalized:
+            self._await_values(found)
+        return found
+
+    def _await_values(self, known: TracedWeights) -> None:
+        """Report weights at the end if they meet no values until then."""
+        if len(known.scores.sizes) >= MIN_AXES or known.softmax.caller.is_attention:
+            self._waiting[known.softmax] = None
 
     def log_softmax(self, result: Tensor, x: Any = None, dim: Any = None, *_: Any, **named: Any) -> Traced | None:
         """Follow the scores less one number for each row, which changes no weight."""
@@ -197,13 +202,17 @@ class ScoreTracer(ScoreOperations):
         if not isinstance(known, TracedWeights) or not isinstance(dim, int) or known.dropout:
             return None
         axes = known.order or tuple(range(len(known.sizes)))
-        return RowSums(known) if axes[dim % len(axes)] == len(axes) - 1 else None
+        if axes[dim % len(axes)] != len(axes) - 1:
+            return None
+        if not known.is_normalized:  # exponentials that are to be divided by it
+            self._await_values(known)
+        return RowSums(known)
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete where weights are multiplied by v."""
         if not known.is_normalized and not known.dropout and not _adds_up(weights):
-            self._give_up(known, "a change of their sums")
-            known.softmax.why = NOT_NORMALIZED
+            self._waiting.pop(known.softmax, None)
+            self._reports.report_unreadable(NOT_NORMALIZED, certain=len(known.scores.sizes) >= MIN_AXES)
             return
         if known.part is not None:
             gathered = gather(known, weights, v, result)

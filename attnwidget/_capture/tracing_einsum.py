@@ -38,7 +38,7 @@ def scores_of(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str,
     """Return the scores that an einsum of q and k gives; the last letter of `out` that only one has are its keys."""
     alone = [name for name in out if (name in one[0]) != (name in two[0])]
     sums = [name for name in one[0] if name in two[0] and name not in out]
-    if len(alone) < 2 or len(sums) != 1 or result.dtype not in FLOATS or len(set(out)) != len(out):
+    if len(alone) < 2 or not sums or result.dtype not in FLOATS or len(set(out)) != len(out):
         return None
     query, key = alone[-2:]
     if key in one[0]:
@@ -48,7 +48,7 @@ def scores_of(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str,
     for (names, x), own in ((one, query), (two, key)):
         if set(names) != {*sums, own, *(n for n in batch if n in names)} or len(names) != x.ndim:
             return None
-        x = x.permute([names.index(n) for n in (*(n for n in batch if n in names), own, *sums)])
+        x = x.permute([names.index(n) for n in (*(n for n in batch if n in names), own, *sums)]).flatten(-len(sums))
         sizes = [result.shape[out.index(n)] if n in names else 1 for n in batch]
         found.append(x.reshape(*sizes, *x.shape[-2:]))
     letters = (*batch, query, key)
@@ -78,9 +78,9 @@ def values_of(
     *batch, query, key = letters
     size = [name for name in others if name not in names]
     there = [name for name in batch if name in others]
-    if len(size) != 1 or set(others) != {*size, key, *there} or sorted(out) != sorted([*batch, query, *size]):
+    if not size or set(others) != {*size, key, *there} or sorted(out) != sorted([*batch, query, *size]):
         return None
-    v = v.permute([others.index(name) for name in (*there, key, *size)])
+    v = v.permute([others.index(name) for name in (*there, key, *size)]).flatten(-len(size))
     sizes: Sizes = tuple(known.sizes[i] if name in others else 1 for i, name in enumerate(batch))
     v = v.reshape(*sizes, *v.shape[-2:])
-    return v, result.permute([out.index(name) for name in (*batch, query, *size)])
+    return v, result.permute([out.index(name) for name in (*batch, query, *size)]).flatten(-len(size))

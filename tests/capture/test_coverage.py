@@ -208,6 +208,21 @@ class Classifier(nn.Module):
         return words.sum() + pairs.sum() + loss.mean() + F.log_softmax(x @ x.mT, -1).mean()
 
 
+class Twice(Plain):
+    """Weights that are computed beside the call that gives the output, and a bottleneck that is named attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention(x)
+        q, k, _ = split(self.qkv(x))
+        self.weights = (q @ k.mT).softmax(-1).to(x.dtype)
+        spread = torch.matmul(x, x.mT).exp() * torch.randn(7, 7)  # a product whose exponential is no weight
+        return super().forward(x) + spread.sum()
+
+
 class Blocked(nn.Module):
     """Products of three tensors, one of them of positions, and a norm named after what it stands before."""
 
@@ -223,7 +238,7 @@ class Blocked(nn.Module):
 
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference"])
 @pytest.mark.parametrize(
-    "layer", [lambda: Router(True), lambda: Router(False), Blocked], ids=["hand", "linear", "names"]
+    "layer", [lambda: Router(True), lambda: Router(False), Blocked, Twice], ids=["hand", "linear", "names", "twice"]
 )
 def test_what_is_no_attention_is_not_named(layer: Any, inference: bool) -> None:
     model, x = nn.Sequential(Plain(), layer(), Plain()).eval(), torch.randn(2, 7, 32)

@@ -104,9 +104,20 @@ class OverRows(nn.Module):
         return torch.einsum("hcnij,jcnhd->icnhd", w, v).flatten(3)
 
 
-def test_einsum_with_heads_first_and_two_axes_of_samples() -> None:
+class TiedRows(OverRows):
+    """Attention between columns, one for all rows, whose features are products of rows and features."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.view(*x.shape[:3], H, D) for y in self.qkv(x).chunk(3, -1))
+        w = torch.einsum("rinhd,rjnhd->hnij", q, k).div(9).softmax(-1)
+        self.weights = w.transpose(0, 1)
+        return torch.einsum("hnij,rjnhd->rinhd", w, v).flatten(3)
+
+
+@pytest.mark.parametrize("kind", [OverRows, TiedRows])
+def test_einsum_with_heads_first_and_two_axes_of_samples(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
-    model, x = OverRows().eval(), torch.randn(N, 3, B, H * D)
+    model, x = kind().eval(), torch.randn(N, 3, B, H * D)
     with torch.no_grad(), capture(model) as cap:
         model(x)
     assert cap.skipped == {}

@@ -366,6 +366,16 @@ def test_hooks_are_taken_off_and_a_model_may_be_copied_inside_the_block() -> Non
     assert hooked() == []
 
 
+def test_a_hook_that_is_being_removed_is_called_without_keywords_and_raises_nothing() -> None:
+    """As torch does where another thread takes the hook off between two of its steps."""
+    model = Pair(lambda: Context(fused=True))
+    with torch.no_grad(), capture(model) as cap:
+        for hook in list(model._forward_pre_hooks.values()):
+            hook(model, ("no tensor", x()))
+        model(x(), x(seed=1))
+    assert kinds_of(cap) == {"cross_encoder": "self", "attention": "cross"}
+
+
 def test_a_cross_attention_whose_keys_were_kept_from_before() -> None:
     config = transformers.models.mllama.MllamaTextConfig(
         **GROUPED, cross_attention_layers=[1], rope_scaling={"rope_type": "default"}

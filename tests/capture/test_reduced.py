@@ -145,6 +145,7 @@ def test_several_forward_passes_are_reduced_each() -> None:
     assert (cap.numbers, [one.attention[0].shape.Q for one in cap]) == ([1, 2], [6, 7])
 
 
+@pytest.mark.slow
 def test_memory_is_a_small_part_of_that_of_q_and_k() -> None:
     """Of a level at most 128 × 128, whatever the length: at 2,048 tokens a tenth, and it grows with the rows alone."""
     how = {"n_embd": 128, "n_head": 2, "n_layer": 1, "vocab_size": 50, "n_positions": 4096}
@@ -222,6 +223,7 @@ def test_metrics_of_all_heads_are_those_of_the_whole(long: tuple[Capture, Captur
             assert ours[name] == near(value, long[0].attention[0]), name
 
 
+@pytest.mark.slow
 def test_the_widget_shows_it_and_says_what_it_is(long: tuple[Capture, Capture], tmp_path: Path) -> None:
     whole, kept = (cap.widget() for cap in long)
     assert kept.title == "overviews only (keep='overview'): each cell is the largest of 4 × 4 weights"
@@ -249,6 +251,22 @@ def test_a_widget_in_a_page_tells_why_a_view_is_empty(long: tuple[Capture, Captu
     assert "keep='tensors'" in w.errors["links"]
     w.view = "heatmap"
     assert w.errors == {}
+
+
+def test_a_page_that_zooms_in_is_told_what_is_not_kept(long: tuple[Capture, Capture], front_end: Any) -> None:
+    w = long[1].widget()
+    of = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max", "version": w.facts["version"]}
+    for request in (
+        {"kind": "tiles", "view": "main", "tiles": [[0, 0, 0, 0]]},
+        {"kind": "ranked", "queries": [5], "count": 8},
+        {"kind": "row", "query": 5},
+        {"kind": "check"},
+    ):
+        (reply,) = front_end.ask(w, {"id": "a", **of, **request})
+        assert reply["ok"] is False
+        assert "keep='tensors'" in reply["error"], request
+    (coarse,) = front_end.ask(w, {"id": "b", **of, "kind": "tiles", "view": "main", "tiles": [[2, 2, 0, 0]]})
+    assert coarse["ok"]
 
 
 # Files and copies.

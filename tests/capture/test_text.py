@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -529,3 +530,55 @@ def test_what_comes_with_a_tokenizer_needs_none() -> None:
         with torch.no_grad(), capture(pipe) as cap:
             pipe.model(SOURCE)
         assert cap.tokens == expected
+
+
+def test_threads_have_words_of_their_own() -> None:
+    model, texts = build(GPT2, "sdpa"), [SOURCE, TARGET]
+    looked_up, both = threading.Barrier(2, timeout=60), []
+
+    def wait(*_: Any) -> None:
+        looked_up.wait()  # until both have read, and none has attended
+
+    model.transformer.drop.register_forward_hook(wait)
+
+    def run(ids: Tensor) -> None:
+        with torch.no_grad():
+            both.append(model(ids))
+
+    with capture(model, tokenizer=Words()) as cap:
+        threads = [threading.Thread(target=run, args=(ids,)) for ids in texts]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert len(both) == 2
+    found = [one.tokens for forward in cap for one in forward.stacks().values()]
+    assert sorted(found) == sorted(map(words, texts))
+
+
+class Siamese(nn.Module):
+    """Reads two texts with one encoder, in one forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.BertConfig(
+            hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=64, vocab_size=50
+        )
+        self.encoder = transformers.BertModel(config)
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        a, b = (self.encoder(input_ids=ids).last_hidden_state[:, 0] for ids in (one, other))
+        return (a * b).sum(-1)
+
+
+def test_two_texts_of_one_tower_are_two_stacks() -> None:
+    torch.manual_seed(0)
+    model = Siamese().eval()
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(SOURCE, TARGET)
+        model(SOURCE, SOURCE)
+    first, again = cap
+    assert [one.tokens for one in first.stacks().values()] == [words(SOURCE), words(TARGET)]
+    assert [len(one.attention) for one in first.stacks().values()] == [2, 2]
+    assert [one.tokens for one in again.stacks().values()] == [words(SOURCE)]
+    assert len(again.attention) == 4

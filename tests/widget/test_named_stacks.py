@@ -289,6 +289,8 @@ def test_a_capture_of_several_forwards_is_chosen_by_number() -> None:
     assert (w._selected.shape.Q, w._selected.shape.K) == (4, 5)
     again = cap.widget(forward=1, stack="decoder")
     assert (again.forward, again.stack, again._selected.shape.Q) == (1, "decoder", 3)
+    crossing = cap.widget(forward=1, stack="decoder", cross=True)
+    assert (crossing.forward, crossing.stack, crossing._selected.shape.K) == (1, "decoder, cross-attention", 4)
     alone = cap[2].widget()
     assert (alone.forwards, alone.forward, alone._selected.shape.Q) == (1, 0, 5)
     with pytest.raises(IndexError, match="forward 3 is not there"):

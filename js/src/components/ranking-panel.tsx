@@ -385,7 +385,7 @@ function Sums({ ranking, byQuery, brief, title }: SumsProps) {
           <div
             title={`${count(ninety)} of ${count(allowed)} keys hold 90 % of the weight${sink === null ? "" : " on keys"}`}
           >
-            <span class="aw-sum-name">{brief ? "90 % in" : "90 % of weight in"}</span>
+            <span class="aw-sum-name">{brief || sink !== null ? "90 % in" : "90 % of weight in"}</span>
             <span>
               <b>{count(ninety)}</b> {ninety === 1 ? "key" : "keys"}
             </span>

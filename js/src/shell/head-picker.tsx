@@ -51,8 +51,9 @@ function StackPicker({ ui }: { ui: Ui }) {
   // What is wanted is shown at once, as of layers; where it cannot come, what there is.
   const wanted = reason === undefined ? { stack: store.stack.value, forward: store.forward.value } : shown;
   const { stack = "", forward = 0 } = wanted;
+  if (forwards < 2 && stacks.length < 2) return null;
   return (
-    <>
+    <div class="aw-stacks">
       {forwards > 1 && (
         <div class="aw-group" data-aw="forward" title={reason ?? `cap[${forward}]`}>
           <span>Forward</span>
@@ -84,7 +85,7 @@ function StackPicker({ ui }: { ui: Ui }) {
           />
         </div>
       )}
-    </>
+    </div>
   );
 }
 

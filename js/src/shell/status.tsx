@@ -236,6 +236,7 @@ function allHeads(ui: Ui): string {
     : `, ${count(survey.value!.heads.length)} heads`;
   const square = same((layer) => layer.queries) && same((layer) => layer.keys);
   return [
+    ...stackWords(facts.value),
     (sides.value?.length ?? 0) > 0 ? `A: ${sides.value![0]}` : "",
     `${layers.length} ${layers.length === 1 ? "layer" : "layers"} ${heads}`.replace(" ,", ","),
     batches > 1 ? `sample ${batch.value}` : "",

@@ -74,6 +74,8 @@ export function storePictures(options: {
   listener: Listener;
   kernel: Kernel;
   facts: ReadonlySignal<Facts>;
+  /** Whether the picture is to be of another stack than the one that `facts` is of. */
+  isElsewhere: () => boolean;
   /** What the picture is to be of. */
   selected: () => Picture["of"];
   /** Told why Python put back what was set. */
@@ -94,7 +96,7 @@ export function storePictures(options: {
   // While the picture in hand is not of the selection, the kernel is at work on one that is.
   const stale = computed(() => {
     const wanted = selected();
-    return arrived.value !== null && !isOf(arrived.value, wanted);
+    return arrived.value !== null && (!isOf(arrived.value, wanted) || options.isElsewhere());
   });
   const keyOf = ({ of }: Pick<Picture, "of">) => tilesOf(of, facts.peek().version);
   const ranges = new Ranges();

@@ -88,6 +88,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const pictures = storePictures({
     ...{ decoded, listener, kernel, refuse, stop },
     facts: traits.facts,
+    isElsewhere: () => isElsewhere(traits),
     selected: () => ({
       layer: traits.layer.value,
       batch: traits.batch.value,
@@ -139,6 +140,12 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
       kernel.tell({ what_if: rules });
     },
   };
+}
+
+/** Whether another stack is wanted than the one that Python has sent: `facts` says which that is. */
+function isElsewhere({ facts, stack, forward }: Mirrored<Plain>): boolean {
+  const shown = facts.value;
+  return (stack.value ?? "") !== (shown.stack ?? "") || (forward.value ?? 0) !== (shown.forward ?? 0);
 }
 
 /** The heads and pins in force, and what the picture is to be of. */
