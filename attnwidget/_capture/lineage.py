@@ -14,7 +14,7 @@ ENDED = -1  # in place of a row: the sample had ended before that call
 
 
 @dataclass(eq=False)
-class Step:
+class ModelCall:
     """One call of the model, or of a part of it that was called alone."""
 
     number: int  # counted from 0, over all calls in the block
@@ -32,7 +32,7 @@ class RecordedCall:
         rows: of each sample of the record, its row in the batch of the call; `ENDED` (-1) if it had ended before.
     """
 
-    step: Step
+    step: ModelCall
     queries: int
     rows: list[int]
 
@@ -56,12 +56,12 @@ class Lineage:
         queries: of the record.
     """
 
-    def __init__(self, step: Step, samples: int, queries: int) -> None:
+    def __init__(self, step: ModelCall, samples: int, queries: int) -> None:
         self._samples = samples
         self._parts = [[RecordedCall(step, queries, list(range(samples)))]]
         self._orders: list[list[int] | None] = [None]  # of each row, the row of the part before; None: the same
 
-    def append(self, step: Step, queries: int, order: Sequence[int]) -> None:
+    def append(self, step: ModelCall, queries: int, order: Sequence[int]) -> None:
         """Append a call, of whose row b the row before was `order[b]`."""
         self._parts.append([RecordedCall(step, queries, list(range(self._samples)))])
         self._orders.append(None if is_unchanged(order) else list(order))
@@ -94,7 +94,7 @@ class Lineage:
         return all(order is None for order in self._orders)
 
     @property
-    def last(self) -> Step:
+    def last(self) -> ModelCall:
         """Return the last call."""
         return self._parts[-1][-1].step
 

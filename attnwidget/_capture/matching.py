@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._rules.row_spans import Spans
 from .limit import OverLimit
-from .lineage import ENDED, ChosenRows, Step
+from .lineage import ENDED, ChosenRows, ModelCall
 from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
 from .selection import with_heads
 
@@ -52,7 +52,7 @@ class ForwardRecords(dict[str, Record]):
         base: of a branch, the records that it left, and after which the names that continue it are added.
     """
 
-    def __init__(self, number: int, base: ForwardRecords | None = None, left: Step | None = None) -> None:
+    def __init__(self, number: int, base: ForwardRecords | None = None, left: ModelCall | None = None) -> None:
         super().__init__()
         self.number = number
         self.has_whole: bool = base is not None and base.has_whole
@@ -74,7 +74,7 @@ class ForwardPass:
         depth: how many calls of the model, and parts of it, are running within one another.
     """
 
-    step: Step
+    step: ModelCall
     calls: Counter[str] = field(default_factory=Counter)
     records: ForwardRecords | None = None
     how: Continuation | None = None
@@ -82,7 +82,7 @@ class ForwardPass:
     depth: int = 1
 
 
-class _ThreadState(threading.local):
+class _ThreadPasses(threading.local):
     """What one thread runs."""
 
     forward: ForwardPass | None = None
@@ -144,7 +144,7 @@ class RecordMatcher:
         self._last, self._every, self._new_record = last, every, new_record
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
-        self._thread = _ThreadState()
+        self._thread = _ThreadPasses()
         self._step_count = itertools.count()
         self._chosen: dict[int, ChosenRows] = {}  # of a step, by its number, the rows that a search has returned
 
@@ -157,7 +157,7 @@ class RecordMatcher:
         """
         self.begun = self.begun or not part
         if self._thread.forward is None:
-            self._thread.forward = ForwardPass(Step(next(self._step_count), part, inputs))
+            self._thread.forward = ForwardPass(ModelCall(next(self._step_count), part, inputs))
             if self._thread.search is not None:
                 self._thread.search[-1].append(self._thread.forward.step.number)
         else:
@@ -229,7 +229,7 @@ class RecordMatcher:
             forward = self._thread.forward
             if forward is None:  # a module called alone is a pass of its own
                 self._keeper.forget_masks()
-                forward = ForwardPass(Step(next(self._step_count), name))
+                forward = ForwardPass(ModelCall(next(self._step_count), name))
             forward.calls[name] += 1
             module, name = name, name if forward.calls[name] == 1 else f"{name} #{forward.calls[name]}"
             known = forward.records if forward.records is not None else self._thread.last
@@ -312,7 +312,7 @@ class RecordMatcher:
         memory.add(record.size - before)
         return record
 
-    def _begin_records(self, base: ForwardRecords | None = None, left: Step | None = None) -> ForwardRecords:
+    def _begin_records(self, base: ForwardRecords | None = None, left: ModelCall | None = None) -> ForwardRecords:
         """Begin the records of another forward pass, and drop those that are not to be kept."""
         records = ForwardRecords(self._count, base, left)
         self._count += 1

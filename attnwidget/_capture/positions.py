@@ -32,9 +32,9 @@ def why_not_positions(call: ObservedCall, running: Invocation | None) -> str | N
     kind, lengths = type(running.module).__name__, {call.q.shape[2], call.k.shape[2]}
     if ALWAYS_IN_PIECES.search(kind):
         return PIECES
-    if not running.sources:
+    if not running.origins:
         return None
-    given = running.sources[0].shape
+    given = running.origins[0].shape
     if MAY_BE_IN_PIECES.search(kind) and lengths != {given[-2]}:
         return PIECES
     sizes = (

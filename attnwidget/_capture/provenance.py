@@ -116,7 +116,7 @@ def span_of(x: Any) -> Span | None:
 
 
 @dataclass
-class Source:
+class Origin:
     """A tensor that a module was given, from which it may make q or k."""
 
     name: str
@@ -139,13 +139,13 @@ class Invocation:
 
     Attributes:
         module: that is called.
-        sources: what it was given, each once.
+        origins: what it was given, each once.
         made: what its projections and norms have made of that so far.
         ran: names of its children that have run, if they are watched.
     """
 
     module: nn.Module
-    sources: list[Source]
+    origins: list[Origin]
     made: list[Made] = field(default_factory=list)
     ran: set[str] = field(default_factory=set)
 
@@ -164,7 +164,7 @@ class Invocation:
 
     def given(self, span: Span | None) -> int | None:
         """Return the number of the source that a tensor is."""
-        return next((i for i, one in enumerate(self.sources) if span is not None and one.span.is_of(span)), None)
+        return next((i for i, one in enumerate(self.origins) if span is not None and one.span.is_of(span)), None)
 
 
 class _Running(threading.local):
@@ -212,10 +212,10 @@ class Provenance:
         self._running.invocations.append(running)
         self._entered.add(id(module))
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
-            sources = running.sources = _sources(module, args, kwargs)
+            origins = running.origins = _origins(module, args, kwargs)
         if id(module) not in self._hooks:
             return  # a copy of a module that is watched
-        if module not in self._followed and (len(sources) > 1 or _needs_following(module)):
+        if module not in self._followed and (len(origins) > 1 or _needs_following(module)):
             self._followed.add(module)
             hooks = self._hooks.get(id(module), [])
             for name, child in _light_children(module):
@@ -284,7 +284,7 @@ def _calling(enter: Callable[..., None]) -> Callable[..., None]:
 
 
 def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool) -> bool | tuple[Span, Span] | None:
-    """Return whether q and k come from two sources of a module; or the two that it was given ready-made; or None.
+    """Return whether q and k come from two origins of a module; or the two that it was given ready-made; or None.
 
     Args:
         one: the call of the module.
@@ -292,21 +292,21 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
         key: the same of k.
         is_made: whether these were made by projections.
     """
-    sources = one.sources
+    origins = one.origins
     own = one.given(query), one.given(key)
     if own[0] is not None and own[1] is not None and own[0] != own[1]:
-        return sources[own[0]].span, sources[own[1]].span
+        return origins[own[0]].span, origins[own[1]].span
     of_query, of_key = one.source_of(query), one.source_of(key)
     if of_query is not None and of_key is not None:
         return of_query != of_key
-    if not is_made or not sources:
+    if not is_made or not origins:
         return None
     keys_not_made = any(KEY.match(name) and name not in one.ran for name, _ in one.module.named_children())
-    if len(sources) == 1:
+    if len(origins) == 1:
         return of_query == PARAMETER or (bool(one.ran) and keys_not_made and _is_named_cross(one.module))
     if not one.ran:
-        given = [next((x.span for x in sources if names.match(x.name)), None) for names in (QUERY, KEY)]
-        first, second = given if None not in given else [x.span for x in sources[:2]]
+        given = [next((x.span for x in origins if names.match(x.name)), None) for names in (QUERY, KEY)]
+        first, second = given if None not in given else [x.span for x in origins[:2]]
         return (first, second) if first is not None and second is not None else None
     by_name = {names: {x.source for x in one.made if names.match(x.name)} for names in (QUERY, KEY)}
     of_query = of_query if of_query is not None else next(iter(by_name[QUERY]), None)
@@ -317,15 +317,15 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
     return keys_not_made if len(made_of) == 1 else None
 
 
-def _sources(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Source]:
+def _origins(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Origin]:
     """Return the tensors among arguments that q and k may be made of, each once."""
-    found: list[Source] = []
+    found: list[Origin] = []
     for name, x in (*zip(_argument_names(type(module)), args, strict=False), *kwargs.items()):
         if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or NOT_A_SOURCE.search(name):
             continue
         span = span_of(x)
         if span is not None and not any(span.is_of(one.span) for one in found):
-            found.append(Source(name, span, x.shape))
+            found.append(Origin(name, span, x.shape))
     return found
 
 

@@ -18,7 +18,7 @@ from .._utils.choices import Numbers
 from .._utils.validation import FLOATS
 from ..attention import Attention
 from .limit import MemoryLimit
-from .lineage import ENDED, ChosenRows, Lineage, RecordedCall, Step, is_unchanged, take_rows
+from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .parts import QUERIES, part_of_rule, take_part
 from .text import CallText, RecordText
 from .verification import OutputSample, differs, sample_output
@@ -296,7 +296,7 @@ class Record:
     """
 
     def __init__(
-        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: Step, heads: Sequence[int] | None = None
+        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
@@ -342,7 +342,7 @@ class Record:
         return CallRules(call.q.shape[2], call.k.shape[2], first, call.is_causal, mask, bias)
 
     @property
-    def last_step(self) -> Step:
+    def last_step(self) -> ModelCall:
         """Return the model's call that it had last."""
         return self._lineage.last
 
@@ -396,7 +396,7 @@ class Record:
         keys = self.k.view(start).narrow(2, 0, stop - start)
         return keys if self._key_rows is None else take_rows(keys, self._key_rows[:, start:stop])
 
-    def extend(self, call: ObservedCall, how: Continuation, step: Step) -> None:
+    def extend(self, call: ObservedCall, how: Continuation, step: ModelCall) -> None:
         """Append a call that continues this record."""
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self.shorten(how.dropped)

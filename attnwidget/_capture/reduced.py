@@ -19,7 +19,7 @@ from .._rules.row_spans import Spans, simplify
 from .._utils.validation import as_choice
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
-from .lineage import ChosenRows, Step
+from .lineage import ChosenRows, ModelCall
 from .records import (
     CONTRADICTED,
     UNVERIFIED,
@@ -120,7 +120,7 @@ class ReducedRecord(Record):
     """One attention call of a model, reduced: it holds none of the tensors of a `Record`, and nothing continues it."""
 
     def __init__(
-        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: Step, heads: Sequence[int] | None = None
+        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
         self.name, self.cross, self.call_rules = name, bool(call.cross), []
         self._step, self._compared = step, None
@@ -156,7 +156,7 @@ class ReducedRecord(Record):
         return self._reduced.shape.Q
 
     @property
-    def last_step(self) -> Step:
+    def last_step(self) -> ModelCall:
         """Return the model's call that it had."""
         return self._step
 
@@ -187,7 +187,7 @@ class ReducedRecord(Record):
     def continued_earlier(self, call: ObservedCall) -> None:
         """Return None: no keys are there."""
 
-    def extend(self, call: ObservedCall, how: Continuation, step: Step) -> NoReturn:
+    def extend(self, call: ObservedCall, how: Continuation, step: ModelCall) -> NoReturn:
         """Raise Unreadable: nothing continues this."""
         raise Unreadable(GROWS)
 

@@ -326,13 +326,13 @@ def test_a_function_is_decorated_and_each_call_recorded() -> None:
 
     @capture(model)
     def step(length: int, *, twice: bool = False) -> int:
-        """Step."""
+        """ModelCall."""
         for _ in range(1 + twice):
             model(ids(length))
         return length
 
     assert (step(4), step(5, twice=True)) == (4, 5)
-    assert (step.__name__, step.__doc__) == ("step", "Step.")
+    assert (step.__name__, step.__doc__) == ("step", "ModelCall.")
     found: Any = step.capture  # type: ignore[attr-defined]
     assert [one.attention[0].shape.Q for one in found] == [4, 5, 5]
 

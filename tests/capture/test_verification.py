@@ -191,10 +191,6 @@ def test_a_change_after_the_block_warns() -> None:
         _ = cap.attention[0]
 
 
-class OfAnotherShape(Block):
-    """Gives its output in a shape that is not that of its parts."""
-
-
 def of_another_shape(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **how: Any) -> tuple[Any, None]:
     output = F.scaled_dot_product_attention(q, k, v, scale=how["scaling"]).transpose(1, 2)
     return output.flatten(2).tanh().flatten(0, 1), None
