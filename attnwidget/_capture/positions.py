@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .provenance import Invocation
@@ -29,13 +30,14 @@ def why_not_positions(call: ObservedCall, running: Invocation | None) -> str | N
     """
     if running is None:
         return None
-    kind, lengths = type(running.module).__name__, {call.q.shape[2], call.k.shape[2]}
-    if ALWAYS_IN_PIECES.search(kind):
+    always, sometimes = _takes_pieces(type(running.module).__name__)
+    if always:
         return PIECES
-    if not running.origins:
+    lengths = {call.q.shape[2], call.k.shape[2]}
+    if not (sometimes or len(lengths) == 1) or not running.origins:
         return None
     given = running.origins[0].shape
-    if MAY_BE_IN_PIECES.search(kind) and lengths != {given[-2]}:
+    if sometimes and lengths != {given[-2]}:
         return PIECES
     sizes = (
         [(given[-2], given[-1])]
@@ -43,6 +45,12 @@ def why_not_positions(call: ObservedCall, running: Invocation | None) -> str | N
         else [(given[2] * given[3], given[1]), (given[1] * given[2], given[3])]
     )
     return CHANNELS if any(_are_channels(call, *one) for one in sizes) else None
+
+
+@functools.cache
+def _takes_pieces(kind: str) -> tuple[bool, bool]:
+    """Return whether a class, by its name, always takes its queries and keys in pieces, and whether it may."""
+    return ALWAYS_IN_PIECES.search(kind) is not None, MAY_BE_IN_PIECES.search(kind) is not None
 
 
 def _are_channels(call: ObservedCall, positions: int, channels: int) -> bool:

@@ -20,6 +20,7 @@ Hooks stay on modules that compute attention; from others they are removed after
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import threading
@@ -139,15 +140,23 @@ class Invocation:
 
     Attributes:
         module: that is called.
-        origins: what it was given, each once.
+        args: what it was given.
+        kwargs: the same, by name.
         made: what its projections and norms have made of that so far.
         ran: names of its children that have run, if they are watched.
     """
 
     module: nn.Module
-    origins: list[Origin]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     made: list[Made] = field(default_factory=list)
     ran: set[str] = field(default_factory=set)
+
+    @functools.cached_property
+    def origins(self) -> list[Origin]:
+        """Return the tensors that q and k may be made of, each once; most calls are never asked for them."""
+        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+            return _origins(self.module, self.args, self.kwargs)
 
     def source_of(self, span: Span | None) -> int | None:
         """Return the number of the source that a tensor is, or was made of; None if that is not known."""
@@ -178,7 +187,8 @@ class Provenance:
     def __init__(self) -> None:
         self._running = _Running()
         self._hooks: dict[int, list[Any]] = {}
-        self._followed: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules whose children are watched
+        self._followed: set[int] = set()  # modules whose children are watched
+        self._needs_following: dict[int, bool] = {}
         self._entered: set[int] = set()
         self._asked: set[int] = set()
 
@@ -197,8 +207,8 @@ class Provenance:
             for hooks in self._hooks.values():
                 for hook in hooks:
                     hook.remove()
-            self._hooks.clear()
-            self._followed.clear()
+            for kept in (self._hooks, self._followed, self._needs_following):
+                kept.clear()
 
     def forward_ended(self) -> None:
         """Stop watching modules that have run and compute no attention."""
@@ -208,16 +218,18 @@ class Provenance:
                 hook.remove()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        running = Invocation(module, [])
+        running = Invocation(module, args, kwargs)
         self._running.invocations.append(running)
-        self._entered.add(id(module))
-        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
-            origins = running.origins = _origins(module, args, kwargs)
-        if id(module) not in self._hooks:
-            return  # a copy of a module that is watched
-        if module not in self._followed and (len(origins) > 1 or _needs_following(module)):
-            self._followed.add(module)
-            hooks = self._hooks.get(id(module), [])
+        key = id(module)
+        self._entered.add(key)
+        if key in self._followed or key not in self._hooks:
+            return  # or a copy of a module that is watched
+        needs = self._needs_following.get(key)
+        if needs is None:
+            needs = self._needs_following[key] = _needs_following(module)
+        if needs or (_may_have_several(args, kwargs) and len(running.origins) > 1):
+            self._followed.add(key)
+            hooks = self._hooks.get(key, [])
             for name, child in _light_children(module):
                 hooks.append(child.register_forward_hook(self._child_hook(module, name)))
 
@@ -277,8 +289,10 @@ def _calling(enter: Callable[..., None]) -> Callable[..., None]:
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
-        with contextlib.suppress(Exception):
+        try:
             enter(module, args, kwargs)
+        except Exception:
+            return
 
     return hook
 
@@ -317,11 +331,23 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
     return keys_not_made if len(made_of) == 1 else None
 
 
+def _may_have_several(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether there are tensors among arguments beside the first, but for those that no q is made of."""
+    others = [x for x in args[1:] if isinstance(x, Tensor)]
+    named = [name for name, x in kwargs.items() if isinstance(x, Tensor) and not _is_no_source(name)]
+    return bool(others) or len(named) > (0 if args else 1)
+
+
+@functools.cache
+def _is_no_source(name: str) -> bool:
+    return NOT_A_SOURCE.search(name) is not None
+
+
 def _origins(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Origin]:
     """Return the tensors among arguments that q and k may be made of, each once."""
     found: list[Origin] = []
     for name, x in (*zip(_argument_names(type(module)), args, strict=False), *kwargs.items()):
-        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or NOT_A_SOURCE.search(name):
+        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or _is_no_source(name):
             continue
         span = span_of(x)
         if span is not None and not any(span.is_of(one.span) for one in found):

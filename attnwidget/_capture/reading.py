@@ -131,12 +131,16 @@ class TextWatcher:
                 self.towers = self.towers.with_name(name)
                 self._paths.clear()
             path = self._paths[name] = self.towers.path_of(name) or ""
-        own = self._now.texts.setdefault(path, TowerText())
+        now = self._now
+        own = now.texts.get(path)
+        if own is None:
+            own = now.texts[path] = TowerText()
         own.used = True
         key = path, batches, queries, keys
-        if key not in self._now.known:  # layers of a tower share it
-            self._now.known[key] = self._read_positions(path, own, batches, queries, keys)
-        return self._now.known[key]
+        found = now.known.get(key)  # layers of a tower share it
+        if found is None:
+            found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
+        return found
 
     def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
         lookup = own.lookup or self._lookup_of_no_tower(path, queries)
@@ -403,8 +407,10 @@ def _quiet(reads: Callable[..., None]) -> Callable[..., None]:
     """Return a hook that gives nothing back, and keeps its errors from the model."""
 
     def hook(*args: Any) -> None:
-        with contextlib.suppress(Exception):
+        try:
             reads(*args)
+        except Exception:
+            return
 
     return hook
 

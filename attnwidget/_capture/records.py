@@ -314,6 +314,7 @@ class Record:
         self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
+        self._rearranged = False  # whether rows of the calls have changed places
         self._unverified = True  # nothing of its output was seen yet
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
@@ -485,6 +486,7 @@ class Record:
         if all(is_own(own, self.k.shape[0]) for own in rows):
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
+        self._rearranged = True
         of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
         self.text.take(of_queries)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
@@ -548,7 +550,7 @@ class Record:
     def _kept_is_contradicted(self) -> bool:
         """Return whether what was joined of several calls, or not copied, gives another output; drops the samples."""
         samples, self._samples = self._samples, []
-        if self.v is None or (len(self.call_rules) == 1 and self._keeper.clone):
+        if self.v is None or (self._keeper.clone and not self._rearranged):
             return False
         q, k, v = (x.view() for x in (self.q, self.k, self.v))
         for first, sample in samples:
