@@ -9,7 +9,9 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 
 from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
+from ._capture.stacks import NamedStack
 from ._widget.comparison import ComparisonWidget, compare
+from ._widget.named_stacks import LabelledStack
 from ._widget.widget import AttentionWidget
 from .attention import Attention
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
@@ -23,6 +25,8 @@ __all__ = [
     "Capture",
     "ComparisonWidget",
     "Forward",
+    "LabelledStack",
+    "NamedStack",
     "Sample",
     "ScaledDotProductAttention",
     "__version__",

@@ -41,7 +41,7 @@ FUNCTIONS = dict(public_functions())
 
 
 def types_in(hint: Any) -> Iterator[type]:
-    """Every class that a type names, with those of the fields of our own."""
+    """Every class that a type names, with those of the fields of our own, but for fields that its repr keeps back."""
     inner = typing.get_args(hint)
     if inner:
         for part in inner:
@@ -49,8 +49,11 @@ def types_in(hint: Any) -> Iterator[type]:
     elif isinstance(hint, type):
         yield hint
         if hint.__module__.startswith("attnwidget") and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields")):
-            for part in typing.get_type_hints(hint).values():
-                yield from types_in(part)
+            fields = dataclasses.fields(hint) if dataclasses.is_dataclass(hint) else ()
+            kept_back = {field.name for field in fields if not field.repr}
+            for name, part in typing.get_type_hints(hint).items():
+                if name not in kept_back:
+                    yield from types_in(part)
 
 
 def return_type(function: Any) -> Any:
@@ -76,7 +79,8 @@ def test_results_are_those_that_are_returned() -> None:
 
 def test_the_public_names_are_those_and_no_others() -> None:
     classes = (
-        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward Sample ScaledDotProductAttention"
+        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabelledStack NamedStack Sample "
+        "ScaledDotProductAttention"
     )
     functions = "capture compare load_sample scaled_dot_product_attention"
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}

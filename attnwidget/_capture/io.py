@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,7 +46,7 @@ class LoadedRecord:
     name: str
     cross: bool
     attention: Attention
-    text: RecordText
+    text: RecordText = field(default_factory=RecordText)
 
 
 class LoadedCapture(NamedTuple):

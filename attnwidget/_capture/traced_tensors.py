@@ -29,7 +29,10 @@ CHANGED_SCORES = "its scores go through {}, which is no scale, mask or bias: " +
 CHANGED_WEIGHTS = "its weights go through {} before they meet v: " + USE_RETURNED_WEIGHTS
 NO_VALUES = f"its weights were not seen to meet v, or only a part of them: {USE_RETURNED_WEIGHTS}"
 NOT_NORMALIZED = f"the rows of its weights do not add up to 1: {USE_RETURNED_WEIGHTS}"
-NO_SOFTMAX = "its weights are made by {} and no softmax: " + USE_RETURNED_WEIGHTS
+NO_SOFTMAX = (
+    "between its scores and v there is no softmax that can be followed (the last step that was seen is {}): "
+    + USE_RETURNED_WEIGHTS
+)
 MIN_AXES = 3  # of what is taken for attention wherever it is computed
 
 
