@@ -272,12 +272,16 @@ def samples_mixed(found: list[tuple[Shown, SeenAttention]], spied: Spied, single
         n = len(alone.weights)
         if alone.weights.shape[1:] != shown.weights.shape[2:] or 2 * n != one.weights.shape[0] or one.dropped:
             continue
-        first = shown.weights.flatten(0, 1)[:n]
+        # Rows, columns or windows may stand before the samples or after them, and the spy may see heads before both.
+        halves = (shown.weights[: len(shown.weights) // 2], shown.weights[::2])
+        firsts = [rows.flatten(0, 1) for half in halves for rows in (half, half.transpose(0, 1))]
         if min(_off(rows, alone) for rows in (one.weights[:n], one.weights[::2])) > 1e-3 * (1 + one.largest):
             continue  # the model itself computes something else for the sample alone
         if shown.weights.shape[0] * shown.weights.shape[1] != 2 * n:
             continue
-        off = min(_off(first, alone), _off(first / first.sum(-1, keepdim=True), alone) if shown.sinks else 1.0)
+        if shown.sinks:
+            firsts += [first / first.sum(-1, keepdim=True) for first in firsts]
+        off = min(_off(first, alone) for first in firsts if len(first) == n)
         if off > 1e-3 * (1 + one.largest):
             wrong.append(f"{shown.name}: samples and heads are mixed (differs by {off:.3g})")
     return wrong

@@ -21,7 +21,7 @@ from .limit import MemoryLimit
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .parts import QUERIES, part_of_rule, take_part
 from .text import CallText, RecordText
-from .verification import OutputSample, differs, sample_output
+from .verification import OutputSample, differs, is_changed_by_rounding, sample_output
 
 KeptMask = Spans | Tensor | Callable[..., Any] | None
 SLACK = 64  # queries that are kept beyond those that are wanted: some may be taken away again, as by an assistant
@@ -39,6 +39,11 @@ UNVERIFIED = (
 )
 CHANGED_IN_PLACE = (
     "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
+)
+
+TOO_COARSE = (
+    "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
+    "without dtype="
 )
 
 
@@ -315,6 +320,7 @@ class Record:
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._rearranged = False  # whether rows of the calls have changed places
+        self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._unverified = True  # nothing of its output was seen yet
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
@@ -519,6 +525,8 @@ class Record:
             return
         self._differences.append(found.differs)
         self._unverified = False
+        if (kept := self._keeper.dtype) is not None:
+            self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept)
         whole = self._heads is None and self._queries is None
         if found.sample.dropout is None and self._keeper.dtype is None and whole:
             self._samples.append((first, found.sample))
@@ -529,6 +537,8 @@ class Record:
             return UNVERIFIED
         if any(map(bool, self._differences)) or self._kept_is_contradicted():
             return CONTRADICTED
+        if self._is_too_coarse:
+            return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}")
         changed = [*self._changed, *self._changed_in_place()]
         return CHANGED_IN_PLACE.format(" and ".join(changed)) if changed else None
 

@@ -6,6 +6,7 @@ Where dropout has changed the output, it is that of the same attention without, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from .flex_attention import ScoreMod
 SOME_KEYS = 32  # whose values say how large values are: more matter only if their weight, and so the output, is large
 KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
 ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+LARGEST_CHANGE = math.log(2)  # of a score, by the type that it is kept in: its weight is then twice what it was
 COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
@@ -192,3 +194,24 @@ def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:
     own = tuple(i * (n > 1) for i, n in zip(indices, rule.shape, strict=True))  # of axes that broadcast, 0
     cells = rule.to(scores.device)[own]
     return scores.masked_fill(~cells, -torch.inf) if cells.dtype is torch.bool else scores + cells
+
+
+def is_changed_by_rounding(q: Tensor, k: Tensor, scale: float | None, kept: torch.dtype) -> bool:
+    """Return whether weights of q and k, kept in a shorter type, are twice or half of what they are, or worse.
+
+    Some rows of scores are computed from q and k as they are and as they are kept.
+
+    Args:
+        q: of a call, (B, H, Q, D).
+        k: of the same call, (B, G, K, D).
+        scale: of the scores; None: 1/√D.
+        kept: the type that they are kept in.
+    """
+    own, shorter = torch.finfo(q.dtype), torch.finfo(kept)
+    if (shorter.eps <= own.eps and shorter.max >= own.max) or not q.numel() or not k.numel():
+        return False
+    rows = sorted({0, q.shape[2] // 2, q.shape[2] - 1})
+    near = q[:, :, rows].unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+    scores, rounded = ((x @ y.mT).double() for x, y in ((near, k), (near.to(kept).to(q.dtype), k.to(kept).to(k.dtype))))
+    change = (rounded - scores).abs().max() * (q.shape[-1] ** -0.5 if scale is None else abs(scale))
+    return bool(scores.isfinite().all()) and not bool(change <= LARGEST_CHANGE)

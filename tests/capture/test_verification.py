@@ -207,3 +207,20 @@ def test_an_output_of_another_shape_is_not_shown_without_a_word() -> None:
 class First(nn.Module):
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         return x.reshape(residual.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_type_that_changes_the_weights_is_refused_where_scores_are_large(dtype: torch.dtype, large: bool) -> None:
+    """A half type rounds a score of a thousand by one or more; float16 ends at 65,504."""
+    q, k, v = torch.randn(3, 1, 2, 6, 16)
+    with capture(dtype=dtype, strict=False) as cap:
+        F.scaled_dot_product_attention(q, k, v)
+        if large:
+            F.scaled_dot_product_attention(3e4 * q, k, v)
+            F.scaled_dot_product_attention(1e5 * q, 1e-5 * k, v)
+    kept = len(cap)
+    coarse = [why for why in cap.skipped.values() if "twice or half" in why and str(dtype) in why]
+    assert (kept >= 1, bool(coarse)) == (True, large)
+    for one in cap:
+        assert one.attention[0].block(head=1).isfinite().all()
