@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .records import EAGER
+from .observed_call import EAGER
 from .traced_tensors import USE_RETURNED_WEIGHTS
 
 RETURNED_WEIGHTS = (

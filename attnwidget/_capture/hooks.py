@@ -26,7 +26,7 @@ from ..masks import causal_lower_right
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .matching import BeamSearch, OutputCallback, RecordMatcher
-from .records import ObservedCall, Unreadable
+from .observed_call import ObservedCall, Unreadable
 from .traced_tensors import Caller
 from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper, read_call

@@ -18,8 +18,8 @@ from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
+from .call_rules import CallRules, evaluate_mask
 from .labels import SavedWords, saved_words
-from .records import CallRules, evaluate_mask
 from .reduced import ReducedAttention
 from .text import RecordText
 

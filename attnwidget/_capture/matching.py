@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from .._rules.row_spans import Spans
+from .kept_tensors import TensorKeeper
 from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, ModelCall
-from .records import Continuation, ObservedCall, Record, TensorKeeper, Unreadable
+from .observed_call import ObservedCall, Unreadable
+from .records import Continuation, Record
 from .selection import with_heads
 
 LATER = (

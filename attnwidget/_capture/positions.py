@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+from .observed_call import ObservedCall
 from .provenance import Invocation
-from .records import ObservedCall
 from .traced_tensors import USE_RETURNED_WEIGHTS
 
 CHANNELS = (

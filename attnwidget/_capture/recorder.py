@@ -19,13 +19,15 @@ from torch import nn
 from . import hooks
 from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_no_model, with_way_on
 from .coverage import AttentionModules
+from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
 from .matching import OutputCallback, RecordMatcher
+from .observed_call import ObservedCall, Unreadable
 from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
 from .provenance import Invocation, Provenance
 from .reading import TextWatcher
-from .records import ObservedCall, Record, TensorKeeper, Unreadable
+from .records import Record
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
 from .traced_tensors import Caller

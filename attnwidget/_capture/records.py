@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._rules.row_spans import Spans, as_spans, merge_equal_ends, simplify
-from .._utils.choices import Numbers
-from .._utils.validation import FLOATS
+from .._rules.row_spans import Spans, simplify
 from ..attention import Attention
-from .limit import MemoryLimit
+from .call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
+from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
-from .parts import QUERIES, part_of_rule, take_part
-from .text import CallText, RecordText
+from .observed_call import EAGER, ObservedCall
+from .parts import QUERIES, take_part
+from .text import RecordText
 from .verification import OutputSample, differs, is_changed_by_rounding, sample_output
-
-KeptMask = Spans | Tensor | Callable[..., Any] | None
-SLACK = 64  # queries that are kept beyond those that are wanted: some may be taken away again, as by an assistant
-MASK_CELLS_AT_ONCE = 1 << 22  # of a mask function
-EAGER = (
-    "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
-    "output.attentions to AttentionWidget.from_weights"
-)
-
 
 CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 UNVERIFIED = (
@@ -40,180 +29,10 @@ UNVERIFIED = (
 CHANGED_IN_PLACE = (
     "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
 )
-
 TOO_COARSE = (
     "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
     "without dtype="
 )
-
-
-class Unreadable(Exception):
-    """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
-
-
-@dataclass
-class ObservedCall:
-    """One attention call as it was observed: the model's own tensors."""
-
-    q: Tensor  # (B, H, Q, D)
-    k: Tensor  # (B, G, K, D)
-    v: Tensor | None  # (B, G, K, Dv)
-    scale: float | None = None
-    softcap: float | None = None
-    mask: Any = None  # (B or 1, H or 1, Q or 1, K) bool or floats to add, or a function
-    bias: Any = None  # the same, floats, or a function of the score
-    is_causal: bool = False  # key ≤ query from the upper left
-    cross: bool | None = None  # None: not known
-    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
-    cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
-    dropout: bool = False  # some of the weights were set to 0 before they met v
-    sinks: Tensor | None = None  # (H,) learned sink logits
-    text: CallText | None = None  # what stands at its positions, as far as it is known
-
-
-@dataclass
-class TensorKeeper:
-    """How tensors are kept: where, in which type, copied or not, of which queries; masks that layers share once."""
-
-    device: torch.device | None = None
-    dtype: torch.dtype | None = None
-    values: bool = True
-    clone: bool = True
-    queries: Numbers | None = None
-    memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
-    _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
-
-    def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
-        """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
-        given = [call.k] + ([call.v] if self.values and call.v is not None else [])
-        given += [call.q] if self.queries is None else []  # of some queries, which they are is not known yet
-        return sum(
-            x.numel()
-            // x.shape[2]
-            * (x.shape[2] if positions is None else positions)
-            * (self.dtype or x.dtype).itemsize
-            for x in given
-            if x.numel()
-        )
-
-    def tensor(self, x: Tensor) -> Tensor:
-        """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
-        x = x.detach()
-        clone = self.clone or x.untyped_storage().nbytes() > x.numel() * x.element_size()
-        if not clone:
-            return x.to(self.device or x.device, self.dtype or x.dtype)
-        return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
-
-    def growing(self, x: Tensor) -> GrowingTensor:
-        """Return x as `tensor` keeps it, to grow."""
-        kept = self.tensor(x)
-        return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
-
-    def parameter(self, x: Tensor) -> Tensor:
-        """Return a parameter of the model as it is kept: in its own type, for it is small."""
-        return x.detach().to(self.device or x.device, copy=self.clone)
-
-    def converted(self, x: Tensor) -> Tensor:
-        """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
-        return x if self.device is None and self.dtype is None else x.to(self.device or x.device, self.dtype or x.dtype)
-
-    def mask(self, mask: Any) -> KeptMask:
-        """Return a mask in its smallest form, made once for all layers that share it."""
-        if not isinstance(mask, Tensor):
-            return mask
-        version, base = (
-            (0, mask) if mask.is_inference() else (mask._version, mask if mask._base is None else mask._base)
-        )
-        key = (id(base), mask.storage_offset(), mask.shape, mask.stride(), mask.dtype)
-        known = self._masks.get(key)
-        if known is None or known[0]() is not base or known[1] != version:
-            known = (weakref.ref(base), version, self._smallest_form(mask.detach()))
-            self._masks[key] = known
-            self.memory.add(bytes_of_mask(known[2]))
-        return known[2]
-
-    def _smallest_form(self, mask: Tensor) -> Spans | Tensor:
-        for axis, step in enumerate(mask.stride()):
-            mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: one holds all
-        blocked = mask <= torch.finfo(mask.dtype).min if mask.dtype in FLOATS else None
-        allowed = mask if blocked is None else ~blocked
-        plain = blocked is None or bool((blocked | (mask == 0)).all())
-        spans = as_spans(allowed.bool()) if plain else None
-        if spans is not None:
-            return Spans(*(ends.to(self.device or mask.device) for ends in (spans.starts, spans.stops)))
-        return mask.to(self.device or mask.device, copy=self.clone, memory_format=torch.contiguous_format)
-
-    def forget_masks(self) -> None:
-        """Drop the masks of forward passes that have ended."""
-        self._masks = {key: known for key, known in self._masks.items() if known[0]() is not None}
-
-
-def bytes_of_mask(mask: Any) -> int:
-    """Return how many bytes a mask or bias takes; 0 of a function."""
-    if isinstance(mask, Spans):
-        return mask.starts.nbytes + mask.stops.nbytes
-    return mask.nbytes if isinstance(mask, Tensor) else 0
-
-
-class GrowingTensor:
-    """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
-
-    def __init__(self, x: Tensor, *, is_copy: bool) -> None:
-        self._buffer, self.length, self._is_copy = x, x.shape[2], is_copy
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return B, heads, positions and size."""
-        B, heads, _, size = self._buffer.shape
-        return B, heads, self.length, size
-
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes its positions take."""
-        return math.prod(self.shape) * self._buffer.element_size()
-
-    @property
-    def device(self) -> torch.device:
-        """Return where it is."""
-        return self._buffer.device
-
-    def copy(self) -> GrowingTensor:
-        """Return the same, to grow apart."""
-        return GrowingTensor(self.view().clone(), is_copy=True)
-
-    def view(self, start: int = 0) -> Tensor:
-        """Return the positions from `start` on, without a copy."""
-        return self._buffer.narrow(2, start, self.length - start)
-
-    def version(self) -> int | None:
-        """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""
-        return None if self._is_copy or self._buffer.is_inference() else self._buffer._version
-
-    def append(self, x: Tensor) -> None:
-        """Append the positions of x (B, heads, positions, size)."""
-        after = self.length + x.shape[2]
-        if after > self._buffer.shape[2] or not self._is_copy:
-            B, heads, _, size = self._buffer.shape
-            larger = self._buffer.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
-            larger.narrow(2, 0, self.length).copy_(self.view())
-            self._buffer, self._is_copy = larger, True
-        self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
-        self.length = after
-
-    def take(self, rows: Tensor) -> GrowingTensor:
-        """Return of each position the rows that `rows` (samples, positions) names."""
-        return GrowingTensor(take_rows(self.view(), rows), is_copy=True)
-
-    def keep(self, positions: Sequence[int]) -> None:
-        """Keep some positions alone, ascending."""
-        self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
-        self._is_copy, self.length = True, len(positions)
-
-    def trim(self) -> Tensor:
-        """Return all positions in memory of just that size, which later growth leaves alone."""
-        if self._buffer.shape[2] > self.length:
-            self._buffer, self._is_copy = self.view().clone(memory_format=torch.contiguous_format), True
-        return self._buffer
 
 
 @dataclass
@@ -222,76 +41,6 @@ class Continuation:
 
     order: list[int]  # of each sample of the call, the sample of the record that it continues
     dropped: int = 0  # positions of the record, from its end, that it does not continue
-
-
-@dataclass
-class CallRules:
-    """The rules of one call, which are those of some queries of a record."""
-
-    queries: int
-    keys: int  # of the call
-    first: int  # where its keys begin among all keys of the record
-    is_causal: bool
-    mask: KeptMask
-    bias: Any
-
-
-class KeptQueries:
-    """Which queries of a record are kept, while it is not known yet how many it will have.
-
-    Those that may be among them are kept; where they are counted from the end, those that the record has grown past
-    are dropped a few at a time.
-
-    Args:
-        wanted: which queries, of all.
-
-    Attributes:
-        positions: of the queries that are kept, among all.
-        count: how many queries there are.
-    """
-
-    def __init__(self, wanted: Numbers) -> None:
-        self.wanted = wanted
-        self.positions: list[int] = []
-        self.count = 0
-
-    def add(self, queries: int) -> list[int]:
-        """Count the queries of a call, and return those of them that may be kept."""
-        first, self.count = self.count, self.count + queries
-        rows = [i for i in range(queries) if self.wanted.may_hold(first + i, self.count)]
-        self.positions += [first + i for i in rows]
-        return rows
-
-    def remove(self, queries: int) -> int:
-        """Take the last queries away again, and return how many of them were kept."""
-        self.count -= queries
-        left = [position for position in self.positions if position < self.count]
-        removed, self.positions = len(self.positions) - len(left), left
-        return removed
-
-    def passed(self) -> int:
-        """Return how many of the first ones are kept that cannot be among them any more, if these are many."""
-        least = max(0, self.count - SLACK)
-        held = (i for i, position in enumerate(self.positions) if self.wanted.may_hold(position, least))
-        count = next(held, len(self.positions))
-        return count if count >= max(SLACK, (len(self.positions) - count) // 4) else 0
-
-    def chosen(self) -> list[int]:
-        """Return the places, among those that are kept, of the queries that are wanted in the end.
-
-        Raises:
-            Unreadable: there are none, or some are not kept any more.
-        """
-        wanted = self.wanted.of(self.count)
-        found = [i for i, position in enumerate(self.positions) if position in set(wanted)]
-        if not wanted:
-            raise Unreadable(f"queries={self.wanted!r} are none of its {self.count:,} queries: ask for others")
-        if len(found) < len(wanted):
-            raise Unreadable(
-                f"more than {SLACK} of its tokens were taken back, and queries={self.wanted!r} reaches before what is "
-                "kept: ask for more queries"
-            )
-        return found
 
 
 class Record:
@@ -694,158 +443,3 @@ def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int
 def is_own(rows: list[int], samples: int) -> bool:
     """Return whether the rows are all samples, each in its place."""
     return len(rows) == samples and is_unchanged(rows)
-
-
-# The rules of several calls, as those of one.
-
-
-def rules_of_rows(rules: CallRules, rows: list[int], device: torch.device) -> CallRules:
-    """Return the rules of some rows of a call's batch; a sample that had ended may attend to nothing."""
-    index = torch.tensor(rows).clamp(min=0)
-
-    def taken(x: Any) -> Any:
-        if isinstance(x, Spans):
-            return Spans(taken(x.starts), taken(x.stops))
-        return x[index.to(x.device)] if isinstance(x, Tensor) and x.shape[0] > 1 else x
-
-    if callable(rules.mask) and not isinstance(rules.mask, Spans):
-        rules = replace(rules, mask=allowed_by_mask(rules, device), is_causal=False)
-    found = replace(rules, mask=taken(rules.mask), bias=taken(rules.bias))
-    if ENDED not in rows:
-        return found
-    there = (torch.tensor(rows) != ENDED)[:, None, None].to(device)
-    allowed = allowed_by_mask(found, device)
-    mask: KeptMask = allowed
-    if isinstance(allowed, Spans):
-        mask = Spans(*(ends * there for ends in (allowed.starts, allowed.stops)))
-    elif isinstance(allowed, Tensor):
-        mask = allowed & there[..., None]
-    return replace(found, is_causal=False, mask=mask, bias=added_numbers(found))
-
-
-def shorten_rules(rules: CallRules, queries: int, keys: int) -> CallRules:
-    """Return the rules of the first queries and keys."""
-
-    def first(x: Any) -> Any:
-        if isinstance(x, Spans):
-            return Spans(*(ends[:, :, :queries].clamp(max=keys) for ends in (x.starts, x.stops)))
-        return x[:, :, :queries, :keys] if isinstance(x, Tensor) else x
-
-    return CallRules(queries, keys, rules.first, rules.is_causal, first(rules.mask), first(rules.bias))
-
-
-def rules_of_queries(rules: CallRules, rows: Sequence[int], device: torch.device) -> CallRules:
-    """Return the rules of some queries of a call."""
-    mask: Any = rules.mask
-    bias = rules.bias
-    if rules.is_causal:
-        own = replace(rules, mask=mask if isinstance(mask, Spans) else None)
-        causal: Any = allowed_by_mask(own, device)
-        bias = added_numbers(rules)
-        is_bool = isinstance(mask, Tensor) and mask.dtype is torch.bool
-        mask = evaluate_mask(causal, rules, device) & mask if is_bool else causal
-    mask, bias = (part_of_rule(rule, QUERIES, rows) for rule in (mask, bias))
-    return CallRules(len(rows), rules.keys, rules.first, False, mask, bias)
-
-
-def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
-    """Return the rules of several calls as those of one, whose queries are theirs one after the other."""
-    if any(callable(rules.bias) for rules in calls):
-        raise ValueError(
-            "a score_mod of several calls has no one form: capture the whole text in one forward pass, without a cache"
-        )
-    allowed = [allowed_by_mask(rules, device) for rules in calls]
-    added = [added_numbers(rules) for rules in calls]
-    bias = stack_cells(calls, added, keys, 0.0, device) if any(x is not None for x in added) else None
-    spans = [shifted(rules, x) for rules, x in zip(calls, allowed, strict=True) if isinstance(x, Spans)]
-    sizes = [rules.queries for rules in calls]
-    mask: KeptMask
-    if len(spans) == len(calls):
-        B, H = (max(x.starts.shape[axis] for x in spans) for axis in (0, 1))
-        starts, stops = (
-            torch.cat([ends.expand(B, H, n) for ends, n in zip(all_ends, sizes, strict=True)], 2)
-            for all_ends in zip(*((x.starts, x.stops) for x in spans), strict=True)
-        )
-        mask = merge_equal_ends(starts, stops)
-    else:
-        cells = [
-            evaluate_mask(x, rules) if isinstance(x, Spans) else x for rules, x in zip(calls, allowed, strict=True)
-        ]
-        mask = stack_cells(calls, cells, keys, False, device)
-    return CallRules(sum(sizes), keys, 0, False, mask, bias)
-
-
-def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:
-    """Return which cells of a call are allowed, by the rules that are not added to the scores.
-
-    Returns:
-        Spans of the call's own keys, or a bool tensor (B or 1, H or 1, queries, keys).
-    """
-    if isinstance(rules.mask, Tensor) and rules.mask.dtype is torch.bool:
-        return rules.mask
-    mask = rules.mask if isinstance(rules.mask, Spans) else None
-    if callable(rules.mask) and not isinstance(rules.mask, Spans):
-        cells = evaluate_mask(rules.mask, rules, device)
-        mask = as_spans(cells)
-        if mask is None:
-            return cells
-    zero = torch.zeros(1, 1, 1, dtype=torch.int32, device=device)
-    starts, stops = (zero, zero + rules.keys) if mask is None else (mask.starts, mask.stops)
-    if rules.is_causal:
-        stops = torch.minimum(stops, torch.arange(1, rules.queries + 1, dtype=torch.int32, device=device))
-        starts = starts.expand_as(stops)
-    return Spans(starts, stops)
-
-
-def added_numbers(rules: CallRules) -> Tensor | None:
-    """Return what is added to the scores of a call, (B or 1, H or 1, queries or 1, keys), or None."""
-    mask = rules.mask if isinstance(rules.mask, Tensor) and rules.mask.dtype in FLOATS else None
-    if mask is None or rules.bias is None:
-        return rules.bias if mask is None else mask
-    return rules.bias + mask
-
-
-def shifted(rules: CallRules, spans: Spans) -> Spans:
-    """Return spans of a call's keys as spans of all keys; an empty row stays 0, 0."""
-    filled = (spans.stops > spans.starts).int()
-    return Spans((spans.starts + rules.first) * filled, (spans.stops + rules.first) * filled)
-
-
-def evaluate_mask(mask: Callable[..., Tensor], rules: CallRules, device: torch.device | None = None) -> Tensor:
-    """Return a mask function of all cells of a call, (B or 1, H or 1, queries, keys)."""
-    if isinstance(mask, Spans):
-        (B, H, _), device = mask.starts.shape, mask.starts.device
-    else:
-        B, H = getattr(mask, "sizes", (1, 1))
-    b, h, keys = (torch.arange(n, device=device) for n in (B, H, rules.keys))
-    rows = torch.arange(rules.queries, device=device).split(max(1, MASK_CELLS_AT_ONCE // (B * H * rules.keys)))
-    b, h = b[:, None, None, None], h[:, None, None]
-    blocks = [mask(b, h, q_idx[:, None], keys).expand(B, H, len(q_idx), rules.keys) for q_idx in rows]
-    return torch.cat(blocks, 2)
-
-
-def stack_cells(
-    calls: Sequence[CallRules], cells: Sequence[Tensor | None], keys: int, fill: float | bool, device: torch.device
-) -> Tensor:
-    """Write the cells of several calls into one tensor.
-
-    Args:
-        calls: one after the other, in the order of queries.
-        cells: of each call, (B or 1, H or 1, queries or 1, keys), or None.
-        keys: how many there are in all.
-        fill: where a call has no cells.
-        device: of the result.
-
-    Returns:
-        (B, H, Q, K), with Q the queries of all calls.
-    """
-    given = [x for x in cells if x is not None]
-    B, H = (max(x.shape[axis] for x in given) for axis in (0, 1))
-    queries = sum(rules.queries for rules in calls)
-    stacked = torch.full((B, H, queries, keys), fill, dtype=given[0].dtype, device=device)
-    row = 0
-    for rules, x in zip(calls, cells, strict=True):
-        if x is not None:
-            stacked[:, :, row : row + rules.queries, rules.first : rules.first + rules.keys] = x
-        row += rules.queries
-    return stacked

@@ -19,18 +19,10 @@ from .._rules.row_spans import Spans, simplify
 from .._utils.validation import as_choice
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
+from .kept_tensors import TensorKeeper
 from .lineage import ChosenRows, ModelCall
-from .records import (
-    CONTRADICTED,
-    UNVERIFIED,
-    ComparedOutput,
-    Continuation,
-    ObservedCall,
-    Record,
-    TensorKeeper,
-    Unreadable,
-    compare_output,
-)
+from .observed_call import ObservedCall, Unreadable
+from .records import CONTRADICTED, UNVERIFIED, ComparedOutput, Continuation, Record, compare_output
 from .text import RecordText
 
 GROWS = (

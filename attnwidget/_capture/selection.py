@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from .._utils.choices import Numbers, is_glob, matches_name
 from .._utils.validation import nearest
+from .observed_call import ObservedCall, Unreadable
 from .parts import HEADS, key_heads, part_of_rule, take_part
-from .records import ObservedCall, Unreadable
 
 Layer = Numbers | str | re.Pattern[str]
 Heads = Numbers | dict[int | str, Numbers]  # of all layers, or by the number or name of a layer

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._utils.validation import FLOATS
 from .heads_axis import HeadsAxis
-from .records import ObservedCall, Unreadable
+from .observed_call import ObservedCall, Unreadable
 
 BLOCKING = -9e3  # models add -10,000 or less to a score to block it
 Sizes = tuple[int, ...]

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._utils.validation import FLOATS
 from .heads_axis import HeadsAxes, functions
-from .records import ObservedCall
+from .observed_call import ObservedCall
 from .traced_scores import SeenSoftmax, Sizes, Traced, TracedScores, TracedWeights, Unfollowed
 from .verification import DroppedWeights
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .._rules.row_spans import Spans, as_spans
 from .flex_attention import is_block_mask, read_block_mask
-from .records import EAGER, ObservedCall, Unreadable
+from .observed_call import EAGER, ObservedCall, Unreadable
 
 
 def read_call(

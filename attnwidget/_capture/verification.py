@@ -140,7 +140,7 @@ def differs(
         scale: of the scores; None: 1/√D.
         softcap: of the scaled scores, or None.
         sinks: (H,) logits of one more column that has no value, or None.
-        rules: of the call, `records.CallRules`.
+        rules: of the call, `call_rules.CallRules`.
         first: the query of the record at which the call begins.
 
     Returns:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnwidget import capture
 from attnwidget._capture.advice import BY_LIBRARY, RETURNED_WEIGHTS, way_on, why_no_model, with_way_on
-from attnwidget._capture.records import EAGER
+from attnwidget._capture.observed_call import EAGER
 from attnwidget._capture.traced_tensors import USE_RETURNED_WEIGHTS
 
 

@@ -15,9 +15,10 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture
 from attnwidget._capture.hooks import read_flex
+from attnwidget._capture.kept_tensors import SLACK, KeptQueries, TensorKeeper
 from attnwidget._capture.matching import RecordMatcher
+from attnwidget._capture.observed_call import ObservedCall, Unreadable
 from attnwidget._capture.parts import key_heads
-from attnwidget._capture.records import SLACK, KeptQueries, ObservedCall, TensorKeeper, Unreadable
 from attnwidget._utils.choices import Numbers
 
 transformers = pytest.importorskip("transformers")

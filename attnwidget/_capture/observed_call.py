@@ -1,0 +1,39 @@
+"""One attention call as it was observed, whose tensors are still the model's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .text import CallText
+
+EAGER = (
+    "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
+    "output.attentions to AttentionWidget.from_weights"
+)
+
+
+class Unreadable(Exception):
+    """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
+
+
+@dataclass
+class ObservedCall:
+    """One attention call as it was observed: the model's own tensors."""
+
+    q: Tensor  # (B, H, Q, D)
+    k: Tensor  # (B, G, K, D)
+    v: Tensor | None  # (B, G, K, Dv)
+    scale: float | None = None
+    softcap: float | None = None
+    mask: Any = None  # (B or 1, H or 1, Q or 1, K) bool or floats to add, or a function
+    bias: Any = None  # the same, floats, or a function of the score
+    is_causal: bool = False  # key ≤ query from the upper left
+    cross: bool | None = None  # None: not known
+    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
+    cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
+    dropout: bool = False  # some of the weights were set to 0 before they met v
+    sinks: Tensor | None = None  # (H,) learned sink logits
+    text: CallText | None = None  # what stands at its positions, as far as it is known
