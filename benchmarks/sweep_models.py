@@ -236,7 +236,7 @@ def timm_case(name: str, keywords: dict[str, Any], fused: bool = True) -> Case:
     return Case(
         spread(model),
         (noise(2, 3, size, size),),
-        cross=None if name.startswith(("crossvit", "coat_", "vit_base_patch16_siglip")) else 0,
+        cross=None if name.startswith(("crossvit", "coat_", "vit_base_patch16_siglip", "vit_pe_core")) else 0,
         channels=channels,
     )
 
