@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,7 @@ from . import reduced
 from .call_rules import CallRules, evaluate_mask
 from .labels import SavedWords, saved_words
 from .reduced import ReducedAttention
+from .stacks import TextedRecord
 from .text import RecordText
 
 VERSION = 1
@@ -58,17 +59,6 @@ class LoadedCapture(NamedTuple):
     towers: tuple[str, ...] = ()
 
 
-class SavedRecord(Protocol):
-    """A record that can be saved: one that was recorded, or one that was loaded."""
-
-    @property
-    def cross(self) -> bool: ...
-    @property
-    def attention(self) -> Attention: ...
-    @property
-    def text(self) -> RecordText: ...
-
-
 def tensors_of(att: Attention) -> dict[str, Tensor]:
     """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
     if isinstance(att, ReducedAttention):
@@ -84,7 +74,7 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
 
 
 def save(
-    forwards: Sequence[Mapping[str, SavedRecord]],
+    forwards: Sequence[Mapping[str, TextedRecord]],
     skipped: Mapping[str, str],
     path: str | Path,
     *,
@@ -166,7 +156,7 @@ def _are_equal(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
 
 
-def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
+def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
     att = record.attention
     found = {"name": name, "cross": record.cross, **_part_of(att), **_text_of(record, table)}
     if isinstance(att, ReducedAttention):
@@ -179,7 +169,7 @@ def _entry_of(name: str, record: SavedRecord, table: _TensorTable) -> dict[str, 
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
-def _text_of(record: SavedRecord, table: _TensorTable) -> dict[str, Any]:
+def _text_of(record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
     text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
     return {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
 

@@ -21,7 +21,7 @@ CROSS = "cross-attention"
 
 
 class TextedRecord(Protocol):
-    """A record, with what stands at its positions."""
+    """A record, recorded or loaded, with what stands at its positions."""
 
     @property
     def cross(self) -> bool: ...
