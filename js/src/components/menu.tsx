@@ -55,14 +55,14 @@ export class Menu extends Component<Props, { open: boolean }> {
     };
     document.addEventListener("scroll", moved, options);
     window.addEventListener("resize", moved, options);
-    requestAnimationFrame(() => {
-      const items = this.items();
-      (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus();
-    });
   };
 
+  /** The items have the focus as soon as they are drawn: a key that is pressed in the same frame is theirs. */
   override componentDidUpdate(_: Props, before: { open: boolean }) {
-    if (this.state.open && !before.open) this.place();
+    if (!this.state.open || before.open) return;
+    this.place();
+    const items = this.items();
+    (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus({ preventScroll: true });
   }
 
   /** In the top layer, which no output area clips, below its word or above it, and inside the window. */
