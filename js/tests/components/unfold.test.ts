@@ -231,7 +231,9 @@ describe("sections", () => {
     watch.disconnect();
     expect(asked(host.sent, "spread")).toHaveLength(3);
     const whole = stateOf(CAUSAL).facts.queries;
-    expect(seen.some((text) => text.includes(`From 2 of ${whole} queries`) && text.includes("Computing: 25"))).toBe(true);
+    expect(seen.some((text) => text.includes(`From 2 of ${whole} queries`) && text.includes("Computing: 25"))).toBe(
+      true,
+    );
     expect(seen.at(-1)).not.toContain("queries, each exact");
     expect(view.all("[data-aw=slices]")).toHaveLength(0);
   });
