@@ -139,7 +139,7 @@ def _keep_freed_memory() -> None:
     small enough to be kept anyway cost a tenth more. Whoever goes through blocks lets go of one before the next is
     made, so that it comes to lie in the same memory, and that in the processor's cache.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 def exp_(x: Tensor) -> Tensor:

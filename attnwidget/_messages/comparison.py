@@ -13,6 +13,7 @@ from math import ceil, inf
 from operator import ne
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -335,7 +336,7 @@ def _partners(both: ComparedPair) -> dict[str, Any]:
     def sent(axis: Axis) -> dict[str, Any] | None:
         if axis.is_plain:
             return None
-        a, b = (encoding.encode(torch.tensor(side).numpy().astype("uint32")) for side in (axis.a, axis.b))
+        a, b = (encoding.encode(np.array(side, "uint32")) for side in (axis.a, axis.b))
         return {"a": a, "b": b, "only": list(axis.only)}
 
     return {

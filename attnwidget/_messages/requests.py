@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from reprlib import repr as short  # what is untrusted may be long or deep
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +27,8 @@ from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
 from .._utils.indexing import cuts
 from .._utils.jsonable import as_json
+from .._utils.plain import sendable
+from .._utils.validation import told as short  # what is untrusted may be long or deep
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, sinks, stage_sections
 from .comparison import ComparedPair
@@ -40,6 +41,8 @@ CELLS_AT_ONCE = 1 << 20  # of a bin, in which its peak is looked for
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
 FULL_REPLY = 768 * 1024  # bytes of answers from which on no more are given: one is a quarter of a MiB at most
+MAX_REFUSED = 1024  # beyond, the whole message is refused
+MAX_NAME = 200  # characters of a request's own name for itself
 MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
 MAX_PAIRS = 32
 MAX_FOUND = 20
@@ -120,16 +123,18 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
         content: the message, as it came from outside.
 
     Returns:
-        The reply with its buffers; None if the message holds no requests.
+        The reply with its buffers, one reply to each request; None if the message holds no requests. A message of
+        thousands is refused as a whole.
     """
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
         return None
+    most = f"a message holds at most {MAX_REQUESTS} requests"
+    if len(requests) > MAX_REFUSED:
+        return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
     message = Message(context)
     replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
-    replies += [
-        _refusal(request, f"a message holds at most {MAX_REQUESTS} requests") for request in requests[MAX_REQUESTS:]
-    ]
+    replies += [_refusal(request, most) for request in requests[MAX_REQUESTS:]]
     return {"replies": replies}, message.buffers
 
 
@@ -449,6 +454,7 @@ def _attention(message: Message, request: Reply) -> Attention:
     att, _, _ = _head(message, request)
     if request.get("stage") not in STAGES:
         raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
+    att.check_stage(request["stage"])
     return att
 
 
@@ -533,10 +539,10 @@ def _ok(request: Reply) -> Reply:
 
 
 def _refusal(request: Any, error: str) -> Reply:
-    return {"id": _id(request), "ok": False, "error": error}
+    return {"id": _id(request), "ok": False, "error": sendable(error)}
 
 
 def _id(request: Any) -> str | None:
     """Return the request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
     name = request.get("id") if isinstance(request, dict) else None
-    return name if isinstance(name, str) and name.isprintable() else None
+    return name if isinstance(name, str) and len(name) <= MAX_NAME and name.isprintable() else None

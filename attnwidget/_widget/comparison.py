@@ -27,9 +27,10 @@ from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
 from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
+from .stack_traits import try_rules
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
-from .traits import NotThere, Text, WrongType, WrongValue
+from .traits import Text, WrongValue, refusing
 from .widget import AttentionWidget
 
 if TYPE_CHECKING:
@@ -154,34 +155,33 @@ class ComparisonWidget(AttentionWidget):
 
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
-        stage = str(proposal["value"])
+        with refusing():  # also a layer set at the same time, that is not there
+            self._check_stage(str(proposal["value"]))
+        return str(proposal["value"])
+
+    def _check_rules(self, changes: dict[str, Any]) -> dict[str, Any]:
+        for name, stack in self._stacks.items():
+            try:
+                read = try_rules(stack[self.layer], changes)
+            except (IndexError, TypeError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from None
+        return read
+
+    def _find_under_rules(self) -> list[Attention]:
+        found = []
+        for name, layers in self._all_layers.items():
+            try:
+                found.append(layers[self.layer])
+            except (IndexError, TypeError, ValueError) as error:
+                raise ValueError(f"{name}: {error}") from None
+        return found
+
+    def _check_stage(self, stage: str) -> None:
         for name, layers in self._all_layers.items():
             try:
                 layers[self.layer].check_stage(stage)
-            except IndexError as error:  # a layer set at the same time, that is not there
-                raise NotThere(str(error)) from None
             except ValueError as error:
-                raise WrongValue(f"{name}: {error}") from None
-        return stage
-
-    @traitlets.validate("what_if")
-    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
-        changes: dict[str, Any] = proposal["value"]
-        for name, stack in self._stacks.items():
-            try:
-                what_if(stack[self.layer], changes)
-            except IndexError as error:
-                raise NotThere(f"{name}: {error}") from None
-            except TypeError as error:
-                raise WrongType(f"{name}: {error}") from None
-            except ValueError as error:
-                raise WrongValue(f"{name}: {error}") from None
-        return changes
-
-    def _drop_what_is_gone(self) -> None:
-        super()._drop_what_is_gone()
-        if self.stage not in (*self._common_stages(self.layer), "capped"):
-            self.stage = "weights"
+                raise ValueError(f"{name}: {error}") from None
 
     def _common_stages(self, layer: int) -> list[str]:
         """Return the stages that all sides have."""
