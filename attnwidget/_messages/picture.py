@@ -53,7 +53,7 @@ class Limits:
     """
 
     report: float = 0.25
-    estimate: float = 1.5
+    estimate: float = 2.5
     slice: float = 0.02
 
 

@@ -6,25 +6,24 @@ import pytest
 
 from attnwidget._utils.time_left import TimeLeft
 
+SETTLE, EVERY = 2.5, 0.25
 
-def told(
-    rates: list[tuple[float, float]], settle: float = 1.5, every: float = 0.25
-) -> list[tuple[float, float, float]]:
+
+def told(ends: list[tuple[float, float]]) -> list[tuple[float, float | None, float]]:
     """(time, said, true) of a job whose rate changes: (until, share a second) each."""
-    left, found, time, share = TimeLeft(0.0, 0.0, settle), [], 0.0, 0.0
-    ends = [(until, rate) for until, rate in rates]
+    left, found, time, share = TimeLeft(0.0, 0.0, SETTLE), [], 0.0, 0.0
     while share < 1:
-        time += every
+        time += EVERY
         rate = next(rate for until, rate in ends if time <= until)
-        share = min(1.0, share + rate * every)
+        share = min(1.0, share + rate * EVERY)
         found.append((time, left.at(time, share), share))
     return [(at, said, time - at) for at, said, _ in found]
 
 
 def test_of_a_steady_job_it_is_right_from_the_first() -> None:
     said = told([(1e9, 0.01)])
-    assert [one for _, one, _ in said[:11]] == [None] * 11
-    for _, one, true in said[12:]:
+    assert [one for _, one, _ in said[:19]] == [None] * 19
+    for _, one, true in said[20:]:
         assert one == pytest.approx(true, rel=0.02, abs=0.3)
 
 
@@ -36,7 +35,7 @@ def test_a_slow_beginning_does_not_count(slower: float, seconds: float) -> None:
     assert known
     assert all(one <= 2 * true + 1 for one, true in known)
     assert all(0.5 * true - 1 <= one for one, true in known)
-    assert all(one is not None for at, one, _ in said if at > 6 * seconds + 4)
+    assert all(one is not None for at, one, _ in said if at > 6 * seconds + 8)
 
 
 def test_nothing_is_said_while_nothing_moves() -> None:
@@ -45,6 +44,6 @@ def test_nothing_is_said_while_nothing_moves() -> None:
 
 
 def test_once_told_it_goes_on_to_be_told() -> None:
-    said = told([(5.0, 0.01), (6.0, 0.001), (1e9, 0.01)])
+    said = told([(8.0, 0.01), (9.0, 0.001), (1e9, 0.01)])
     first = next(at for at, (_, one, _) in enumerate(said) if one is not None)
     assert all(one is not None for _, one, _ in said[first:])
