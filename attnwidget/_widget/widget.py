@@ -41,6 +41,7 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
+from .front_end import FrontEndTraits, answer_script
 from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
@@ -58,7 +59,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -114,9 +115,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     torch.Size([4])
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
@@ -180,14 +178,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(
         sync=True, role="derived"
     )
-
-    @traitlets.default("_esm")
-    def _script(self) -> str:
-        return bundled("widget.js")
-
-    @traitlets.default("_css")
-    def _style(self) -> str:
-        return bundled("widget.css")
 
     def __init__(
         self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[WidgetKeywords]
@@ -675,6 +665,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self._scheduler.hold_back()
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
+        script = answer_script(content)
+        if script is not None:
+            self.send(script)
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
