@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -85,6 +86,14 @@ def check_floats(x: Tensor, name: str) -> None:
 # Words and numbers.
 
 
+def told(value: Any) -> str:
+    """Return a value as an error tells it, whatever it is and however long."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists in lists in lists
+        return f"a {type(value).__name__} too large to be written"
+
+
 def as_choice(value: Any, options: Sequence[str], name: str) -> str:
     """Return value if it is one of the options; else raise ValueError with the nearest of them."""
     if isinstance(value, str) and value in options:
@@ -96,10 +105,12 @@ def as_number(value: Any, name: str) -> float:
     """Return value as a finite float; else raise TypeError or ValueError."""
     try:
         number = float(value) if not isinstance(value, str | bool) else None
+    except OverflowError:
+        raise ValueError(f"{name} is {told(value)}: give a number that a float holds") from None
     except (TypeError, ValueError, RuntimeError):
         number = None
     if number is None:
-        raise TypeError(f"{name} is {value!r}: give a number")
+        raise TypeError(f"{name} is {told(value)}: give a number")
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}: give a finite number")
     return number
@@ -118,9 +129,9 @@ def as_size(value: Any, name: str) -> int:
     try:
         size = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}: give an integer") from None
+        raise TypeError(f"{name} is {told(value)}: give an integer") from None
     if size < 1:
-        raise ValueError(f"{name} is {size}: give 1 or more")
+        raise ValueError(f"{name} is {told(size)}: give 1 or more")
     return size
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
-from .._engine.what_if import what_if
 from .._export.html import to_html
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
@@ -31,6 +30,7 @@ from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
+from .._utils.plain import as_plain, sendable
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
@@ -49,7 +49,7 @@ from .request_context import RequestContext
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
+from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WrongValue, refusing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -133,7 +133,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+    top_k = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
         sync=True, role="look"
     )
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
@@ -534,15 +534,25 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 refused = self._show_chosen()
             finally:
                 self._refresh()
+        self._say_rules_are_off(refused)
+
+    def _leave_rules_that_cannot_be(self) -> None:
+        """Show the layer as it is where the other rules cannot be there, and say so."""
+        if self.what_if:
+            self._say_rules_are_off(self._keep_rules())
+
+    def _say_rules_are_off(self, refused: str | None) -> None:
         if refused is not None:
-            self.send({"refused": f"the other rules are off, for they cannot be here: {refused}"[:500]})
+            self._say_refused(f"the other rules are off, for they cannot be here: {refused}")
+
+    def _say_refused(self, reason: object) -> None:
+        """Tell the front-ends why something is not as it was set."""
+        self.send({"refused": sendable(str(reason))})
 
     @traitlets.validate("what_if")
     def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
-        changes: dict[str, Any] = proposal["value"]
         with refusing():
-            what_if(self._shown.given[self.layer], changes)
-        return changes
+            return self._check_rules(proposal["value"])
 
     @traitlets.observe("what_if")
     def _on_what_if(self, change: Any) -> None:
@@ -600,6 +610,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             return
         with self._lock, self.hold_sync():
             self._drop_what_is_gone()
+            self._leave_rules_that_cannot_be()
+            self._drop_a_stage_that_is_gone()
             self._send_soon(*self._to_send_again())
             later = self._what_can_wait()
             for name in self._rules():
@@ -651,18 +663,30 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
         given = sync_data if isinstance(sync_data, dict) else {}
-        wanted = {name: given[name] for name in names_of(type(self), *WRITABLE) if name in given}
+        names = [name for name in names_of(type(self), *WRITABLE) if name in given]
         with self._lock:
-            with self._waited_for(rules="what_if" in wanted):
+            with self._waited_for(rules="what_if" in names):
                 try:
-                    traits: dict[str, Any] = self.traits()
-                    for name, value in wanted.items():
-                        traits[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
-                    super().set_state(wanted)
+                    super().set_state(self._read_traits(names, given))  # ipywidgets echoes this to all front-ends
                 except traitlets.TraitError as error:
-                    self.send({"refused": str(error)[:500]})
-                    self.send_state(list(wanted))
+                    self._say_refused(error)
+                    self.send_state(names)
+                else:
+                    self._send_what_differs(names, given)
             self._scheduler.hold_back()
+
+    def _read_traits(self, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
+        """Return what a front-end has set as plain, bounded values of the traits' own types."""
+        traits: dict[str, Any] = self.traits()
+        with refusing():
+            return {name: traits[name].validate(self, as_plain(given[name], name)) for name in names}
+
+    def _send_what_differs(self, names: list[str], given: dict[str, Any]) -> None:
+        """Send what became another value than the front-end has set: it holds its own until then."""
+        now = self.get_state(names)
+        differing = [name for name in names if as_plain(now[name], name) != as_plain(given[name], name)]
+        if differing:
+            self.send_state(differing)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         script = answer_script(content)
@@ -682,9 +706,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         with self._waited_for(rules=True):
             try:
                 with self.hold_sync():
-                    self.what_if = changes
+                    self.set_trait("what_if", self._read_traits(["what_if"], {"what_if": changes})["what_if"])
             except traitlets.TraitError as error:
-                self.send({"refused": str(error)[:500]})
+                self._say_refused(error)
 
     @contextlib.contextmanager
     def _waited_for(self, *, rules: bool) -> Iterator[None]:
