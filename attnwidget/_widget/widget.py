@@ -42,6 +42,7 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
+from .front_end import FrontEndTraits, answer_script
 from .keywords import (
     WRITABLE,
     ShowKeywords,
@@ -68,7 +69,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -128,9 +129,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
@@ -194,14 +192,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(
         sync=True, role="derived"
     )
-
-    @traitlets.default("_esm")
-    def _script(self) -> str:
-        return bundled("widget.js")
-
-    @traitlets.default("_css")
-    def _style(self) -> str:
-        return bundled("widget.css")
 
     def __init__(
         self,
@@ -727,6 +717,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self.send_state(differing)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
+        script = answer_script(content)
+        if script is not None:
+            self.send(script)
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
