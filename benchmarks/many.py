@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlparse
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests" / "browser")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 from channel import SlowChannel
 from lab import Lab, LabServer, chromium
