@@ -123,8 +123,8 @@ class ComparisonWidget(AttentionWidget):
     def open(self) -> None:
         """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
-        self.observe(lambda change: self._refresh(), "against")
-        self.observe(lambda change: self._compare_anew(), [*TOKENS])
+        self.observe(self._when_changed(self._refresh), "against")
+        self.observe(self._when_changed(self._compare_anew), [*TOKENS])
         super().open()
 
     # The selection is one for all sides.
