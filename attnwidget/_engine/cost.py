@@ -11,6 +11,14 @@ from .stages import NORMALIZED, QUERIES, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
+STATISTICS = 5  # cells that one of a row's statistics is worth: it is read several times
+GRADIENT = 16  # and one of the gradients, of five products
+PEAK = 4  # and one of a bin whose largest is looked for
+RANKED = 16  # and one of a line that is ranked, or whose rows are summed
+JACOBIAN = 8  # and one of a Jacobian
+SWEEP = 1 << 24  # cells that a sweep of head sizes is worth
+CHANGE = 8  # and one of a comparison, of two attentions
+ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
@@ -62,3 +70,7 @@ class CostBudget:
         if cells > self.left:
             raise ValueError(f"this takes {cells:,} numbers to compute, at most {self.most:,} at once: {advice}")
         self.left -= cells
+
+    def use(self, cells: int) -> None:
+        """Take away what was computed, as far as there is any left."""
+        self.left = max(0, self.left - cells)

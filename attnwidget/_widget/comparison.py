@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,8 +21,10 @@ from .._messages.comparison import Axis, ComparedPair
 from .._tokens.inputs import check_tokens
 from .._utils.failures import sentence_of
 from .._utils.validation import nearest, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack
+from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
 from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
@@ -133,6 +136,7 @@ class ComparisonWidget(AttentionWidget):
 
     def _show_layers(self, attention: Given) -> None:
         super()._show_layers(attention)
+        self._pass.forget()
         self._all_layers = {name: WhatIfLayers(stack, self.what_if) for name, stack in self._stacks.items()}
 
     @traitlets.validate("against")
@@ -195,24 +199,56 @@ class ComparisonWidget(AttentionWidget):
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
         changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
+        compared = (*of, self.against) if shown else ()
         return {
-            "comparison": DerivedTrait((*of, self.against) if shown else (), self._comparison, self._no_comparison),
             "changes": DerivedTrait(changes, self._changes),
             **rules,
             "facts": rules["facts"]._replace(make=self._facts),
+            # after the picture, which ends what waits
+            "comparison": DerivedTrait(compared, self._comparison, self._no_comparison, leave=self._pass.leave),
         }
 
     def _compare_anew(self) -> None:
         """Compare again: other tokens bring other places together."""
         with self._lock:
             self._axes.clear()
+            self._pass.forget()
             self._derived.forget("comparison", "changes")
             self._refresh()
 
+    @cached_property
+    def _pass(self) -> ComparisonPass:
+        return ComparisonPass(self._scheduler, weakly(self._compared_again))
+
+    def _compared_again(self, made: dict[str, Any]) -> None:
+        """Show more exact rows; once all are, the changes of a key are known too."""
+        with self.hold_sync():
+            self.set_trait("comparison", made)
+            if made["error"] is None and made["sampled"] is None and not self.changes:
+                self._derived.forget("changes")
+                self._derived.bring("changes")
+
+    def _bring_what_is_missing(self) -> None:
+        if (self.comparison or {}).get("sampled") is not None and not self._pass.under_way:
+            self._derived.forget("comparison")
+        super()._bring_what_is_missing()
+
+    def close(self) -> None:
+        """Take the widget off the page, and compute nothing more: see `AttentionWidget.close`."""
+        if hasattr(self, "_lock"):
+            with self._lock:
+                self._pass.forget()
+        super().close()
+
+    def finish(self, progress: bool = False) -> None:
+        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""
+        super().finish(progress)
+        self._pass.finish(self._lock)
+
     def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against = of
-        made = comparison.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
-        return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
+        both, key = self._both(layer, batch, against), LevelKey(batch, head, stage, pool)
+        return self._pass.look(both, key, dict(zip(COMPARED, of, strict=True)))
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
         return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
@@ -228,7 +264,7 @@ class ComparisonWidget(AttentionWidget):
             for at, axis in ((query, both.queries), (key, both.keys))
         )
         side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
-        if place is None or (side == "key" and both.is_long(LevelKey(batch, head, "weights", "max"))):
+        if place is None or (side == "key" and both.column_takes_long(LevelKey(batch, head, "weights", "max"))):
             return None
         where = dict(zip(CHANGED, of, strict=True))
         return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}

@@ -19,8 +19,10 @@ from front_end import FrontEnd, decode_cells
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelBuild
 from attnwidget._messages import requests
+from attnwidget._messages.comparison import ExactComparison
 from attnwidget._widget.derived import INTERRUPTED
 
 LONG = 8200  # tokens: the picture comes sampled first
@@ -380,3 +382,20 @@ def test_what_was_shown_before_goes_when_others_are_shown() -> None:
         w.update(*tensors(1, 2, 12, 8))
         assert [end() for end in ends] == [None, None]
     w.close()
+
+
+def test_an_exact_comparison_that_was_interrupted_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)  # heads of 1,100 are long
+    q, k, v = tensors(1100, 8)
+    w = compare(Attention(q, k, v), Attention(q, k, v, is_causal=True))
+    assert w.comparison["sampled"] is not None
+
+    def interrupted(*_: Any, **__: Any) -> Iterator[None]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactComparison, "message", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            w.finish()
+    w.finish()
+    assert (w.comparison["error"], w.comparison["sampled"]) == (None, None)
