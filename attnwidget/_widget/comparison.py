@@ -18,7 +18,7 @@ from .._export.snapshot import MAX_PAIR_CELLS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
-from .._tokens.inputs import check_tokens
+from .._tokens.inputs import check_tokens, is_by_name
 from .._utils.failures import sentence_of
 from .._utils.validation import nearest, refuse_unknown
 from .._utils.weak import weakly
@@ -393,7 +393,7 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
     found: dict[str, Any] = {}
     for keyword in TOKENS:
         given = show.get(keyword)
-        if isinstance(given, Mapping):
+        if is_by_name(given):
             for other in given:
                 if other not in sides:
                     advice = f"{nearest(other, list(sides))}give one of {', '.join(map(repr, sides))}"

@@ -8,7 +8,7 @@ import os
 import pathlib
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -36,13 +36,24 @@ from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
 from .._utils.weak import weakly
 from ..attention import Attention
-from ..stack import AttentionStack, as_attention, attention_from_weights, attention_of
+from ..stack import AttentionStack, as_attention
+from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
-from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
+from .front_end import FrontEndTraits, answer_script
+from .keywords import (
+    WRITABLE,
+    ShowKeywords,
+    TensorsLike,
+    Tokens,
+    WidgetKeywords,
+    keywords_of,
+    list_keywords,
+    names_of,
+)
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
 from .request_context import RequestContext
@@ -59,16 +70,18 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
         q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
+            Alone, or with tokens in the place of k: weights, as `from_weights` takes them, where all are 0 or more and
+            each row sums to 1 (or is 0 throughout); what a model of transformers returned; an `Attention` or a stack.
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
         mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`.
         tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
-            its ids as well, a list, an array or a tensor (Q,) or (B, Q).
+            its ids as well, a list, an array or a tensor (Q,) or (B, Q); or what a tokenizer returned.
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
         tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
         pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
@@ -113,11 +126,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     >>> w.query = 2
     >>> w.weights(2).shape
     torch.Size([4])
+    >>> AttentionWidget(w.weights(2).expand(4, 4), ["the", "bank", "lent", "money"])
+    AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
@@ -182,21 +194,17 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         sync=True, role="derived"
     )
 
-    @traitlets.default("_esm")
-    def _script(self) -> str:
-        return bundled("widget.js")
-
-    @traitlets.default("_css")
-    def _style(self) -> str:
-        return bundled("widget.css")
-
     def __init__(
-        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[WidgetKeywords]
+        self,
+        q: Shown,
+        k: TensorsLike | Tokens | None = None,
+        v: TensorsLike | None = None,
+        **keywords: Unpack[WidgetKeywords],
     ) -> None:
         refuse_unknown(keywords, [*keywords_of(type(self)), *KEYWORDS])
         given: dict[str, Any] = {**keywords}
         about_tensors = {name: given.pop(name) for name in KEYWORDS if name in given}
-        self._open(attention_of(q, k, v, about_tensors), given, about_tensors)
+        self._open(*read_arguments(q, k, v, about_tensors, given), about_tensors)
 
     @classmethod
     def from_attention(
@@ -231,8 +239,8 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     @classmethod
     def from_weights(
         cls,
-        weights: TensorsLike,
-        v: TensorsLike | None = None,
+        weights: TensorsLike | ModelOutput,
+        v: TensorsLike | Tokens | None = None,
         *,
         dims: str | None = None,
         **show: Unpack[ShowKeywords],
@@ -240,19 +248,25 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         """Show weights that are in hand, such as a model's `output.attentions`.
 
         Args:
-            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
-            v: values, for outputs and contributions; with layers, as many.
+            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each; or
+                what a model of transformers returned, whose `attentions` are taken: of an encoder–decoder all three,
+                as the stacks "encoder", "decoder" and "decoder, cross-attention".
+            v: values, for outputs and contributions; with layers, as many. Tokens may stand in their place.
             dims: other orders of axes, as in `Attention.from_weights`.
             show: the keywords of `AttentionWidget` from `tokens` on.
 
         Raises:
-            ValueError, TypeError: as `Attention.from_weights` does.
+            ValueError, TypeError: as `Attention.from_weights` does; a model's output without weights, with the way to
+                them.
 
         >>> import torch
         >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
         AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
         """
-        return cls.from_attention(attention_from_weights(weights, v, dims), **show)
+        refuse_unknown(show, keywords_of(cls))
+        widget = cls.__new__(cls)
+        cls._open(widget, *read_weights(weights, v, dims, show), {})
+        return widget
 
     @property
     def attention(self) -> Attention | AttentionStack:
@@ -274,12 +288,12 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self._throttle.soon()
 
     def update(
-        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
+        self, q: Shown, k: TensorsLike | None = None, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
     ) -> None:
         """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
 
         Args:
-            q, k, v: as for the widget.
+            q, k, v: as for the widget; weights alone, or what a model returned, as well.
             keywords: mask, is_causal and the others about tensors; those not given stay as they were.
 
         Raises:
@@ -294,8 +308,12 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         0
         """
         refuse_unknown(keywords, KEYWORDS)
-        merged = {**self._tensor_keywords, **keywords}
-        self.attention = attention_of(q, k, v, merged)
+        merged = {**self._tensor_keywords, **keywords} if k is not None else {**keywords}
+        attention, show = read_arguments(q, k, v, merged, {})
+        if show or isinstance(attention, Mapping):
+            what = "tokens" if show else "several stacks"
+            raise TypeError(f"update shows other numbers at the same places, not {what}: make another widget of them")
+        self.attention = attention
         self._tensor_keywords = merged
 
     def weights(self, query: int) -> Tensor:
@@ -758,6 +776,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self.send_state(differing)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
+        script = answer_script(content)
+        if script is not None:
+            self.send(script)
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
