@@ -182,7 +182,7 @@ class SmallMatrix:
     def values(self) -> Tensor:
         """Return the bins."""
         if self._high is None or self._low is None:
-            return torch.zeros(0, 0)
+            return torch.zeros(0, 0, device="cpu")
         return larger_by_size(self._high, self._low)
 
     def picture(self) -> Picture:

@@ -135,11 +135,36 @@ def as_size(value: Any, name: str) -> int:
     return size
 
 
+ELSEWHERE = {  # keywords of other libraries: which of ours stands for one, and how it is written
+    "attention_mask": ("mask", 'mask=attention_mask, mask_means="keep"'),
+    "attn_mask": ("mask", "mask=attn_mask, if it is of scaled_dot_product_attention, where True may attend"),
+    "key_padding_mask": ("mask", 'mask=key_padding_mask, mask_means="hide"'),
+    "src_key_padding_mask": ("mask", 'mask=src_key_padding_mask, mask_means="hide"'),
+    "block_mask": ("mask", "mask=block_mask.mask_mod"),
+    "score_mod": ("bias", "bias=score_mod"),
+    "attn_bias": ("bias", "bias=attn_bias"),
+    "causal": ("is_causal", "is_causal=True"),
+    "softmax_scale": ("scale", "scale=softmax_scale"),
+    "sm_scale": ("scale", "scale=sm_scale"),
+    "scaling": ("scale", "scale=scaling"),
+    "sliding_window": ("window", "window=sliding_window"),
+    "s_aux": ("sinks", "sinks=s_aux"),
+    "attention": ("tokens", "AttentionWidget.from_weights(attention, tokens=tokens)"),
+    "attentions": ("tokens", "AttentionWidget.from_weights(attentions, tokens=tokens)"),
+    "encoder_attention": ("tokens", "AttentionWidget(outputs), of a model's outputs with all of them"),
+    "cross_attention": ("tokens", "AttentionWidget(outputs), of a model's outputs with all of them"),
+    "labels": ("tokens", "tokens=labels"),
+}
+
+
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError for the first keyword that is not known, with the nearest one that is."""
+    """Raise TypeError for the first keyword that is not known, with what stands for it, or the nearest one that is."""
     known = list(known)
     for name in given:
         if name not in known:
+            ours, written = ELSEWHERE.get(name, ("", ""))
+            if ours in known:
+                raise TypeError(f"no keyword is called {name!r}: write {written}")
             there = ", ".join(known) if len(known) <= LISTED else f"the {len(known)} that its help() lists"
             raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {there}")
 

@@ -12,6 +12,7 @@ import traitlets
 
 from .._engine.what_if import read as read_changes
 from .._engine.what_if import what_if
+from .._tokens.inputs import is_by_name
 from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
@@ -61,7 +62,7 @@ class StackTraits(TokenTraits):
         """
         show, labels = dict(show), {}
         if isinstance(source, Mapping):
-            labels = {name: show.pop(name) for name in ("tokens", "key_tokens") if isinstance(show.get(name), Mapping)}
+            labels = {name: show.pop(name) for name in ("tokens", "key_tokens") if is_by_name(show.get(name))}
             self._named_stacks = NamedStacks(source, labels)
         else:
             self._named_stacks = NamedStacks({0: as_attention(source, "AttentionWidget(q, k, v)")}, {})
