@@ -198,7 +198,7 @@ class SmallMatrix:
     def picture(self) -> Made:
         """Return the picture, with the range of all numbers."""
         if self._high is None or self._low is None:
-            self._high = self._low = torch.zeros(0, 0)
+            self._high = self._low = torch.zeros(0, 0, device="cpu")
         encoded = encoding.encode_picture(larger_by_size(self._high, self._low), None, signed=True)
         low, high = self._range or (None, None)
         bins = {"row_bin": self.row_bin, "column_bin": self.column_bin}
