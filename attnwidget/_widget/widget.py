@@ -432,10 +432,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colours, on dark paper where `theme`
+        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
-            width: inches; the height follows.
+            width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
 
         Returns:
