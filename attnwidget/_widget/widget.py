@@ -358,9 +358,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
-        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
-        it goes on where it was.
+        Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
+        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
+        installed. Once interrupted it goes on where it was.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -382,6 +382,10 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
                 bar.update(100 - bar.n)
+        more = True
+        while more:
+            with self._lock:
+                more = self._builders.finish_stages()
 
     def to_html(
         self,
@@ -428,10 +432,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colours, on dark paper where `theme`
+        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
-            width: inches; the height follows.
+            width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
 
         Returns:
@@ -512,9 +517,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._findings = FindingsCache(self._scheduler)
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
-        self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        told = weakly(self._tell_error)
-        self._derived = Derived(weakly(self._rules), weakly(self.set_trait), told, weakly(self._is_opening))
+        told, put_again = weakly(self._tell_error), weakly(self.set_trait)
+        self._builders = TraitBuilders(
+            self._exact_pass, self._surveys, self._findings, self._scheduler, put_again, merges=self._merges
+        )
+        self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
         self._throttle = Throttle(weakly(self._refresh), self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
