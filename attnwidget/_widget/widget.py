@@ -711,18 +711,25 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             return ()
         checks = ("findings", "deviation")
         if not self._rules_awaited:
-            longer = self._findings.takes_long(self._selected, self.batch, self.head)
+            longer = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
             return checks if self._awaited or longer else ()
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
         for name in self._rules():
+            if name == "findings":
+                yield from self._finding()
             with self.hold_sync():
                 made = self._derived.bring(name)
                 if name == "findings":
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _finding(self) -> Iterator[None]:
+        """Find what is likely wrong with the head in steps, so that `findings` has only to be set."""
+        with contextlib.suppress(Exception):  # what makes the trait fails as well, and says so
+            yield from self._findings.finding(self._shown, self.layer, self.batch, self.head)
 
     def _tell_error(self, name: str, error: str | None) -> None:
         """Say why a trait could not be computed, or no longer say it."""
