@@ -590,9 +590,10 @@ class Capture(Forward):
             path: where; by custom it ends in .safetensors.
 
         Raises:
-            ValueError: a mask or score function that has no form but its code.
-            OSError: a directory that is not there, or anything else that keeps the file from being written. A file that
-                is there is replaced at the end, so one that is loaded stays as it was.
+            ValueError: a mask or score function that has no form but its code; a pipe or a device as the path.
+            OSError: a directory that is not there, a full disk, or anything else that keeps the file from being
+                written. A file that is there is replaced at the end, so one that is loaded stays as it was, and one
+                that cannot be replaced is left whole.
 
         >>> import tempfile
         >>> with capture() as cap:
@@ -608,10 +609,11 @@ class Capture(Forward):
     def load(cls, path: str | Path) -> Capture:
         """Open a file that `save` wrote; neither the model nor its code is needed.
 
-        The file is mapped into memory, and read as it is looked at, so it must stay where it is.
+        A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
+        delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
 
         Raises:
-            ValueError: it is not such a file, or of a later version.
+            ValueError: it is not such a file, or cut short, or of a later version.
             FileNotFoundError: no such file.
         """
         loaded = io.load(path)

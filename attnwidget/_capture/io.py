@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as short  # what is untrusted may be long or deep
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
 from torch import Tensor
 
 from .._rules.row_spans import as_spans
+from .._utils import files
 from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
@@ -27,6 +28,9 @@ from .text import RecordText
 VERSION = 1
 HEADER = "attnwidget"
 ALIGNED = 64  # bytes
+READ_BYTES = 64 << 20  # of a file that is read whole; a longer one is mapped into memory
+EXAMPLE = "run.safetensors"
+ADVICE = "give a file that Capture.save wrote"
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -38,6 +42,12 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 SCALAR_RULES = ("is_causal", "scale", "softcap")
+# What reading raises where a file does not hold what it should: anything but a lack of memory or an interrupt.
+WRONG_CONTENT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class OtherFileError(ValueError):
+    """A file that is well, but not one to read here."""
 
 
 @dataclass(frozen=True)
@@ -101,26 +111,10 @@ def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
         entries[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, stop]}
     head = json.dumps(entries).encode()
     head += b" " * (-(8 + len(head)) % ALIGNED)
-    target = _target(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:  # not into the file that is there: it may be mapped, by this very capture
-        with open(part, "wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            for x in ordered.values():
-                file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _target(path: str | Path) -> Path:
-    """Return where to write a file, links followed."""
-    target = Path(path).expanduser().resolve()
-    if target.is_dir():
-        raise IsADirectoryError(f'{path} is a directory: give the name of a file, such as "run.safetensors"')
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
-    return target
+    with files.replacing(files.writable(path, EXAMPLE)) as file:  # what is there may be mapped, by this very capture
+        file.write(len(head).to_bytes(8, "little") + head)
+        for x in ordered.values():
+            file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _bytes(x: Tensor) -> int:
@@ -213,46 +207,78 @@ def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
 
 def load(path: str | Path) -> LoadedCapture:
     """Read all that a file holds: see `Capture.load`."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        what = "a directory" if path.is_dir() else "not there"
-        raise FileNotFoundError(f"{path} is {what}: give a file that Capture.save wrote")
+    found = files.as_path(path, EXAMPLE)
+    if not found.is_file():
+        what = "a directory" if found.is_dir() else "not a file" if found.exists() else "not there"
+        raise FileNotFoundError(f"{path} is {what}: {ADVICE}")
     try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER)
-            metadata = _checked(header, path)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file ({error}): give one that Capture.save wrote") from error
-    try:
+        header, tensors = _read(found) if found.stat().st_size <= READ_BYTES else _map(found)
+        metadata = _checked(header, path)
         forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))
         towers = tuple(str(one) for one in metadata.get("towers", ()))
         return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
+    except OtherFileError:
+        raise
+    except WRONG_CONTENT as error:
+        raise ValueError(f"{path} cannot be read ({str(error)[:200]}): {ADVICE}") from error
+
+
+def _map(path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Return the header and the tensors of a long file, which are read as they are looked at."""
+    with safe_open(path, framework="pt") as file:
+        header = (file.metadata() or {}).get(HEADER)
+        return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Return the same of a file that may be cut or written over afterwards: nothing of it is looked at again."""
+    raw = path.read_bytes()
+    parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
+    size = int.from_bytes(raw[:8], "little")
+    header = (json.loads(raw[8 : 8 + size]).get("__metadata__") or {}).get(HEADER)
+    del raw
+    return header, {} if header is None else {name: _tensor_of(parts.pop(name)) for name in list(parts)}
+
+
+def _tensor_of(part: Mapping[str, Any]) -> Tensor:
+    """Return one tensor, in memory that torch has aligned."""
+    dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
+    if not part["data"]:
+        return torch.empty(part["shape"], dtype=dtype)
+    return torch.frombuffer(part["data"], dtype=dtype).clone().view(part["shape"])
 
 
 def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
     """Return the metadata of a file that this version can read."""
     if header is None:
-        raise ValueError(f"{path} holds tensors, but no attention: give a file that Capture.save wrote")
-    try:
-        metadata = json.loads(header)
-        version = metadata["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): give a file that Capture.save wrote") from error
-    if version != VERSION:
-        raise ValueError(f"{path} is of version {version!r} and this reads {VERSION}: update attnwidget")
+        raise OtherFileError(f"{path} holds tensors, but no attention: {ADVICE}")
+    metadata = json.loads(header)
+    if metadata["version"] != VERSION:
+        version = short(metadata["version"])
+        raise OtherFileError(f"{path} is of version {version} and this reads {VERSION}: update attnwidget")
     return dict(metadata)
 
 
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
     att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
-    part = entry.get("part", {})
-    att = att.as_part(part.get("heads"), part.get("queries"), part.get("keys_before"))
-    return LoadedRecord(entry["name"], bool(entry["cross"]), att, text)
+    return LoadedRecord(entry["name"], bool(entry["cross"]), _as_part(att, entry.get("part", {})), text)
+
+
+def _as_part(att: Attention, part: Mapping[str, Any]) -> Attention:
+    heads, queries, before = (part.get(name) for name in ("heads", "queries", "keys_before"))
+    given = [(heads, att.shape.H), (queries, att.shape.Q), (None if before is None else [before], 1)]
+    for places, length in given:
+        if places is not None and (len(places) != length or not all(_is_place(place) for place in places)):
+            raise ValueError(f"a part of {short(places)}")
+    return att.as_part(heads, queries, before)
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 53
 
 
 def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attention:

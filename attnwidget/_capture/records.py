@@ -242,7 +242,8 @@ class Record:
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self._rearranged = True
-        of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
+        sizes = torch.tensor(self._lineage.sizes, device="cpu")
+        of_queries = torch.tensor(rows, device="cpu").T.repeat_interleave(sizes, 1)
         self.text.take(of_queries)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)

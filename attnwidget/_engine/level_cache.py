@@ -229,7 +229,8 @@ class LevelBuild:
         self.level: CachedLevel | None = None
         self._steps: Generator[float, None, None] | None = None
         if levels.find(key) is None:
-            self.level = self._empty()
+            with exact(self.att.device):
+                self.level = self._empty()
             self._steps = self._from(0)
 
     @property

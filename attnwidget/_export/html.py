@@ -9,6 +9,7 @@ import os
 import pathlib
 from typing import Any
 
+from .._utils import files
 from .._utils.assets import bundled
 from . import snapshot
 from .colors import LOOKS, look_of
@@ -54,7 +55,7 @@ def to_html(
     limit: int = snapshot.DEFAULT_LIMIT,
 ) -> pathlib.Path:
     """Write a widget as one HTML file; `AttentionWidget.to_html` says more."""
-    target = _checked(path)
+    target = files.writable(path, "attention.html")
     if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
         raise ValueError(f"limit is {limit!r}: give a number of bytes, such as {snapshot.DEFAULT_LIMIT} for 32 MiB")
     if title is not None and not isinstance(title, str):
@@ -66,20 +67,8 @@ def to_html(
             f"the file would have {len(page) / (1 << 20):,.1f} MiB, more than {limit / (1 << 20):,.1f} MiB: "
             "save fewer (layers=[…], heads=[…]), or say limit=… in bytes"
         )
-    target.write_bytes(page)
-    return target
-
-
-def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
-    try:
-        target = pathlib.Path(path).expanduser()
-    except TypeError:
-        raise TypeError(f'path is {type(path).__name__}: give the name of a file, such as "attention.html"') from None
-    if target.is_dir():
-        raise IsADirectoryError(f'{target} is a directory: give the name of a file, such as "attention.html"')
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
-    return target
+    files.write(target, page)
+    return pathlib.Path(path).expanduser()
 
 
 def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:

@@ -151,7 +151,7 @@ class Survey:
             {"heads": heads, "groups": shape.G, "queries": shape.Q, "keys": shape.K, "rows": len(queries)}
             for shape, heads, queries in zip(shapes, self.plan.heads, self.plan.queries, strict=True)
         ]
-        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(NAMES), 0)
+        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(NAMES), 0, device="cpu")
         named = zip(NAMES, ready, strict=True)
         metrics = {name: None if bool(values.isnan().all()) else _numbers(values) for name, values in named}
         return {

@@ -122,6 +122,7 @@ class ExactPass:
         self._refinement = Refinement(
             levels,
             key,
+            on_sampled=lambda made: self._put(picture=picture.labelled(made, of, shown.stack[layer].shape)),
             on_rows=lambda band: self._send_band(shown.version, band),
             on_progress=self._tell,
             on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),

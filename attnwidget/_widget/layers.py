@@ -10,6 +10,7 @@ from torch import Tensor
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._messages.long_answers import LongAnswers
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -51,6 +52,7 @@ class ShownLayers:
         if words:
             self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.given)], self.given.names)
         self.layers = WhatIfLayers(self.given, rules, self._merge if words else None)
+        self.long_answers = LongAnswers()
         self._level_store = LevelStore()
         self._levels: dict[int, LevelCache] = {}
         self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last

@@ -6,6 +6,8 @@ matplotlib is imported when the first figure is made: who draws none needs none.
 from __future__ import annotations
 
 import functools
+import io
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from unicodedata import bidirectional
 import numpy as np
 
 from ..._tokens.characters import clusters
+from ..._utils import files
 from ..colors import Look
 
 PIXEL = 1 / 96  # inches
@@ -160,14 +163,28 @@ def _figure_class() -> Any:
         raise ImportError('figure() draws with matplotlib: pip install "attnwidget[figure]"') from error
 
     class TextFigure(Figure):
-        """A figure whose files keep their text."""
+        """A figure whose files keep their text, and are written whole or not at all."""
 
-        def savefig(self, *args: Any, **kwargs: Any) -> None:
+        def savefig(self, fname: Any, *args: Any, **kwargs: Any) -> None:
+            target = None if hasattr(fname, "write") else files.writable(_with_ending(fname, kwargs), "attention.svg")
+            kwargs |= {} if target is None else {"format": kwargs.get("format") or target.suffix[1:]}
+            into = fname if target is None else io.BytesIO()
             with matplotlib.rc_context(IN_FILES), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Glyph")
-                super().savefig(*args, **kwargs)
+                super().savefig(into, *args, **kwargs)
+            if target is not None:
+                files.write(target, into.getvalue())
 
     return TextFigure
+
+
+def _with_ending(path: Any, keywords: dict[str, Any]) -> Any:
+    """Return a path with the ending that matplotlib adds where there is none, and no format."""
+    import matplotlib
+
+    if not isinstance(path, str | os.PathLike) or keywords.get("format") or os.path.splitext(path)[1]:
+        return path
+    return f"{os.fspath(path).rstrip('.')}.{matplotlib.rcParams['savefig.format']}"
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import {
   nameOf,
   type Survey,
 } from "../../data/survey";
+import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
@@ -187,7 +188,9 @@ function Marks({ survey, layout, selected, pointed }: MarksProps) {
 function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
-  if (survey === null) return <>The kernel computes all heads when this view opens.</>;
+  if (survey === null) {
+    return isAway(ui.kernel.state.value) ? null : <>The kernel computes all heads when this view opens.</>;
+  }
   const order = store.order.value;
   const known = survey.metrics.some(({ name }) => name === order);
   const rows = survey.layers.filter(({ heads }) => heads > 0);

@@ -13,6 +13,7 @@ import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
 import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";
+import { isAway } from "../../kernel/kernel";
 import type { KeyLine, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { SINK_TITLE } from "../../text/words";
@@ -45,6 +46,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const found = store.stages.value;
   const paints = ui.paints.value;
+  if (found === null && isAway(ui.kernel.state.value)) return null; // what is missing is said below
   if (found === null || paints === null) return <div class="aw-steps-waiting" />;
   const known = store.pair.value;
   const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;

@@ -1,0 +1,115 @@
+"""Files that are written: all of one or nothing of it, with what was there in its place until the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def as_path(path: str | os.PathLike[str], example: str) -> Path:
+    """Return the path of a file, `~` and links followed.
+
+    Args:
+        path: of a file, there or not.
+        example: the name of one, for what an error says.
+
+    Raises:
+        TypeError, ValueError: it is no path.
+
+    >>> as_path("~/run.html", "attention.html").name
+    'run.html'
+    """
+    try:
+        found = Path(path)
+    except TypeError:
+        raise TypeError(f'path is {type(path).__name__}: give the name of a file, such as "{example}"') from None
+    if "\0" in str(found):
+        raise ValueError(f'path holds a NUL character: give the name of a file, such as "{example}"')
+    try:
+        return found.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # nobody's home, or links that go round in a circle
+        raise ValueError(f'{path} leads nowhere ({error}): give the name of a file, such as "{example}"') from error
+
+
+def writable(path: str | os.PathLike[str], example: str) -> Path:
+    """Return the path of a file that can be written, `~` and links followed.
+
+    Args:
+        path: of a file, there or not.
+        example: the name of one, for what an error says.
+
+    Raises:
+        TypeError, ValueError: it is no path, or that of a pipe or device.
+        IsADirectoryError, FileNotFoundError: it is a directory, or would be in one that is not there.
+        PermissionError: it may not be written.
+    """
+    target = as_path(path, example)
+    advice = f'give the name of a file, such as "{example}"'
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        mode = 0
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{path} is a directory: {advice}")
+    for is_of_kind, kind in KINDS:
+        if mode and is_of_kind(mode):
+            raise ValueError(f"{path} is {kind}, which cannot be replaced by a file: {advice}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target.parent} is not there: make the directory first, or save elsewhere")
+    if mode and not os.access(target, os.W_OK):
+        raise PermissionError(f"{path} may not be written: change its permissions, or save elsewhere")
+    return target
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[IO[bytes]]:
+    """Open a file beside another, whose place it takes once all of it is written; it keeps the other's permissions.
+
+    Args:
+        target: as `writable` returns it.
+
+    Raises:
+        OSError: it could not be written, with the reason; then nothing has changed.
+
+    >>> import tempfile
+    >>> target = writable(f"{tempfile.mkdtemp()}/bank.txt", "bank.txt")
+    >>> with replacing(target) as file:
+    ...     _ = file.write(b"river")
+    >>> target.read_text()
+    'river'
+    """
+    part = target.with_name(f".attnwidget-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with open(part, "xb") as file:
+            if target.exists():
+                os.chmod(part, stat.S_IMODE(target.stat().st_mode))
+            yield file
+        os.replace(part, target)
+    except OSError as error:
+        reason = error.strerror or error
+        raise _with_words(error, f"{target} was not written ({reason}): free space, or save elsewhere") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _with_words(error: OSError, words: str) -> OSError:
+    """Return an error of the same kind that says more."""
+    return OSError(error.errno, words) if error.errno is not None else OSError(words)
+
+
+def write(target: Path, content: bytes) -> None:
+    """Write a file, all of it or nothing: see `replacing`."""
+    with replacing(target) as file:
+        file.write(content)
