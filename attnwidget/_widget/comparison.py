@@ -21,6 +21,7 @@ from .._messages.comparison import Axis, ComparedPair
 from .._tokens.inputs import check_tokens, is_by_name
 from .._utils.failures import sentence_of
 from .._utils.validation import nearest, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack
 from .comparison_pass import ComparisonPass
@@ -125,8 +126,8 @@ class ComparisonWidget(AttentionWidget):
     def open(self) -> None:
         """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
-        self.observe(lambda change: self._refresh(), "against")
-        self.observe(lambda change: self._compare_anew(), [*TOKENS])
+        self.observe(self._when_changed(self._refresh), "against")
+        self.observe(self._when_changed(self._compare_anew), [*TOKENS])
         super().open()
 
     # The selection is one for all sides.
@@ -217,7 +218,7 @@ class ComparisonWidget(AttentionWidget):
 
     @cached_property
     def _pass(self) -> ComparisonPass:
-        return ComparisonPass(self._scheduler, self._compared_again)
+        return ComparisonPass(self._scheduler, weakly(self._compared_again))
 
     def _compared_again(self, made: dict[str, Any]) -> None:
         """Show more exact rows; once all are, the changes of a key are known too."""
@@ -226,6 +227,18 @@ class ComparisonWidget(AttentionWidget):
             if made["error"] is None and made["sampled"] is None and not self.changes:
                 self._derived.forget("changes")
                 self._derived.bring("changes")
+
+    def _bring_what_is_missing(self) -> None:
+        if (self.comparison or {}).get("sampled") is not None and not self._pass.under_way:
+            self._derived.forget("comparison")
+        super()._bring_what_is_missing()
+
+    def close(self) -> None:
+        """Take the widget off the page, and compute nothing more: see `AttentionWidget.close`."""
+        if hasattr(self, "_lock"):
+            with self._lock:
+                self._pass.forget()
+        super().close()
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""

@@ -8,7 +8,7 @@ import os
 import pathlib
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -34,6 +34,7 @@ from .._utils.plain import as_plain, sendable
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, read_arguments, read_weights
@@ -357,9 +358,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
-        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
-        it goes on where it was.
+        Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
+        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
+        installed. Once interrupted it goes on where it was.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -370,6 +371,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         (None, None)
         """
         with self._lock:
+            self._bring_what_is_missing()
             self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = (
@@ -380,6 +382,10 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
                 bar.update(100 - bar.n)
+        more = True
+        while more:
+            with self._lock:
+                more = self._builders.finish_stages()
 
     def to_html(
         self,
@@ -426,10 +432,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colours, on dark paper where `theme`
+        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
-            width: inches; the height follows.
+            width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
 
         Returns:
@@ -475,10 +482,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and compute nothing more."""
+        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it."""
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
+                self._surveys.forget()
                 self._scheduler.clear()
         super().close()
 
@@ -501,15 +509,20 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._tensor_keywords = tensor_keywords
         self._lock = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._scheduler = Scheduler(self._lock)
-        self._tile_queue = TileQueue(self._scheduler, self.send)
-        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, self.send, self._put, lambda: self.picture)
-        self._surveys = Surveys(self._scheduler, lambda found: self.set_trait("survey", found))
+        # What the widget owns calls it back weakly: no cycle keeps its tensors once it is closed and let go.
+        send, put = weakly(self.send), weakly(self._put)
+        self._tile_queue = TileQueue(self._scheduler, send)
+        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
+        self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
-        self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
-        self._throttle = Throttle(self._refresh, self._lock)
+        told, put_again = weakly(self._tell_error), weakly(self.set_trait)
+        self._builders = TraitBuilders(
+            self._exact_pass, self._surveys, self._findings, self._scheduler, put_again, merges=self._merges
+        )
+        self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
+        self._throttle = Throttle(weakly(self._refresh), self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
         self._show_layers(self._named_stacks.find(self._chosen).attention)
@@ -520,13 +533,19 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
         self._refresh()
-        self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), FOLLOWED)
-        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
-        self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
-        self.observe(lambda change: self._on_choice(), ["stack", "forward"])
+        self.on_msg(weakly(self._receive))
+        self.observe(self._when_changed(self._refresh), FOLLOWED)
+        self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
+        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
+        self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         super().open()
+
+    @staticmethod
+    def _when_changed(method: Callable[..., None], *given: str) -> Callable[[Any], None]:
+        """Return an observer that calls a method, and does not keep the widget alive."""
+        call = weakly(method)
+        return lambda change: call(*given)
 
     # What is shown: all that is computed is of what is held.
 
@@ -546,11 +565,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
         """Show other tensors or positions, or another stack: nothing of the old ones can be used again."""
+        self._derived.forget()  # first: an interrupt in between must not leave the old ones as if they were of these
+        self._findings.forget()
+        self._builders.forget()
         self._version += 1
         self._show_layers(attention)
-        self._builders.forget()
-        self._findings.forget()
-        self._derived.forget()
 
     def _on_choice(self) -> None:
         """Show another stack, all of it in one message."""
@@ -589,9 +608,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             return
         with self._lock:
             self._exact_pass.cancel()
+            self._derived.forget()
             self._version += 1
             self._show_layers(self._shown.attention)
-            self._derived.forget()
 
     @traitlets.observe("pieces")
     def _on_pieces(self, change: Any) -> None:
@@ -636,7 +655,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """Bring every derived trait to the selection: each only where what it follows from has changed."""
         if self._is_changing:
             return
-        with self._lock, self.hold_sync():
+        with self._lock, self.hold_sync(), self._telling_of_interrupts():
+            self._show_what_is_set()
             self._drop_what_is_gone()
             self._leave_rules_that_cannot_be()
             self._drop_a_stage_that_is_gone()
@@ -648,6 +668,40 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
+    def _show_what_is_set(self) -> None:
+        """Show the layers under the rules, and between the words, that are set, where an interrupt came between."""
+        if self._shown.rules != self.what_if or self._shown.words != (self.pieces == "words"):
+            self._replace_layers(self._shown.attention)
+        self._builders.use(self._shown)
+
+    def _bring_what_is_missing(self) -> None:
+        """Compute what an interrupt has left out."""
+        if self.picture.get("sampled") is not None and not self._exact_pass.under_way:
+            self._derived.forget("picture")
+        self._refresh()
+
+    @contextlib.contextmanager
+    def _telling_of_interrupts(self) -> Iterator[None]:
+        """Where what runs within is interrupted, say so in the place of what is not there."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            if self.comm is not None:
+                with self.hold_sync():
+                    self._drop_what_is_gone()
+                    self._derived.interrupt()
+            raise
+
+    def notify_change(self, change: Any) -> None:
+        """Tell observers of a change; where they are interrupted, the widget says so in the place of their numbers."""
+        if change["name"] in FOLLOWED and hasattr(self, "_derived") and not self._is_changing:
+            with self._telling_of_interrupts():
+                super().notify_change(change)
+        else:
+            super().notify_change(change)
+
     def _rules(self) -> dict[str, DerivedTrait]:
         return self._builders.rules(Selection.of(self))
 
@@ -657,18 +711,25 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             return ()
         checks = ("findings", "deviation")
         if not self._rules_awaited:
-            longer = self._findings.takes_long(self._selected, self.batch, self.head)
+            longer = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
             return checks if self._awaited or longer else ()
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
         for name in self._rules():
+            if name == "findings":
+                yield from self._finding()
             with self.hold_sync():
                 made = self._derived.bring(name)
                 if name == "findings":
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _finding(self) -> Iterator[None]:
+        """Find what is likely wrong with the head in steps, so that `findings` has only to be set."""
+        with contextlib.suppress(Exception):  # what makes the trait fails as well, and says so
+            yield from self._findings.finding(self._shown, self.layer, self.batch, self.head)
 
     def _tell_error(self, name: str, error: str | None) -> None:
         """Say why a trait could not be computed, or no longer say it."""
@@ -679,6 +740,18 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """Send traits whose values are as before but mean something else now."""
         with self.hold_sync():
             self._states_to_send.update(names)
+
+    def _put_survey(self, found: Any) -> None:
+        self.set_trait("survey", found)
+
+    def _shown_picture(self) -> dict[str, Any]:
+        return self.picture
+
+    def _given_tokens(self) -> GivenTokens:
+        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
+
+    def _is_opening(self) -> bool:
+        return self.comm is None
 
     def _put(self, **traits: Any) -> None:
         """Set traits that only Python sets, all in one message."""
@@ -724,8 +797,13 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
-            reply = requests.answer(self._request_context(), content)
-            self._scheduler.hold_back()
+            try:
+                reply = requests.answer(self._request_context(), content)
+            except requests.Interrupted as error:
+                self.send(*error.reply)
+                raise
+            finally:
+                self._scheduler.hold_back()
         if reply is not None:
             self.send(*reply)
 

@@ -1,4 +1,4 @@
-"""A widget carries a loader; the script and the style are in one model for all widgets of a kernel, or come when asked."""
+"""A widget carries a loader; script and style are in one model for all widgets of a kernel, or come when asked."""
 
 from __future__ import annotations
 

@@ -658,7 +658,7 @@ def test_an_interrupt_leaves_a_picture_that_comes_with_the_next_change(
         patch.setattr(overviews, "overview", interrupted)
         with pytest.raises(KeyboardInterrupt):
             w.head = 1
-    assert (w.head, w.picture["head"]) == (1, 0)
+    assert (w.head, w.picture["head"], w.picture["error"][:11]) == (1, 1, "interrupted")
     w.pool = "mean"
     assert_in_step(w, front_end)
     front_end.ask(w, {"id": "again", "kind": "retry"})

@@ -93,7 +93,9 @@ function StackPicker({ ui }: { ui: Ui }) {
 /** Return why no other stack can be chosen; undefined where one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
   if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
-  return isAway(kernel.state.value) ? "No kernel answers: run the cell again to see another" : undefined;
+  const state = kernel.state.value;
+  if (!isAway(state)) return undefined;
+  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
 }
 
 /** Whether a saved file holds this one of several; a kernel has them all. */
