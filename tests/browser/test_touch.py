@@ -1,4 +1,4 @@
-"""By finger, in Chromium with a touch screen: a tap pins, one finger scrolls the page, two zoom and move the picture."""
+"""By finger, in Chromium with a touch screen: tap pins, one finger scrolls the page, two zoom and move the picture."""
 
 from __future__ import annotations
 
