@@ -22,7 +22,7 @@ from .selection import Selection
 from .token_store import TokenStore
 
 
-def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
+def not_a_comparison(layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
     """Refuse to tell the two sides of a comparison."""
     raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
@@ -40,7 +40,7 @@ class RequestContext:
         derived: the traits that follow from others.
         selection: what is selected.
         refresh: brings all traits to the selection.
-        compared: the two sides of a comparison, of a layer, a sample and the name of B.
+        compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
     shown: ShownLayers
@@ -51,7 +51,7 @@ class RequestContext:
     derived: Derived
     selection: Selection
     refresh: Callable[[], None]
-    compared: Callable[[int, int, str], ComparedPair] = not_a_comparison
+    compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
@@ -104,8 +104,8 @@ class RequestContext:
         self.derived.forget()
         self.refresh()
 
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        return self.compared(layer, batch, against)
+    def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
+        return self.compared(layer, batch, against, against_at)
 
     def together(self, layer: int, name: str) -> CombinedHeadsContext:
         if name != self.selection.shown_head:

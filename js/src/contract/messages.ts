@@ -283,6 +283,9 @@ export interface PlacesMessage {
   only: [a: number, b: number];
 }
 
+/** Layer, sample and head. */
+export type HeadPlace = readonly [layer: number, batch: number, head: number];
+
 /** A, B and B − A, of places that both have. */
 export interface ComparisonMessage {
   layer: number;
@@ -292,6 +295,7 @@ export interface ComparisonMessage {
   pool: Pool;
   /** The name of B. */
   against: string;
+  against_at?: HeadPlace | null;
   queries: number;
   keys: number;
   query_bin: number;
@@ -317,6 +321,7 @@ export interface ChangesMessage {
   batch: number;
   head: number;
   against: string;
+  against_at?: HeadPlace | null;
   query: number | null;
   key: number | null;
   side: Side;

@@ -4,6 +4,7 @@ import { Component, createRef } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
 import type { Grid } from "../contract/decode";
+import type { HeadPlace } from "../contract/messages";
 import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
 import type { ColorMapper, Paints } from "../draw/color-mapper";
@@ -40,6 +41,7 @@ function Picker({ ui }: { ui: Ui }) {
       )}
       {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
       {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
+      {store.view.value === "compare" && <HeadOfOther ui={ui} />}
     </>
   );
 }
@@ -94,6 +96,53 @@ function StackPicker({ ui }: { ui: Ui }) {
 function fixed({ store, kernel }: Ui): string | undefined {
   if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
   return isAway(kernel.state.value) ? "No kernel answers: run the cell again to see another" : undefined;
+}
+
+/** Which layer, sample and head of B are compared: those of A, or its own. */
+function HeadOfOther({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const { layers, batches, heads } = store.facts.value;
+  const counts = { layer: layers.length, sample: batches, head: heads };
+  if (Object.values(counts).every((total) => total < 2)) return null;
+  const reason = fixed(ui);
+  const own = store.against_at.value ?? null;
+  const place = own ?? ([store.layer.value, store.batch.value, store.head.value] as const);
+  const choose = (at: HeadPlace | null) => store.show({ against_at: at });
+  const name = store.against.value ?? "B";
+  return (
+    <div class="aw-group aw-other" data-aw="other" title={reason}>
+      <span>
+        <bdi>{name}</bdi>
+      </span>
+      <label>
+        <input
+          type="checkbox"
+          checked={own === null}
+          disabled={reason !== undefined}
+          onChange={() => choose(own === null ? place : null)}
+        />
+        same head
+      </label>
+      {own !== null &&
+        Object.entries(counts).map(([part, total], index) =>
+          total < 2 ? null : (
+            <div class="aw-group" key={part}>
+              <span>{part[0]!.toUpperCase() + part.slice(1)}</span>
+              <Stepper
+                name={`${part} of ${name}`}
+                value={place[index]!}
+                count={total}
+                disabled={reason !== undefined}
+                choose={(next) => {
+                const [layer, sample, head] = place.map((at, one) => (one === index ? next : at));
+                choose([layer!, sample!, head!]);
+              }}
+              />
+            </div>
+          ),
+        )}
+    </div>
+  );
 }
 
 /** Whether a saved file holds this one of several; a kernel has them all. */

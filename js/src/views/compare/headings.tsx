@@ -29,6 +29,7 @@ export function Heads({
   const names = { a: ui.store.sides.value?.[0] ?? "A", b: comparison.against, change: "B − A" };
   const step = at.width + GAP * unit;
   const lettered = names.a !== "A" || names.b !== "B";
+  const where = placesOf(ui, comparison, names);
   return (
     <>
       {!beside && (
@@ -65,8 +66,15 @@ export function Heads({
           >
             <b title={names[name]}>
               <bdi>{names[name]}</bdi>
+              {!beside && where[name] && <span class="aw-muted"> {where[name]}</span>}
             </b>
-            {beside && <span>{name === "change" ? "difference" : lettered ? LETTERS[name] : ""}</span>}
+            {beside && (
+              <span title={where[name] || undefined}>
+                {name === "change"
+                  ? "difference"
+                  : [lettered ? LETTERS[name] : "", where[name]].filter(Boolean).join(": ")}
+              </span>
+            )}
           </div>
         );
       })}
@@ -77,6 +85,22 @@ export function Heads({
       )}
     </>
   );
+}
+
+/** Which head each side shows, where they are not the same: "layer 2, head 9". */
+function placesOf({ store }: Ui, comparison: ReadyComparison, names: Record<Part, string>): Record<Part, string> {
+  const { layers, batches } = store.facts.value;
+  const { of, againstAt } = comparison;
+  const told = (name: string, layer: number, batch: number, head: number) => {
+    const parts = [layers.length > 1 && `layer ${layer}`, batches > 1 && `sample ${batch}`, `head ${head}`];
+    const place = parts.filter(Boolean).join(", ");
+    return againstAt === null || place === name ? "" : place;
+  };
+  return {
+    a: told(names.a, of.layer, of.batch, Number(of.head)),
+    b: againstAt === null ? "" : told(names.b, ...againstAt),
+    change: "",
+  };
 }
 
 const PILL = 6.5; // pixels a character, about: only to keep pills inside
