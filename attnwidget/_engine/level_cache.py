@@ -274,10 +274,10 @@ class LevelBuild:
         return self.share
 
     def close(self) -> None:
-        """Cancel."""
+        """Cancel: what was not finished is not there."""
         if self._steps is not None:
             self._steps.close()
-            self._steps = None
+            self._steps = self.level = None
 
     def _empty(self) -> CachedLevel:
         (row_level, column_level), (Q, K) = self._levels.finest, (self.att.shape.Q, self.att.shape.K)

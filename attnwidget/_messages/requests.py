@@ -92,6 +92,14 @@ class Context(Protocol):
         """Return the context of several heads as one, by their name."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Raised where someone interrupted the answers to a message, with a reply to each of its requests."""
+
+    def __init__(self, reply: dict[str, Any], buffers: list[bytes]) -> None:
+        super().__init__()
+        self.reply = reply, buffers
+
+
 @dataclass
 class Message:
     """One message that is being answered, what its answers may cost, and the buffers of the reply."""
@@ -125,6 +133,9 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
     Returns:
         The reply with its buffers, one reply to each request; None if the message holds no requests. A message of
         thousands is refused as a whole.
+
+    Raises:
+        Interrupted: someone interrupted it; the reply, whole, is in it.
     """
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
@@ -133,7 +144,13 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
     if len(requests) > MAX_REFUSED:
         return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
     message = Message(context)
-    replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
+    replies: list[Reply] = []
+    try:
+        for request in requests[:MAX_REQUESTS]:
+            replies.append(_answer_one(message, request))
+    except KeyboardInterrupt as error:
+        replies += [_refusal(request, "interrupted: ask again") for request in requests[len(replies) :]]
+        raise Interrupted({"replies": replies}, message.buffers) from error
     replies += [_refusal(request, most) for request in requests[MAX_REQUESTS:]]
     return {"replies": replies}, message.buffers
 

@@ -22,6 +22,7 @@ from .._tokens.inputs import check_tokens, is_by_name
 from .._utils.failures import sentence_of
 from .._utils.indexing import as_index
 from .._utils.validation import nearest, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack
 from .comparison_pass import ComparisonPass
@@ -104,7 +105,7 @@ class ComparisonWidget(AttentionWidget):
         names = list(given)
         first, self._own = _places_of(given, show)
         show = {**first, "against": names[1], **show}
-        show.setdefault("against_at", self._own.get(show["against"]))
+        self._own[show["against"]] = show.setdefault("against_at", self._own.get(show["against"]))
         show |= {name: value for name, value in self._tokens[names[0]]._asdict().items() if value is not None}
         self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
         self._open(self._given[names[0]], {**show, "sides": names}, {})
@@ -131,8 +132,9 @@ class ComparisonWidget(AttentionWidget):
     def __repr__(self) -> str:
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, "
+            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, {sample}"
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()})"
         )
 
@@ -147,9 +149,8 @@ class ComparisonWidget(AttentionWidget):
     def open(self) -> None:
         """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
-        self.observe(self._keep_own_place, ["against", "against_at"])
-        self.observe(lambda change: self._refresh(), ["against", "against_at"])
-        self.observe(lambda change: self._compare_anew(), [*TOKENS])
+        self.observe(self._when_changed(self._refresh), ["against", "against_at"])
+        self.observe(self._when_changed(self._compare_anew), [*TOKENS])
         super().open()
 
     # The selection is one for all sides, but for the layer, sample and head of B where it has its own.
@@ -165,6 +166,7 @@ class ComparisonWidget(AttentionWidget):
             shape = stack[layer].shape
             return layer, as_index(batch, shape.B, "batch", "samples"), as_index(head, shape.H, "head", "heads")
 
+    @traitlets.observe("against", "against_at")
     def _keep_own_place(self, change: Any) -> None:
         """Remember the place of a side while another is looked at."""
         if change["name"] == "against_at":
@@ -265,7 +267,7 @@ class ComparisonWidget(AttentionWidget):
 
     @cached_property
     def _pass(self) -> ComparisonPass:
-        return ComparisonPass(self._scheduler, self._compared_again)
+        return ComparisonPass(self._scheduler, weakly(self._compared_again))
 
     def _compared_again(self, made: dict[str, Any]) -> None:
         """Show more exact rows; once all are, the changes of a key are known too."""
@@ -274,6 +276,18 @@ class ComparisonWidget(AttentionWidget):
             if made["error"] is None and made["sampled"] is None and not self.changes:
                 self._derived.forget("changes")
                 self._derived.bring("changes")
+
+    def _bring_what_is_missing(self) -> None:
+        if (self.comparison or {}).get("sampled") is not None and not self._pass.under_way:
+            self._derived.forget("comparison")
+        super()._bring_what_is_missing()
+
+    def close(self) -> None:
+        """Take the widget off the page, and compute nothing more: see `AttentionWidget.close`."""
+        if hasattr(self, "_lock"):
+            with self._lock:
+                self._pass.forget()
+        super().close()
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""

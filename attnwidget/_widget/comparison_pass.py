@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 from .._engine.level_cache import LevelKey
@@ -37,7 +38,7 @@ class ComparisonPass:
     def __init__(self, scheduler: Scheduler, tell: Callable[[Made], object]) -> None:
         self._scheduler, self._tell = scheduler, tell
         self._kept: OrderedDict[tuple[Any, ...], Made] = OrderedDict()
-        self._rest: Iterator[None] | None = None  # of the comparison that is shown; None where it is exact
+        self._rest: Generator[None, None, None] | None = None  # of the comparison that is shown; None where it is exact
 
     def look(self, both: ComparedPair, key: LevelKey, of: Made) -> Made:
         """Return the exact comparison where it is quick or known, else a sampled one; the exact one follows.
@@ -58,6 +59,11 @@ class ComparisonPass:
             self._scheduler.start(JOB, self._rest, URGENCY)
         return made
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the exact comparison is still to come, by itself or by `finish`."""
+        return self._rest is not None and getgeneratorstate(self._rest) != GEN_CLOSED  # as an interrupt leaves it
+
     def leave(self) -> None:
         """Compute no more for what is no longer looked at."""
         self._scheduler.drop(JOB)
@@ -71,13 +77,14 @@ class ComparisonPass:
     def finish(self, lock: AbstractContextManager[Any]) -> None:
         """Compute the rest now, each step with the lock held."""
         self._scheduler.drop(JOB)
-        while (rest := self._rest) is not None:
+        while self.under_way:
             with lock:  # a front-end's message may come in between
-                next(rest, None)
+                if self._rest is not None:
+                    next(self._rest, None)
 
     def _finishing(
         self, exact: ExactComparison, both: ComparedPair, versions: tuple[int, ...], of: Made
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         begun = told = time.monotonic()
         wait = FIRST_REPORT
         try:

@@ -55,6 +55,11 @@ class ExactPass:
         """The pass over the head; None while there is none."""
         return None if self._refinement is None else self._refinement.build
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the exact picture is still to come, by itself or by `rest`."""
+        return self._refinement is not None
+
     def picture(self, shown: ShownLayers, *of: Any) -> Picture:
         """Return the exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
 
@@ -102,6 +107,8 @@ class ExactPass:
 
     def cancel(self) -> None:
         """End the pass, with everything else that was to be computed for the picture."""
+        if self._refinement is not None:
+            self._refinement.build.close()  # its steps know it: the cycle would keep the tensors
         self._refinement = None
         for job in self._scheduler.names:
             if job != ALL_HEADS:
@@ -122,6 +129,7 @@ class ExactPass:
         self._refinement = Refinement(
             levels,
             key,
+            on_sampled=lambda made: self._put(picture=picture.labelled(made, of, shown.stack[layer].shape)),
             on_rows=lambda band: self._send_band(shown.version, band),
             on_progress=self._tell,
             on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),

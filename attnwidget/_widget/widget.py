@@ -8,7 +8,7 @@ import os
 import pathlib
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -34,6 +34,7 @@ from .._utils.plain import as_plain, sendable
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, read_arguments, read_weights
@@ -42,6 +43,7 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
+from .front_end import FrontEndTraits, answer_script
 from .keywords import (
     WRITABLE,
     ShowKeywords,
@@ -68,7 +70,7 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -128,9 +130,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
@@ -194,14 +193,6 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     pair = traitlets.Dict(None, allow_none=True, help="The pinned pair's way through the stages.").tag(
         sync=True, role="derived"
     )
-
-    @traitlets.default("_esm")
-    def _script(self) -> str:
-        return bundled("widget.js")
-
-    @traitlets.default("_css")
-    def _style(self) -> str:
-        return bundled("widget.css")
 
     def __init__(
         self,
@@ -380,6 +371,7 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         (None, None)
         """
         with self._lock:
+            self._bring_what_is_missing()
             self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = (
@@ -485,10 +477,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and compute nothing more."""
+        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it."""
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
+                self._surveys.forget()
                 self._scheduler.clear()
         super().close()
 
@@ -496,8 +489,9 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, "
+            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
@@ -511,15 +505,18 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         self._tensor_keywords = tensor_keywords
         self._lock = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._scheduler = Scheduler(self._lock)
-        self._tile_queue = TileQueue(self._scheduler, self.send)
-        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, self.send, self._put, lambda: self.picture)
-        self._surveys = Surveys(self._scheduler, lambda found: self.set_trait("survey", found))
+        # What the widget owns calls it back weakly: no cycle keeps its tensors once it is closed and let go.
+        send, put = weakly(self.send), weakly(self._put)
+        self._tile_queue = TileQueue(self._scheduler, send)
+        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
+        self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
-        self._throttle = Throttle(self._refresh, self._lock)
+        told = weakly(self._tell_error)
+        self._derived = Derived(weakly(self._rules), weakly(self.set_trait), told, weakly(self._is_opening))
+        self._throttle = Throttle(weakly(self._refresh), self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
         self._show_layers(self._named_stacks.find(self._chosen).attention)
@@ -530,13 +527,19 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
         self._refresh()
-        self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), FOLLOWED)
-        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
-        self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
-        self.observe(lambda change: self._on_choice(), ["stack", "forward"])
+        self.on_msg(weakly(self._receive))
+        self.observe(self._when_changed(self._refresh), FOLLOWED)
+        self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
+        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
+        self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         super().open()
+
+    @staticmethod
+    def _when_changed(method: Callable[..., None], *given: str) -> Callable[[Any], None]:
+        """Return an observer that calls a method, and does not keep the widget alive."""
+        call = weakly(method)
+        return lambda change: call(*given)
 
     # What is shown: all that is computed is of what is held.
 
@@ -556,11 +559,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
         """Show other tensors or positions, or another stack: nothing of the old ones can be used again."""
+        self._derived.forget()  # first: an interrupt in between must not leave the old ones as if they were of these
+        self._findings.forget()
+        self._builders.forget()
         self._version += 1
         self._show_layers(attention)
-        self._builders.forget()
-        self._findings.forget()
-        self._derived.forget()
 
     def _on_choice(self) -> None:
         """Show another stack, all of it in one message."""
@@ -599,9 +602,9 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             return
         with self._lock:
             self._exact_pass.cancel()
+            self._derived.forget()
             self._version += 1
             self._show_layers(self._shown.attention)
-            self._derived.forget()
 
     @traitlets.observe("pieces")
     def _on_pieces(self, change: Any) -> None:
@@ -646,7 +649,8 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         """Bring every derived trait to the selection: each only where what it follows from has changed."""
         if self._is_changing:
             return
-        with self._lock, self.hold_sync():
+        with self._lock, self.hold_sync(), self._telling_of_interrupts():
+            self._show_what_is_set()
             self._drop_what_is_gone()
             self._leave_rules_that_cannot_be()
             self._drop_a_stage_that_is_gone()
@@ -657,6 +661,40 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
                     self._derived.bring(name)
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
+
+    def _show_what_is_set(self) -> None:
+        """Show the layers under the rules, and between the words, that are set, where an interrupt came between."""
+        if self._shown.rules != self.what_if or self._shown.words != (self.pieces == "words"):
+            self._replace_layers(self._shown.attention)
+        self._builders.use(self._shown)
+
+    def _bring_what_is_missing(self) -> None:
+        """Compute what an interrupt has left out."""
+        if self.picture.get("sampled") is not None and not self._exact_pass.under_way:
+            self._derived.forget("picture")
+        self._refresh()
+
+    @contextlib.contextmanager
+    def _telling_of_interrupts(self) -> Iterator[None]:
+        """Where what runs within is interrupted, say so in the place of what is not there."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            if self.comm is not None:
+                with self.hold_sync():
+                    self._drop_what_is_gone()
+                    self._derived.interrupt()
+            raise
+
+    def notify_change(self, change: Any) -> None:
+        """Tell observers of a change; where they are interrupted, the widget says so in the place of their numbers."""
+        if change["name"] in FOLLOWED and hasattr(self, "_derived") and not self._is_changing:
+            with self._telling_of_interrupts():
+                super().notify_change(change)
+        else:
+            super().notify_change(change)
 
     def _rules(self) -> dict[str, DerivedTrait]:
         return self._builders.rules(Selection.of(self))
@@ -689,6 +727,18 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         """Send traits whose values are as before but mean something else now."""
         with self.hold_sync():
             self._states_to_send.update(names)
+
+    def _put_survey(self, found: Any) -> None:
+        self.set_trait("survey", found)
+
+    def _shown_picture(self) -> dict[str, Any]:
+        return self.picture
+
+    def _given_tokens(self) -> GivenTokens:
+        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
+
+    def _is_opening(self) -> bool:
+        return self.comm is None
 
     def _put(self, **traits: Any) -> None:
         """Set traits that only Python sets, all in one message."""
@@ -727,11 +777,20 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self.send_state(differing)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
+        script = answer_script(content)
+        if script is not None:
+            self.send(script)
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
-            reply = requests.answer(self._request_context(), content)
-            self._scheduler.hold_back()
+            try:
+                reply = requests.answer(self._request_context(), content)
+            except requests.Interrupted as error:
+                self.send(*error.reply)
+                raise
+            finally:
+                self._scheduler.hold_back()
         if reply is not None:
             self.send(*reply)
 

@@ -73,6 +73,8 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
+  /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
+  axes_read?: string | null;
 }
 
 export interface PictureMessage {

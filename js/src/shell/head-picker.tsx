@@ -35,8 +35,10 @@ function Picker({ ui }: { ui: Ui }) {
             name="sample"
             value={store.batch.value}
             count={facts.batches}
+            of
             choose={(batch) => store.select({ batch })}
           />
+          <AxesRead read={facts.axes_read} />
         </div>
       )}
       {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
@@ -95,7 +97,30 @@ function StackPicker({ ui }: { ui: Ui }) {
 /** Return why no other stack can be chosen; undefined where one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
   if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
-  return isAway(kernel.state.value) ? "No kernel answers: run the cell again to see another" : undefined;
+  const state = kernel.state.value;
+  if (!isAway(state)) return undefined;
+  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
+}
+
+const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
+
+/** How three axes were read that nobody named, and what says otherwise; until it is put away. */
+class AxesRead extends Component<{ read: string | null | undefined }, { away: boolean }> {
+  override state = { away: false };
+
+  override render() {
+    const { read } = this.props;
+    if (!read || this.state.away) return null;
+    return (
+      <span class="aw-axes-read" data-aw="axes-read">
+        3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}
+        <code>dims="{read.replace("b", "h")}"</code>
+        <button type="button" aria-label="Put this note away" onClick={() => this.setState({ away: true })}>
+          ×
+        </button>
+      </span>
+    );
+  }
 }
 
 /** Which layer, sample and head of B are compared: those of A, or its own. */
@@ -114,15 +139,17 @@ function HeadOfOther({ ui }: { ui: Ui }) {
       <span>
         <bdi>{name}</bdi>
       </span>
-      <label>
-        <input
-          type="checkbox"
-          checked={own === null}
-          disabled={reason !== undefined}
-          onChange={() => choose(own === null ? place : null)}
-        />
+      <button
+        type="button"
+        role="checkbox"
+        class="aw-check"
+        aria-checked={own === null}
+        title={reason ?? `${name} shows the layer, sample and head that ${store.sides.value?.[0] ?? "A"} shows`}
+        disabled={reason !== undefined}
+        onClick={() => choose(own === null ? place : null)}
+      >
         same head
-      </label>
+      </button>
       {own !== null &&
         Object.entries(counts).map(([part, total], index) =>
           total < 2 ? null : (
@@ -134,9 +161,9 @@ function HeadOfOther({ ui }: { ui: Ui }) {
                 count={total}
                 disabled={reason !== undefined}
                 choose={(next) => {
-                const [layer, sample, head] = place.map((at, one) => (one === index ? next : at));
-                choose([layer!, sample!, head!]);
-              }}
+                  const [layer, sample, head] = place.map((at, one) => (one === index ? next : at));
+                  choose([layer!, sample!, head!]);
+                }}
               />
             </div>
           ),

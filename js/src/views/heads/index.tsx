@@ -18,7 +18,7 @@ import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
-import { watchKeys, watchPointer } from "./input";
+import { watchPointer, watchWalk } from "./input";
 import { wordOf } from "./menus";
 import { type HeadsState, headsState } from "./state";
 
@@ -55,7 +55,7 @@ export function heads(ui: Ui): View {
   ];
 
   watchPointer(canvas, state, stop);
-  watchKeys(canvas, scroller, state, stop);
+  watchWalk(ui, canvas, scroller, state);
   scroller.addEventListener(
     "scroll",
     () => {
