@@ -76,7 +76,7 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
 
     >>> stack = AttentionStack([Attention(q, k, v), Attention(k, q, v)])
     >>> compare((stack, 0, 1), (stack, 1, 0))
-    ComparisonWidget('layer 0, head 1' and 'layer 1, head 0', layer 0 of 2, head 1 of 2, ...
+    ComparisonWidget('A' and 'B', layer 0 of 2, head 1 of 2, 4 queries × 4 keys; 'B' at layer 1, head 0)
     """
     return ComparisonWidget(*sides, **show)
 
@@ -403,8 +403,6 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
         for name in named:
             if not isinstance(name, str) or not name.strip():
                 raise TypeError(f"a side is called {name!r}: give names that are strings")
-    elif (heads := _names_of_heads(sides)) is not None:
-        named = dict(zip(heads, sides, strict=True))
     else:
         if len(sides) > len(string.ascii_uppercase):
             raise ValueError(f"{len(sides)} sides have no names: give a dict, such as {{'no mask': a, 'mask': b}}")
@@ -415,14 +413,6 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
             f"{there} was given to compare: give two, compare(a, b) or compare({{'no mask': a, 'mask': b}})"
         )
     return named
-
-
-def _names_of_heads(sides: tuple[Any, ...]) -> list[str] | None:
-    """Return the names of sides that are all heads of a stack; None where they are not, or are called the same."""
-    if not all(isinstance(one, tuple) and len(one) == 3 for one in sides):
-        return None
-    names = [f"layer {layer}, head {head}" for _, layer, head in sides]
-    return names if len(set(names)) == len(names) else None
 
 
 def _attention_of(name: str, side: Any) -> Given:

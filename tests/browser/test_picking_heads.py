@@ -59,6 +59,7 @@ def test_both_heads_of_a_comparison_can_be_picked(offline_page: OfflinePages, ho
     other.get_by_role("checkbox", name="same head").check()
     shown.settle()
     assert widget.against_at is None
+    assert "layer 5, head 7" in shown.page.locator(".aw-compare-heads").inner_text()
     assert other.get_by_role("textbox").count() == 0
     shown.screenshot(f"compare-same-head-{width}-{host}")
     shown.check()

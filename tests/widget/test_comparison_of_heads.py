@@ -58,11 +58,11 @@ def test_widgets_are_compared_at_their_own_selections(stack: AttentionStack) -> 
 
 def test_two_heads_of_one_model_are_one_line(stack: AttentionStack) -> None:
     w = compare((stack, 2, 3), (stack, 1, 2), (stack, 0, 0), view="compare")
-    assert w.sides == ["layer 2, head 3", "layer 1, head 2", "layer 0, head 0"]
+    assert w.sides == ["A", "B", "C"]
     torch.testing.assert_close(shown(w, "b"), weights(stack, (1, 0, 2)))
-    w.against = "layer 0, head 0"
+    w.against = "C"
     torch.testing.assert_close(shown(w, "b"), weights(stack, (0, 0, 0)))
-    w.against = "layer 1, head 2"
+    w.against = "B"
     assert w.against_at == (1, 0, 2)
     torch.testing.assert_close(shown(w, "b"), weights(stack, (1, 0, 2)))
 
@@ -124,7 +124,7 @@ def test_rules_and_stages_are_those_of_the_layers_that_are_compared() -> None:
     assert w.facts["stages"] == ["weights", "contribution"]
     with pytest.raises(ValueError, match="only weights were given"):
         w.stage = "scores"
-    with pytest.raises(ValueError, match="layer 0, head 1"):
+    with pytest.raises(ValueError, match="B: "):
         w.what_if = {"scale": 2.0}
 
 

@@ -29,7 +29,7 @@ export function Heads({
   const names = { a: ui.store.sides.value?.[0] ?? "A", b: comparison.against, change: "B − A" };
   const step = at.width + GAP * unit;
   const lettered = names.a !== "A" || names.b !== "B";
-  const where = placesOf(ui, comparison, names);
+  const where = placesOf(ui, comparison);
   return (
     <>
       {!beside && (
@@ -87,20 +87,19 @@ export function Heads({
   );
 }
 
-/** Which head each side shows, where they are not the same: "layer 2, head 9". */
-function placesOf({ store }: Ui, comparison: ReadyComparison, names: Record<Part, string>): Record<Part, string> {
-  const { layers, batches } = store.facts.value;
-  const { of, againstAt } = comparison;
-  const told = (name: string, layer: number, batch: number, head: number) => {
-    const parts = [layers.length > 1 && `layer ${layer}`, batches > 1 && `sample ${batch}`, `head ${head}`];
-    const place = parts.filter(Boolean).join(", ");
-    return againstAt === null || place === name ? "" : place;
+/** Which layer, sample and head each side shows, as far as there are several: "layer 2, head 9". */
+function placesOf({ store }: Ui, { of, againstAt }: ReadyComparison): Record<Part, string> {
+  const { layers, batches, heads } = store.facts.value;
+  const told = (layer: number, batch: number, head: number) => {
+    const parts = [
+      layers.length > 1 && `layer ${layer}`,
+      batches > 1 && `sample ${batch}`,
+      heads > 1 && `head ${head}`,
+    ];
+    return parts.filter(Boolean).join(", ");
   };
-  return {
-    a: told(names.a, of.layer, of.batch, Number(of.head)),
-    b: againstAt === null ? "" : told(names.b, ...againstAt),
-    change: "",
-  };
+  const a = [of.layer, of.batch, Number(of.head)] as const;
+  return { a: told(...a), b: told(...(againstAt ?? a)), change: "" };
 }
 
 const PILL = 6.5; // pixels a character, about: only to keep pills inside
