@@ -3,8 +3,8 @@
     python benchmarks/many.py                  # a table, and the ratio
     python benchmarks/many.py --json out.json  # and the numbers as JSON
 
-JupyterLab is loaded at full speed; then the channel is slow, and a cell that shows all of them is run. The time ends when
-the last one is drawn. Both ways run in turn, each in a page that has seen no widget yet.
+JupyterLab is loaded at full speed; then the channel is slow, and a cell that shows all is run. The time ends when all
+are drawn. Both ways run in turn, each in a page that has seen no widget yet.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import asdict
-from math import inf
 from typing import Any
 
 import torch
@@ -19,19 +18,16 @@ from .._analysis.statistics import Statistics, cells_of_statistics, computing_st
 from .._engine import cost
 from .._engine.base import Head
 from .._engine.matmul import exactly
-from .._engine.pooling import larger_by_size, pool_first
 from .._engine.softmax import run_to_end
-from .._utils.indexing import cuts
 from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
 from .long_answers import SLICE, LongAnswer
-from .stage_pictures import SMALL_SIZE
+from .stage_pictures import CELLS_AT_ONCE, SmallMatrix, small
 
 MAX_CHART_ROWS = 512  # of a chart, at most: beyond, every so many
 MAX_SPREAD_CELLS = 3 << 32  # of three passes over a head of 65,536 tokens: a minute; beyond, some rows are looked at
 MAX_SAMPLED_CELLS = 1 << 22  # of the rows that are looked at first
-CELLS_AT_ONCE = 1 << 18  # of matrices that are pooled as they are made
 MAX_SWEPT_ROWS = 128  # queries and keys of one's own that are swept
 MAX_GRADIENT_CELLS = 1 << 24  # cells of a head whose gradients are drawn
 TIMED_RUNS = 3  # of each length that is timed
@@ -153,56 +149,6 @@ def timing(att: Attention) -> Made:
     """Measure what a head of this size takes on this machine as it grows."""
     rows = scaling.cost(head_size=att.shape.D or 64, runs=TIMED_RUNS)
     return {"head_size": att.shape.D or 64, "device": "cpu", "steps": [asdict(row) for row in rows]}
-
-
-def small(x: Tensor) -> Made:
-    """Return at most 128 × 128 numbers, of each bin the one of largest size; the range is that of all."""
-    found = SmallMatrix(*x.shape)
-    for rows in cuts(range(found.rows), found.row_bin, max(1, CELLS_AT_ONCE // max(found.columns, 1))):
-        found.add(rows, x[rows.start : rows.stop])
-    return found.picture()
-
-
-class SmallMatrix:
-    """A matrix pooled to at most 128 × 128 bins as its rows come in: of each bin the number of largest size.
-
-    Args:
-        rows, columns: of the matrix.
-
-    Attributes:
-        row_bin, column_bin: rows and columns to a bin.
-    """
-
-    def __init__(self, rows: int, columns: int) -> None:
-        self.rows, self.columns = rows, columns
-        self.row_bin, self.column_bin = (max(1, -(-n // SMALL_SIZE)) for n in (rows, columns))
-        self._high: Tensor | None = None  # of each bin
-        self._low: Tensor | None = None
-        self._range: tuple[float, float] | None = None  # of all finite numbers
-
-    def add(self, rows: range, x: Tensor) -> None:
-        """Pool some rows, (rows, columns): several whole bins, or a part of one."""
-        if self._high is None or self._low is None:
-            shape = -(-self.rows // self.row_bin), -(-self.columns // self.column_bin)
-            self._high, self._low = x.new_full(shape, -inf), x.new_full(shape, inf)
-        at = slice(rows.start // self.row_bin, -(-rows.stop // self.row_bin))
-        for bins, reduce, merge in ((self._high, torch.amax, torch.maximum), (self._low, torch.amin, torch.minimum)):
-            pooled = pool_first(pool_first(x, self.row_bin, reduce).mT, self.column_bin, reduce).mT
-            bins[at] = merge(bins[at], pooled)
-        finite = x[x.isfinite()]
-        if finite.numel():
-            low, high = float(finite.min()), float(finite.max())
-            before = self._range or (low, high)
-            self._range = min(low, before[0]), max(high, before[1])
-
-    def picture(self) -> Made:
-        """Return the picture, with the range of all numbers."""
-        if self._high is None or self._low is None:
-            self._high = self._low = torch.zeros(0, 0, device="cpu")
-        encoded = encoding.encode_picture(larger_by_size(self._high, self._low), None, signed=True)
-        low, high = self._range or (None, None)
-        bins = {"row_bin": self.row_bin, "column_bin": self.column_bin}
-        return {**encoded, "low": low, "high": high, "rows": self.rows, "columns": self.columns, **bins}
 
 
 def vector(x: Tensor) -> Made:

@@ -17,6 +17,8 @@ from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
 
+EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
+
 log = logging.getLogger(__name__)
 
 
@@ -111,7 +113,7 @@ class ExactPass:
             self._refinement.build.close()  # its steps know it: the cycle would keep the tensors
         self._refinement = None
         for job in self._scheduler.names:
-            if job != ALL_HEADS:
+            if job not in (ALL_HEADS, EXACT_STAGES):
                 self._scheduler.drop(job)
         self._tile_queue.forget()
         self._put(progress=None)

@@ -51,6 +51,8 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const known = store.pair.value;
   const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;
   const pictures = found.pictures.length + (found.output === null ? 0 : 1);
+  const every = Math.max(1, ...found.pictures.map((one) => one.every));
+  const sampled = found.pictures.filter((one) => one.every > 1).length;
   const room = (ui.width.value / ui.unit.value - ARROW * (pictures - 1)) / pictures;
   const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
   return (
@@ -75,9 +77,12 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           </>
         )}
       </div>
-      {(found.pictures[0]?.every ?? 1) > 1 && (
+      {every > 1 && (
         <p class="aw-prompt">
-          Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
+          {sampled < found.pictures.length
+            ? `${count(found.pictures.length - sampled)} of ${count(found.pictures.length)} stages are exact by now; of the others 1 of ${count(every)} rows is.`
+            : `Each picture: 1 of ${count(every)} rows, each exact.`}{" "}
+          A pair's numbers are exact.
         </p>
       )}
       {found.output === null && store.facts.value.value_size !== null && (
