@@ -46,6 +46,9 @@ MAX_NAME = 200  # characters of a request's own name for itself
 MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
 MAX_PAIRS = 32
 MAX_FOUND = 20
+MAX_FILE = 1 << 30  # bytes
+FILE_PART = 192 * 1024  # bytes of a file that one reply holds
+FILES = ("png", "svg", "html")
 MAX_TEXT = 200  # characters to search for
 WAIT = "wait for the exact picture"
 
@@ -84,6 +87,9 @@ class Context(Protocol):
 
     def retry(self) -> None:
         """Compute the picture again."""
+
+    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
+        """Return a part of a file of what is shown, its name and its whole length."""
 
     def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         """Return the two attentions that are compared."""
@@ -436,6 +442,15 @@ def _retry(message: Message, request: Reply) -> Reply:
     return {}
 
 
+def _file(message: Message, request: Reply) -> Reply:
+    kind, start = request.get("format"), _integer(request, "start", MAX_FILE)
+    if kind not in FILES:
+        raise ValueError(f"format is {short(kind)}: give {', '.join(FILES[:-1])} or {FILES[-1]}")
+    name, total, part = message.context.file(kind, start, FILE_PART)
+    message.buffers.append(part)
+    return {"name": name, "total": total, "data": len(message.buffers) - 1}
+
+
 def _ping(message: Message, request: Reply) -> Reply:
     return {}
 
@@ -459,6 +474,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "gradients": _gradients,
     "jacobian": _jacobian,
     "cost": _cost,
+    "file": _file,
     "retry": _retry,
     "ping": _ping,
 }

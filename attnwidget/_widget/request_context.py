@@ -18,6 +18,7 @@ from .derived import Derived
 from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
+from .requested_files import RequestedFiles
 from .selection import Selection
 from .token_store import TokenStore
 
@@ -40,6 +41,7 @@ class RequestContext:
         derived: the traits that follow from others.
         selection: what is selected.
         refresh: brings all traits to the selection.
+        files: what the browser saves.
         compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
@@ -51,6 +53,7 @@ class RequestContext:
     derived: Derived
     selection: Selection
     refresh: Callable[[], None]
+    files: RequestedFiles
     compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
@@ -103,6 +106,9 @@ class RequestContext:
     def retry(self) -> None:
         self.derived.forget()
         self.refresh()
+
+    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
+        return self.files.part(kind, start, most)
 
     def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         return self.compared(layer, batch, against, against_at)
