@@ -53,6 +53,7 @@ from .keywords import (
     keywords_of,
     list_keywords,
     names_of,
+    offered_names,
 )
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
@@ -61,7 +62,7 @@ from .requested_files import RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WrongValue, refusing
+from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,7 +89,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
             those of words.
         grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
-            the queries, the keys or both (`grid_side`).
+            the queries, the keys or both (`grid_side`: "query", "key", "both", or "auto", where they fit).
         image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
             for each sample.
         title: a line above the picture.
@@ -110,7 +111,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         top_k: draw only so many links of each token in the graph; None: all.
         threshold: draw no link weaker than this, 0 to 1.
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
-        bar: the metric under each head where all heads are shown, such as "entropy": a field of `Metrics`.
+        bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
+            "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
+            "learned_sink".
         order: "layer", or the metric by which all heads are ordered.
         layout: of ipywidgets.
 
@@ -149,7 +152,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    top_k = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+    top_k: WholeOrNone = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
         sync=True, role="look"
     )
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
@@ -490,6 +493,10 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._surveys.forget()
                 self._scheduler.clear()
         super().close()
+
+    def __dir__(self) -> list[str]:
+        """Return the names that are meant for users; those of ipywidgets can be called as well."""
+        return offered_names(type(self))
 
     def __repr__(self) -> str:
         shape = self._selected.shape
