@@ -134,4 +134,5 @@ def _preview(widget: WidgetView) -> str:
     if made is None:
         return ""
     name = html.escape(one_line(repr(widget.traits)))
-    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'
+    content = base64.b64encode(made.png).decode()
+    return f'<img alt="{name}" width="{made.width}" src="data:image/png;base64,{content}">'
