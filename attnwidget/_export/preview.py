@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from math import floor, log10
+from math import floor, log10, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +115,7 @@ def still_of(
         made = png_of_indices(*_used(pixels, table))
         if len(made) <= MOST_BYTES or max(small.shape) <= 32:
             return Still(made, pixels.shape[1] // SCALE, pixels.shape[0] // SCALE)
-        step += 1
+        step = max(step + 1, floor(step * sqrt(len(made) / MOST_BYTES)))
 
 
 def _palette(kind: str, palette: str, theme: str) -> Array:
