@@ -91,7 +91,7 @@ class Context(Protocol):
     def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
         """Return a part of a file of what is shown, its name and its whole length."""
 
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
+    def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         """Return the two attentions that are compared."""
 
     def together(self, layer: int, name: str) -> Context:
@@ -345,15 +345,17 @@ def _find(message: Message, request: Reply) -> Reply:
 
 def _change(message: Message, request: Reply) -> Reply:
     _attention(message, request)
-    both = message.context.both(request["layer"], request["batch"], str(request.get("against")))
+    against_at = request.get("against_at")
+    where = request["layer"], request["batch"], str(request.get("against"))
+    both = message.context.both(*where, tuple(against_at) if isinstance(against_at, list) else None)
     queries, keys = (
         _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
     )
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
-    for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
+    for att, batch, head, rows, columns in both.sides(request["batch"], request["head"]):
         inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
-        message.afford(att, request, inside[0], inside[1], worth=cost.CHANGE)
+        message.afford(att, {**request, "batch": batch, "head": head}, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
     return comparison.peak(both, key, queries, keys)
 

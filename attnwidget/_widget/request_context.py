@@ -23,7 +23,7 @@ from .selection import Selection
 from .token_store import TokenStore
 
 
-def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
+def not_a_comparison(layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
     """Refuse to tell the two sides of a comparison."""
     raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
@@ -42,7 +42,7 @@ class RequestContext:
         selection: what is selected.
         refresh: brings all traits to the selection.
         files: what the browser saves.
-        compared: the two sides of a comparison, of a layer, a sample and the name of B.
+        compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
     shown: ShownLayers
@@ -54,7 +54,7 @@ class RequestContext:
     selection: Selection
     refresh: Callable[[], None]
     files: RequestedFiles
-    compared: Callable[[int, int, str], ComparedPair] = not_a_comparison
+    compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
@@ -110,8 +110,8 @@ class RequestContext:
     def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
         return self.files.part(kind, start, most)
 
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        return self.compared(layer, batch, against)
+    def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
+        return self.compared(layer, batch, against, against_at)
 
     def together(self, layer: int, name: str) -> CombinedHeadsContext:
         if name != self.selection.shown_head:

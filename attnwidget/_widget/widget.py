@@ -496,8 +496,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, "
+            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
