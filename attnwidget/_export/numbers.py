@@ -17,6 +17,16 @@ TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on too
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
 
+# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
+LEGENDS = {
+    "scores": "Score",
+    "scaled": "Scaled",
+    "capped": "Capped",
+    "masked": "Masked",
+    "weights": "Weight",
+    "contribution": "Contribution ‖weight · v‖",
+}
+
 
 class Tick(NamedTuple):
     """A labelled value of a legend."""

@@ -462,7 +462,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if made is None or still is None:
             return made
         data, metadata = made
-        return {**data, "image/png": base64.b64encode(still).decode()}, metadata
+        sizes = {"image/png": {"width": still.width, "height": still.height}}
+        return {**data, "image/png": base64.b64encode(still.png).decode()}, {**metadata, **sizes}
 
     def _export_view(self) -> ExportView:
         """Return the widget as exports see it."""

@@ -67,8 +67,8 @@ export interface Facts {
   stacks?: string[];
   forward?: number;
   forwards?: number;
-  /** Only in a saved file: what of this layer is in it, and which layers are. */
-  saved?: { layers: number[]; heads: number[]; samples: number[] };
+  /** Only in a saved file: what of this layer is in it, which layers are, and why others are not. */
+  saved?: { layers: number[]; heads: number[]; samples: number[]; others?: string };
   /** Whether merging tokens into words would change anything. */
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */

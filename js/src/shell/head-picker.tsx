@@ -192,7 +192,7 @@ function Layers({ ui }: { ui: Ui }) {
             aria-checked={index === store.layer.value}
             aria-label={`layer ${index}`}
             tabIndex={index === store.layer.value ? 0 : -1}
-            title={name}
+            title={isHere(store.facts.value.saved?.layers, index) ? name : store.facts.value.saved?.others}
             disabled={!isHere(store.facts.value.saved?.layers, index)}
             onClick={() => choose(index)}
             onKeyDown={(event) => rove(event, index, names.length, choose)}
@@ -332,7 +332,13 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               style={color ? { "--aw-head": color } : undefined}
               aria-label={`head ${head}`}
               tabIndex={head === store.head.value ? 0 : -1}
-              title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
+              title={
+                isHere(store.facts.value.saved?.heads, head)
+                  ? shared
+                    ? `head ${head}, key/value head ${Math.floor(head / shared)}`
+                    : `head ${head}`
+                  : store.facts.value.saved?.others
+              }
               disabled={!isHere(store.facts.value.saved?.heads, head)}
               onClick={(event) =>
                 isSeveral && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
