@@ -14,7 +14,8 @@ export interface Choice {
 
 export interface Section {
   readonly title?: string;
-  readonly value: string;
+  /** What is chosen; null where each choice is something to do. */
+  readonly value: string | null;
   readonly choices: readonly Choice[];
   choose(value: string): void;
 }
@@ -161,9 +162,10 @@ export class Menu extends Component<Props, { open: boolean }> {
                   {section.choices.map((choice) => (
                     <button
                       type="button"
-                      role="menuitemradio"
                       key={choice.value}
-                      aria-checked={choice.value === section.value}
+                      {...(section.value === null
+                        ? { role: "menuitem" as const }
+                        : { role: "menuitemradio" as const, "aria-checked": choice.value === section.value })}
                       onClick={() => {
                         section.choose(choice.value);
                         this.close();
