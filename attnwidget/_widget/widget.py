@@ -43,7 +43,7 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
-from .front_end import FrontEndTraits, answer_script
+from .front_end import FrontEndTraits, answer_script, is_of_marimo
 from .keywords import (
     WRITABLE,
     ShowKeywords,
@@ -57,6 +57,7 @@ from .keywords import (
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
 from .request_context import RequestContext
+from .requested_files import RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -494,8 +495,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, "
+            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
@@ -515,6 +517,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
+        self._files = RequestedFiles(self._export_view)
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
@@ -776,6 +779,21 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                     self._send_what_differs(names, given)
             self._scheduler.hold_back()
 
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        """Return traits as they are sent, all of them where no key is given: see `ipywidgets.Widget.get_state`.
+
+        In marimo what asks for all of them is `mo.ui.anywidget(w).value`: it is what a reader can choose, such as
+        layer, head, query and key, without the pictures.
+        """
+        if key is None and is_of_marimo(self.comm):
+            key = names_of(type(self), *WRITABLE)
+        found: dict[str, Any] = super().get_state(key, drop_defaults)
+        return found
+
+    def send_state(self, key: Any = None) -> None:
+        """Send traits, all of them where no key is given."""
+        super().send_state(self.keys if key is None else key)
+
     def _read_traits(self, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
         """Return what a front-end has set as plain, bounded values of the traits' own types."""
         traits: dict[str, Any] = self.traits()
@@ -835,6 +853,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             derived=self._derived,
             selection=Selection.of(self),
             refresh=self._refresh,
+            files=self._files,
         )
 
 

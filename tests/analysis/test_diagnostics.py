@@ -213,4 +213,4 @@ def test_what_a_number_type_changes() -> None:
         assert found.weights == approx(float(weights), together(one.weights, other.weights))
         assert found.output == approx(float(output), together(one.output, other.output))
         assert found.queries == Q
-    assert parity.change(att.head(0, 0), att.what_if({})).weights == 0
+    assert run_to_end(parity.changing(att.head(0, 0), att.what_if({}))).weights == 0
