@@ -22,7 +22,7 @@ from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
 from ._engine import softmax
-from ._engine.axes import as_heads, as_matrix
+from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
 from ._engine.base import AttentionBase, Head, Shape
 from ._engine.combined_heads import combined
 from ._engine.matmul import exact
@@ -34,7 +34,7 @@ from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
 from ._rules.rules import whole
 from ._utils.indexing import Indices, as_indices
-from ._utils.validation import detached
+from ._utils.validation import as_tensor, detached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,9 +104,11 @@ class Attention(AttentionBase):
         **options: Unpack[AttentionKeywords],
     ) -> None:
         found = AttentionOptions.of(options).detached()
-        q, k, v = as_heads(detached(q), detached(k), detached(v), dims)
+        given = as_tensor(detached(q), "q")
+        q, k, v = as_heads(given, detached(k), detached(v), dims)
         (B, H, Q, D), (_, G, K, _) = q.shape, k.shape
         super().__init__(Products(q, k), v, Shape(B, H, G, Q, K, D, None if v is None else v.shape[3]), found)
+        self.as_read(dims, given.ndim, LETTERS)
 
     @classmethod
     @with_keywords
@@ -137,8 +139,9 @@ class Attention(AttentionBase):
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
         """
         found = AttentionOptions.of(options).detached()
-        scores, v = as_matrix(detached(scores), detached(v), dims, "scores")
-        return cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found)
+        given = as_tensor(detached(scores), "scores")
+        scores, v = as_matrix(given, detached(v), dims, "scores")
+        return cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found).as_read(dims, given.ndim, MATRIX)
 
     @classmethod
     def from_weights(cls, weights: TensorLike, v: TensorLike | None = None, *, dims: str | None = None) -> Attention:
@@ -162,13 +165,15 @@ class Attention(AttentionBase):
         >>> att.output()
         tensor([[1.2000]])
         """
-        weights, v = as_matrix(detached(weights), detached(v), dims, "weights")
+        given = as_tensor(detached(weights), "weights")
+        weights, v = as_matrix(given, detached(v), dims, "weights")
         least = float(weights.amin())
         if least < 0:
             raise ValueError(
                 f"weights go down to {least:.4g}: give what the softmax gives, or Attention.from_scores(scores)"
             )
-        return cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
+        made = cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
+        return made.as_read(dims, given.ndim, MATRIX)
 
     def block(
         self,

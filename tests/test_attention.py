@@ -375,7 +375,7 @@ def test_threads_share_one_attention() -> None:
 def test_it_says_what_it_is() -> None:
     att = Attention(torch.zeros(2, 8, 1000, 64).half(), torch.zeros(2, 2, 7, 64).half(), is_causal=True)
     assert repr(att) == (
-        "Attention(2 × 8 heads in 2 groups, 1,000 queries × 7 keys, head size 64, no v, causal, float16, cpu)"
+        "Attention(2 samples × 8 heads in 2 groups, 1,000 queries × 7 keys, head size 64, no v, causal, float16, cpu)"
     )
     assert att.shape == (2, 8, 2, 1000, 7, 64, None)
     assert att.shape.Dv is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -98,6 +98,7 @@ class AttentionBase:
     source: Source
     options: AttentionOptions
     part: Part | None = None
+    axes_read: str | None = None  # the letters of three axes that nobody named, the first of them a batch of several
     _read: MaskAndBias
     _memory: LogSumExpCache
     _guard: MutationGuard
@@ -178,6 +179,13 @@ class AttentionBase:
         found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before)
         return found
 
+    def as_read(self, dims: str | None, axes: int, letters: Iterable[str]) -> Self:
+        """Note how axes were read, where three were given without their names and the first may as well be heads."""
+        if dims is None and axes == 3 and self.shape.B > 1:
+            batch, _, *others = letters
+            self.__dict__["axes_read"] = "".join((batch, *others))
+        return self
+
     def own_keys(self, queries: range) -> Sequence[int] | None:
         """Return of each query the key at its own place; None where keys are at other places."""
         part = self.part or Part()
@@ -209,7 +217,8 @@ class AttentionBase:
     def __repr__(self) -> str:
         B, H, G, Q, K, D, Dv = self.shape
         parts = ["" if D else f"from {self.source.gives}"]
-        parts += [f"{B} × {H} heads" + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
+        heads = f"{B} sample{'s' * (B > 1)} × {H} head{'s' * (H > 1)}"
+        parts += [heads + (f" in {G} groups" if G != H else ""), f"{Q:,} queries × {K:,} keys"]
         sizes = [str(size) for size in (D, Dv) if size]
         parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
         parts += [self.part.describe() if self.part else "", *self.description]

@@ -62,7 +62,7 @@ def to_html(
     if title is not None and not isinstance(title, str):
         raise TypeError(f"title is {type(title).__name__}: give a string")
     choices = snapshot.choices_of(widget, layers, heads, samples, limit)
-    page = _page(widget, choices, title)
+    page = page_of(widget, choices, title)
     if len(page) > limit:
         raise ValueError(
             f"the file would have {len(page) / (1 << 20):,.1f} MiB, more than {limit / (1 << 20):,.1f} MiB: "
@@ -72,7 +72,8 @@ def to_html(
     return pathlib.Path(path).expanduser()
 
 
-def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
+def page_of(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
+    """Return the file of a widget, with some of its heads: a page of UTF-8."""
     whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title.encode("utf-8", "replace").decode()

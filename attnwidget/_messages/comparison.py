@@ -109,12 +109,24 @@ def together(
 
 @dataclass(frozen=True, eq=False)
 class ComparedPair:
-    """Two attentions, and which of their queries and keys are compared."""
+    """Two attentions, and which of their queries and keys are compared.
+
+    b_at: the sample and the head of B, where they are others than those of A.
+    """
 
     a: Attention
     b: Attention
     queries: Axis
     keys: Axis
+    b_at: tuple[int, int] | None = None
+
+    def sides(self, batch: int, head: int) -> tuple[ComparedSide, ComparedSide]:
+        """Return the head of A and that of B, each with the positions of its queries and keys at the places."""
+        sample_of_b, head_of_b = self.b_at or (batch, head)
+        return (
+            ComparedSide(self.a, batch, head, self.queries.a, self.keys.a),
+            ComparedSide(self.b, sample_of_b, head_of_b, self.queries.b, self.keys.b),
+        )
 
     def blocks(
         self, stage: str, batch: int, head: int, queries: range, keys: range
@@ -132,10 +144,10 @@ class ComparedPair:
             The blocks of A and B, (queries, keys).
         """
         found = []
-        for att, rows, columns in ((self.a, self.queries.a, self.keys.a), (self.b, self.queries.b, self.keys.b)):
+        for att, own_batch, own_head, rows, columns in self.sides(batch, head):
             where: dict[str, Any] = {
-                "batch": batch,
-                "head": head,
+                "batch": own_batch,
+                "head": own_head,
                 "queries": rows[queries.start : queries.stop : queries.step],
                 "keys": columns[keys.start : keys.stop : keys.step],
             }
@@ -154,7 +166,8 @@ class ComparedPair:
         """Return the places of keys outside of which both sides give these queries nothing in this stage."""
         if key.stage not in MASKED or not self.queries.is_plain or not self.keys.is_plain or not queries or not keys:
             return keys
-        spans = [att.rules.span(Block(key.batch, key.head, queries, keys)) for att in (self.a, self.b)]
+        sides = self.sides(key.batch, key.head)
+        spans = [one.att.rules.span(Block(one.batch, one.head, queries, keys)) for one in sides]
         open_spans = [one for one in spans if one]
         if not open_spans:
             return keys[:0]
@@ -163,8 +176,8 @@ class ComparedPair:
     def cells(self, key: LevelKey) -> int:
         """Return how many cells of both are computed for all places, without those that known rules exclude."""
         return sum(
-            cost.cells(att, key.batch, key.head, range(att.shape.Q), range(att.shape.K), key.stage)
-            for att in (self.a, self.b)
+            cost.cells(one.att, one.batch, one.head, range(one.att.shape.Q), range(one.att.shape.K), key.stage)
+            for one in self.sides(key.batch, key.head)
         )
 
     def takes_long(self, key: LevelKey) -> bool:
@@ -173,8 +186,21 @@ class ComparedPair:
 
     def column_takes_long(self, key: LevelKey) -> bool:
         """Whether the weights of one key, which all queries' log-normalizers are needed for, take too long."""
-        needed = (cost.normalizers(att, key.batch, key.head, range(att.shape.Q), "weights") for att in (self.a, self.b))
+        needed = (
+            cost.normalizers(one.att, one.batch, one.head, range(one.att.shape.Q), "weights")
+            for one in self.sides(key.batch, key.head)
+        )
         return sum(needed) > 2 * cost.AT_ONCE
+
+
+class ComparedSide(NamedTuple):
+    """A head of one side, and at which of its positions the places of queries and keys are."""
+
+    att: Attention
+    batch: int
+    head: int
+    queries: Sequence[int]
+    keys: Sequence[int]
 
 
 class ComparedBlock(NamedTuple):
@@ -260,10 +286,10 @@ class ComparedPicture:
         """Find the log-normalizers that blocks of some queries need; those of one piece of queries are then known."""
         if self.key.stage not in NORMALIZED:
             return
-        for att, places in ((self.both.a, self.both.queries.a), (self.both.b, self.both.queries.b)):
+        for att, batch, head, places, _ in self.both.sides(self.key.batch, self.key.head):
             if streamed(att, self.key.stage) == "masked":
                 rows = as_indices(places[queries.start : queries.stop : queries.step], att.shape.Q, *NAMED, att.device)
-                yield from exactly(att.device, normalizing(Head(att, self.key.batch, self.key.head), rows))
+                yield from exactly(att.device, normalizing(Head(att, batch, head), rows))
 
     def blocks(self) -> list[ComparedBlock]:
         """Return A, B and the change, (rows, columns), as far as they are pooled."""
@@ -524,15 +550,9 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
 def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[ComparedBlock]) -> dict[str, Any]:
     """Return how many keys of each side have none to be compared with, and the sum of their weights."""
     found = {}
-    for name, att, query, only, row in zip(
-        "ab",
-        (both.a, both.b),
-        (both.queries.a[place], both.queries.b[place]),
-        both.keys.only,
-        rows,
-        strict=True,
-    ):
-        total = float(att.block(batch=batch, head=head, queries=query).sum())
+    for name, side, only, row in zip("ab", both.sides(batch, head), both.keys.only, rows, strict=True):
+        where: dict[str, Any] = {"batch": side.batch, "head": side.head, "queries": side.queries[place]}
+        total = float(side.att.block(**where).sum())
         rest = max(0.0, total - float(row.values.sum())) if only else 0.0
         found[name] = {"count": only, "sum": as_json(rest)}
     return found

@@ -46,6 +46,9 @@ MAX_NAME = 200  # characters of a request's own name for itself
 MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
 MAX_PAIRS = 32
 MAX_FOUND = 20
+MAX_FILE = 1 << 30  # bytes
+FILE_PART = 192 * 1024  # bytes of a file that one reply holds
+FILES = ("png", "svg", "html")
 MAX_TEXT = 200  # characters to search for
 WAIT = "wait for the exact picture"
 
@@ -85,7 +88,10 @@ class Context(Protocol):
     def retry(self) -> None:
         """Compute the picture again."""
 
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
+    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
+        """Return a part of a file of what is shown, its name and its whole length."""
+
+    def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         """Return the two attentions that are compared."""
 
     def together(self, layer: int, name: str) -> Context:
@@ -340,15 +346,17 @@ def _find(message: Message, request: Reply) -> Reply:
 
 def _change(message: Message, request: Reply) -> Reply:
     _attention(message, request)
-    both = message.context.both(request["layer"], request["batch"], str(request.get("against")))
+    against_at = request.get("against_at")
+    where = request["layer"], request["batch"], str(request.get("against"))
+    both = message.context.both(*where, tuple(against_at) if isinstance(against_at, list) else None)
     queries, keys = (
         _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
     )
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
-    for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
+    for att, batch, head, rows, columns in both.sides(request["batch"], request["head"]):
         inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
-        message.afford(att, request, inside[0], inside[1], worth=cost.CHANGE)
+        message.afford(att, {**request, "batch": batch, "head": head}, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
     return comparison.peak(both, key, queries, keys)
 
@@ -435,6 +443,15 @@ def _retry(message: Message, request: Reply) -> Reply:
     return {}
 
 
+def _file(message: Message, request: Reply) -> Reply:
+    kind, start = request.get("format"), _integer(request, "start", MAX_FILE)
+    if kind not in FILES:
+        raise ValueError(f"format is {short(kind)}: give {', '.join(FILES[:-1])} or {FILES[-1]}")
+    name, total, part = message.context.file(kind, start, FILE_PART)
+    message.buffers.append(part)
+    return {"name": name, "total": total, "data": len(message.buffers) - 1}
+
+
 def _ping(message: Message, request: Reply) -> Reply:
     return {}
 
@@ -458,6 +475,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "gradients": _gradients,
     "jacobian": _jacobian,
     "cost": _cost,
+    "file": _file,
     "retry": _retry,
     "ping": _ping,
 }

@@ -143,7 +143,6 @@ ELSEWHERE = {  # keywords of other libraries: which of ours stands for one, and 
     "block_mask": ("mask", "mask=block_mask.mask_mod"),
     "score_mod": ("bias", "bias=score_mod"),
     "attn_bias": ("bias", "bias=attn_bias"),
-    "causal": ("is_causal", "is_causal=True"),
     "softmax_scale": ("scale", "scale=softmax_scale"),
     "sm_scale": ("scale", "scale=sm_scale"),
     "scaling": ("scale", "scale=scaling"),

@@ -20,6 +20,7 @@ from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
 from .._tokens.inputs import check_tokens, is_by_name
 from .._utils.failures import sentence_of
+from .._utils.indexing import as_index
 from .._utils.validation import nearest, refuse_unknown
 from .._utils.weak import weakly
 from ..attention import Attention
@@ -31,17 +32,18 @@ from .request_context import RequestContext
 from .stack_traits import try_rules
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
-from .traits import Text, WrongValue, refusing
+from .traits import HeadPlace, Place, Text, WrongValue, refusing
 from .widget import AttentionWidget
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Given = Attention | AttentionStack
-Side = Attention | AttentionStack | AttentionWidget
+Side = Attention | AttentionStack | AttentionWidget | tuple[Attention | AttentionStack, int, int]
 TOKENS = ("tokens", "key_tokens")
-COMPARED = (*picture.OF, "against")  # what a comparison is of
-CHANGED = (*picture.OF[:3], "against", "query", "key")  # and what changes
+PLACE = ("layer", "batch", "head")
+COMPARED = (*picture.OF, "against", "against_at")  # what a comparison is of
+CHANGED = (*picture.OF[:3], "against", "against_at", "query", "key")  # and what changes
 
 
 def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords]) -> ComparisonWidget:
@@ -49,11 +51,13 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
 
     Args:
         sides: two or more of `Attention`, `AttentionStack` or `AttentionWidget`, or one dict of them by name. With more
-            than two, each is compared with the first; a menu, and `against`, say which.
+            than two, each is compared with the first; a menu, and `against`, say which. A widget brings its layer,
+            sample and head; (stack, layer, head) is one head of a stack, so that two of one model can be compared.
         tokens: as for `AttentionWidget`, or a dict with a list for each side; those of a widget are its own. Sides of
             different lengths are compared where their tokens are the same.
         key_tokens: the same for the keys.
         against: the name of the side that the first is compared with.
+        against_at: the layer, sample and head of that side, where they are its own; None: those of the first.
         show: layer, head, query, key, stage, title and all other keywords of `AttentionWidget`.
 
     Returns:
@@ -67,6 +71,12 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
     >>> q, k, v = torch.randn(3, 1, 2, 4, 8)
     >>> compare({"no mask": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True)}, head=1)
     ComparisonWidget('no mask' and 'causal', layer 0 of 1, head 1 of 2, 4 queries × 4 keys)
+
+    Two heads of one model:
+
+    >>> stack = AttentionStack([Attention(q, k, v), Attention(k, q, v)])
+    >>> compare((stack, 0, 1), (stack, 1, 0))
+    ComparisonWidget('A' and 'B', layer 0 of 2, head 1 of 2, 4 queries × 4 keys; 'B' at layer 1, head 0)
     """
     return ComparisonWidget(*sides, **show)
 
@@ -77,6 +87,7 @@ class ComparisonWidget(AttentionWidget):
     view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
     against = Text(help="The name of B.").tag(sync=True, role="numbers")
+    against_at = HeadPlace(help="The layer, sample and head of B; None: those of A.").tag(sync=True, role="numbers")
     comparison = traitlets.Dict(None, allow_none=True, help="A, B and B − A.").tag(sync=True, role="derived")
     changes = traitlets.Dict(None, allow_none=True, help="What changes for the pinned query, or key.").tag(
         sync=True, role="derived"
@@ -92,9 +103,12 @@ class ComparisonWidget(AttentionWidget):
         self._tokens = {name: _own_tokens(name, side, given, show) for name, side in given.items()}
         self._axes: dict[tuple[Any, ...], tuple[Any, Axis]] = {}
         names = list(given)
+        first, self._own = _places_of(given, show)
+        show = {**first, "against": names[1], **show}
+        self._own[show["against"]] = show.setdefault("against_at", self._own.get(show["against"]))
         show |= {name: value for name, value in self._tokens[names[0]]._asdict().items() if value is not None}
         self._check_tokens(show.get("layer", 0), show.get("tokenizer"))
-        self._open(self._given[names[0]], {"against": names[1], **show, "sides": names}, {})
+        self._open(self._given[names[0]], {**show, "sides": names}, {})
 
     @classmethod
     def from_attention(cls, attention: Any, **show: Any) -> NoReturn:
@@ -118,19 +132,52 @@ class ComparisonWidget(AttentionWidget):
     def __repr__(self) -> str:
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, "
-            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
+            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, {sample}"
+            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()})"
         )
+
+    def _place_in_words(self) -> str:
+        """Return where B looks, if that is another head than A's."""
+        if self.against_at is None:
+            return ""
+        layer, batch, head = self.against_at
+        sample = f"sample {batch}, " if self._selected.shape.B > 1 else ""
+        return f"; {self.against!r} at layer {layer}, {sample}head {head}"
 
     def open(self) -> None:
         """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
-        self.observe(self._when_changed(self._refresh), "against")
+        self.observe(self._when_changed(self._refresh), ["against", "against_at"])
         self.observe(self._when_changed(self._compare_anew), [*TOKENS])
         super().open()
 
-    # The selection is one for all sides.
+    # The selection is one for all sides, but for the layer, sample and head of B where it has its own.
+
+    @traitlets.validate("against_at")
+    def _place_is_there(self, proposal: Any) -> Place | None:
+        if proposal["value"] is None:
+            return None
+        layer, batch, head = proposal["value"]
+        stack = self._stacks[self.against]
+        with refusing():
+            layer = as_index(layer, len(stack), "layer", "layers")
+            shape = stack[layer].shape
+            return layer, as_index(batch, shape.B, "batch", "samples"), as_index(head, shape.H, "head", "heads")
+
+    @traitlets.observe("against", "against_at")
+    def _keep_own_place(self, change: Any) -> None:
+        """Remember the place of a side while another is looked at."""
+        if change["name"] == "against_at":
+            self._own[self.against] = change["new"]
+        else:
+            self.against_at = self._own.get(change["new"])
+
+    def _layer_of(self, name: str, layer: int) -> int:
+        """Return the layer of a side where the first shows some layer."""
+        place = self.against_at if name == self.against else None
+        return layer if place is None else int(place[0])
 
     _merges = False
 
@@ -163,7 +210,7 @@ class ComparisonWidget(AttentionWidget):
     def _check_rules(self, changes: dict[str, Any]) -> dict[str, Any]:
         for name, stack in self._stacks.items():
             try:
-                read = try_rules(stack[self.layer], changes)
+                read = try_rules(stack[self._layer_of(name, self.layer)], changes)
             except (IndexError, TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from None
         return read
@@ -172,7 +219,7 @@ class ComparisonWidget(AttentionWidget):
         found = []
         for name, layers in self._all_layers.items():
             try:
-                found.append(layers[self.layer])
+                found.append(layers[self._layer_of(name, self.layer)])
             except (IndexError, TypeError, ValueError) as error:
                 raise ValueError(f"{name}: {error}") from None
         return found
@@ -180,13 +227,14 @@ class ComparisonWidget(AttentionWidget):
     def _check_stage(self, stage: str) -> None:
         for name, layers in self._all_layers.items():
             try:
-                layers[self.layer].check_stage(stage)
+                layers[self._layer_of(name, self.layer)].check_stage(stage)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
 
     def _common_stages(self, layer: int) -> list[str]:
         """Return the stages that all sides have."""
-        return [stage for stage in STAGES if all(stage in layers[layer].stages for layers in self._all_layers.values())]
+        sides = [layers[self._layer_of(name, layer)] for name, layers in self._all_layers.items()]
+        return [stage for stage in STAGES if all(stage in one.stages for one in sides)]
 
     def _facts(self, layer: int) -> dict[str, Any]:
         return {**self._builders.facts(layer), "stages": self._common_stages(layer)}
@@ -198,12 +246,13 @@ class ComparisonWidget(AttentionWidget):
         of = tuple(getattr(self, name) for name in picture.OF)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
-        changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
-        compared = (*of, self.against) if shown else ()
+        side = self.against, self.against_at
+        changes = (*of[:3], *side, self.query, self.key) if shown and pinned else ()
+        compared = (*of, *side) if shown else ()
         return {
             "changes": DerivedTrait(changes, self._changes),
             **rules,
-            "facts": rules["facts"]._replace(make=self._facts),
+            "facts": rules["facts"]._replace(of=(self.layer, *side), make=lambda layer, *side: self._facts(layer)),
             # after the picture, which ends what waits
             "comparison": DerivedTrait(compared, self._comparison, self._no_comparison, leave=self._pass.leave),
         }
@@ -246,17 +295,17 @@ class ComparisonWidget(AttentionWidget):
         self._pass.finish(self._lock)
 
     def _comparison(self, *of: Any) -> dict[str, Any]:
-        layer, batch, head, stage, pool, against = of
-        both, key = self._both(layer, batch, against), LevelKey(batch, head, stage, pool)
+        layer, batch, head, stage, pool, against, against_at = of
+        both, key = self._both(layer, batch, against, against_at), LevelKey(batch, head, stage, pool)
         return self._pass.look(both, key, dict(zip(COMPARED, of, strict=True)))
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
         return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
 
     def _changes(self, *of: Any) -> dict[str, Any] | None:
-        layer, batch, head, against, query, key = of
+        layer, batch, head, against, against_at, query, key = of
         try:
-            both = self._both(layer, batch, against)
+            both = self._both(layer, batch, against, against_at)
         except ValueError:  # nothing to bring together, as `comparison` says
             return None
         rows, columns = (
@@ -269,18 +318,32 @@ class ComparisonWidget(AttentionWidget):
         where = dict(zip(CHANGED, of, strict=True))
         return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}
 
-    def _both(self, layer: int, batch: int, against: str | None = None) -> ComparedPair:
-        """Return the first side and the one it is compared with, and which of their places belong together."""
-        names = (self.sides[0], against or self.against)
-        a, b = (self._all_layers[name][layer] for name in names)
+    def _both(self, layer: int, batch: int, *side: Any) -> ComparedPair:
+        """Return the first side and the one it is compared with, and which of their places belong together.
+
+        Args:
+            layer, batch: of the first side.
+            side: the name of the other, and its own layer, sample and head, or None; what is selected if left out.
+        """
+        against, place = side or (self.against, self.against_at)
+        of_b = (layer, batch) if place is None else place[:2]
+        names = (self.sides[0], against)
+        a, b = self._all_layers[names[0]][layer], self._all_layers[against][of_b[0]]
         queries, keys = (
-            self._axis(names, layer, batch, side, lengths)
+            self._axis(names, (layer, batch), of_b, side, lengths)
             for side, lengths in (("query", (a.shape.Q, b.shape.Q)), ("key", (a.shape.K, b.shape.K)))
         )
-        return ComparedPair(a, b, queries, keys)
+        return ComparedPair(a, b, queries, keys, None if place is None else place[1:])
 
-    def _axis(self, names: tuple[str, str], layer: int, batch: int, side: str, lengths: tuple[int, int]) -> Axis:
-        tokens = self._shown.tokens(side, layer, batch), self._tokens_beside(names[1], side, layer, batch)
+    def _axis(
+        self,
+        names: tuple[str, str],
+        of_a: tuple[int, int],
+        of_b: tuple[int, int],
+        side: str,
+        lengths: tuple[int, int],
+    ) -> Axis:
+        tokens = self._shown.tokens(side, *of_a), self._tokens_beside(names[1], side, *of_b)
         ids = (names, side, lengths, *map(id, tokens))
         if ids not in self._axes:  # with the tokens, so that their ids stay theirs
             made = comparison.together(lengths, tokens, names, "queries" if side == "query" else "keys")
@@ -304,9 +367,9 @@ class ComparisonWidget(AttentionWidget):
     def _request_context(self) -> RequestContext:
         return replace(super()._request_context(), compared=self._compared)
 
-    def _compared(self, layer: int, batch: int, against: str) -> ComparedPair:
-        if against != self.against:
-            raise ValueError("another side is selected")
+    def _compared(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
+        if (against, against_at) != (self.against, self.against_at):
+            raise ValueError("another side, or another head of it, is selected")
         return self._both(layer, batch)
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
@@ -314,19 +377,20 @@ class ComparisonWidget(AttentionWidget):
         pictures, changes = [], []
         for head, against in product(heads, self.sides[1:]):
             stages = dict.fromkeys([self.stage, *self._common_stages(head.layer)])
-            of_stages = ((*head, stage, self.pool, against) for stage in stages)
+            place = self.against_at if against == self.against else self._own.get(against)
+            of_stages = ((*head, stage, self.pool, against, place) for stage in stages)
             pictures += [(of, self._derived.value("comparison", *of)) for of in of_stages]
-            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(head, against)]
+            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(head, against, place)]
         return SavedTrait("comparison", COMPARED, pictures), SavedTrait("changes", CHANGED, changes)
 
-    def _pins_to_save(self, choice: SavedHead, against: str) -> list[tuple[Any, ...]]:
+    def _pins_to_save(self, choice: SavedHead, against: str, place: Place | None) -> list[tuple[Any, ...]]:
         shape = self._shown.stack[choice.layer].shape
         is_shown = choice == (self.layer, self.batch, self.head)
         pins: set[tuple[int | None, int | None]] = {(self.query, self.key)} if is_shown else set()
         if shape.Q * shape.K <= MAX_PAIR_CELLS:
             cells = product([None, *range(shape.Q)], [None, *range(shape.K)])
             pins |= {(q, k) for q, k in cells if is_shown or q is None or k is None}
-        return [(*choice, against, *pin) for pin in pins if pin != (None, None)]
+        return [(*choice, against, place, *pin) for pin in pins if pin != (None, None)]
 
 
 # What was given.
@@ -353,6 +417,12 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 def _attention_of(name: str, side: Any) -> Given:
     """Return a side as an attention; of a widget the one that it shows, other rules and all."""
+    if isinstance(side, tuple):
+        if len(side) != 3:
+            raise TypeError(
+                f"{name} is a tuple of {len(side)}: give (stack, layer, head), such as (cap.attention, 5, 7)"
+            )
+        return _attention_of(name, side[0])
     if isinstance(side, AttentionWidget):
         if not side.what_if:
             return side.attention
@@ -364,6 +434,32 @@ def _attention_of(name: str, side: Any) -> Given:
             "such as Attention(q, k, v)"
         )
     return side
+
+
+def _places_of(sides: dict[str, Any], show: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Place | None]]:
+    """Return where each side looks: a widget at its selection, (stack, layer, head) at that head.
+
+    Args:
+        sides: as they were given, by name.
+        show: the keywords; a layer, batch or head among them is that of every side.
+
+    Returns:
+        The keywords of the first, and of the others their layer, sample and head, None where they are the first's.
+    """
+    own: dict[str, tuple[Any, ...] | None] = {}
+    for name, side in sides.items():
+        of_tuple = (side[1], 0, side[2]) if isinstance(side, tuple) else None
+        own[name] = (side.layer, side.batch, side.head) if isinstance(side, AttentionWidget) else of_tuple
+    known = [place for place in own.values() if place is not None]
+    if not known:
+        return {}, {}
+    places = {
+        name: tuple(show.get(word, at) for word, at in zip(PLACE, place or known[0], strict=True))
+        for name, place in own.items()
+    }
+    first, *others = places
+    apart = {name: places[name] if places[name] != places[first] else None for name in others}
+    return dict(zip(PLACE, places[first], strict=True)), apart
 
 
 def _stack_of(side: Given) -> AttentionStack:

@@ -106,6 +106,7 @@ class TraitBuilders:
             "stages": list(att.stages),
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
+            "axes_read": shown.given[layer].axes_read,
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:

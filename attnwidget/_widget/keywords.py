@@ -102,6 +102,7 @@ class ComparisonKeywords(KeywordsOfLooks, total=False):
     tokens: Tokens | Mapping[str, Tokens] | None
     key_tokens: Tokens | Mapping[str, Tokens] | None
     against: str
+    against_at: Sequence[SupportsIndex] | None
 
 
 @functools.cache

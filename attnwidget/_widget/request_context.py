@@ -18,11 +18,12 @@ from .derived import Derived
 from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
+from .requested_files import RequestedFiles
 from .selection import Selection
 from .token_store import TokenStore
 
 
-def not_a_comparison(layer: int, batch: int, against: str) -> ComparedPair:
+def not_a_comparison(layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
     """Refuse to tell the two sides of a comparison."""
     raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
@@ -40,7 +41,8 @@ class RequestContext:
         derived: the traits that follow from others.
         selection: what is selected.
         refresh: brings all traits to the selection.
-        compared: the two sides of a comparison, of a layer, a sample and the name of B.
+        files: what the browser saves.
+        compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
     shown: ShownLayers
@@ -51,7 +53,8 @@ class RequestContext:
     derived: Derived
     selection: Selection
     refresh: Callable[[], None]
-    compared: Callable[[int, int, str], ComparedPair] = not_a_comparison
+    files: RequestedFiles
+    compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
@@ -104,8 +107,11 @@ class RequestContext:
         self.derived.forget()
         self.refresh()
 
-    def both(self, layer: int, batch: int, against: str) -> ComparedPair:
-        return self.compared(layer, batch, against)
+    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
+        return self.files.part(kind, start, most)
+
+    def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
+        return self.compared(layer, batch, against, against_at)
 
     def together(self, layer: int, name: str) -> CombinedHeadsContext:
         if name != self.selection.shown_head:

@@ -136,6 +136,25 @@ class Heads(traitlets.TraitType[Any, Any]):
         return heads
 
 
+Place = tuple[int, int, int]
+
+
+class HeadPlace(traitlets.TraitType[Any, Any]):
+    """A head by its layer, sample and number, or None; the widget checks their bounds."""
+
+    default_value = None
+
+    def validate(self, obj: Any, value: Any) -> Place | None:
+        if value is None:
+            return None
+        try:
+            layer, batch, head = map(_whole, _listed(value))
+        except (TypeError, ValueError, RecursionError):
+            advice = "give (layer, batch, head), such as (2, 0, 9), or None for those of A"
+            raise WrongType(f"{self.name} is {told(value)}: {advice}") from None
+        return layer, batch, head
+
+
 Pin = tuple[int | None, int | None]
 
 

@@ -57,6 +57,7 @@ from .keywords import (
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
 from .request_context import RequestContext
+from .requested_files import RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -494,8 +495,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
+        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         return (
-            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, "
+            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
             f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
@@ -515,6 +517,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
+        self._files = RequestedFiles(self._export_view)
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
@@ -850,6 +853,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             derived=self._derived,
             selection=Selection.of(self),
             refresh=self._refresh,
+            files=self._files,
         )
 
 

@@ -47,7 +47,7 @@ def test_the_pickers_at_every_width(gallery: Show, host: str, width: int) -> Non
     shown.screenshot(f"stacks-{width}-{host}")
     assert "forward 2 · decoder, cross-attention · layer 0" in shown.page.locator("[data-aw=status]").inner_text()
     shown.check()
-    shown.page.get_by_role("button", name="Stack: decoder, cross-attention").click()
+    shown.page.get_by_role("button", name="Stack decoder, cross-attention").click()
     shown.page.get_by_role("menuitemradio", name="encoder", exact=True).wait_for()
     shown.screenshot(f"stacks-menu-{width}-{host}")
     shown.check()
@@ -57,7 +57,7 @@ def test_the_pickers_at_every_width(gallery: Show, host: str, width: int) -> Non
 def test_the_pickers_are_there_in_every_view(gallery: Show, view: str) -> None:
     shown = gallery(translator(view=view), width=900)
     shown.screenshot(f"stacks-{view}")
-    shown.page.get_by_role("button", name="Stack: encoder").wait_for()
+    shown.page.get_by_role("button", name="Stack encoder").wait_for()
     shown.page.get_by_role("textbox", name="forward, 0 to 49").wait_for()
     shown.check()
 
@@ -78,7 +78,7 @@ def test_choosing_by_keys_moves_nothing_above_the_picture(gallery: Show) -> None
     shown.page.keyboard.press("Enter")
     shown.page.locator("[data-aw=status]").get_by_text("forward 49").wait_for()
     assert shown.page.get_by_role("button", name="forward after").is_disabled()
-    shown.page.get_by_role("button", name="Stack: encoder").focus()
+    shown.page.get_by_role("button", name="Stack encoder").focus()
     shown.page.keyboard.press("Enter")
     shown.page.get_by_role("menuitemradio", name="decoder", exact=True).wait_for()
     shown.page.keyboard.press("ArrowDown")
@@ -102,7 +102,7 @@ def test_a_lost_kernel_leaves_the_name_of_what_is_shown(gallery: Show) -> None:
     shown.page.get_by_text("The kernel is gone", exact=True).wait_for()
     forward = shown.page.get_by_role("textbox", name="forward, 0 to 49")
     assert (forward.input_value(), forward.is_disabled()) == ("3", True)
-    stack_menu = shown.page.get_by_role("button", name="Stack: encoder")
+    stack_menu = shown.page.get_by_role("button", name="Stack encoder")
     assert stack_menu.is_disabled()
     assert "The kernel is gone" in (stack_menu.get_attribute("title") or "")
     assert "forward 3 · encoder" in shown.page.locator("[data-aw=status]").inner_text()
@@ -130,7 +130,7 @@ def test_choosing_in_jupyterlab_and_what_a_saved_notebook_says(lab: Lab) -> None
     root.get_by_role("button", name="forward after").click()
     status.get_by_text(re.compile("forward 1 · encoder")).wait_for()
     assert notebook.evaluate("print(w.forward, w.stack)") == "1 encoder"
-    root.get_by_role("button", name="Stack: encoder").click()
+    root.get_by_role("button", name="Stack encoder").click()
     root.get_by_role("menuitemradio", name="decoder").click()
     status.get_by_text(re.compile("forward 1 · decoder")).wait_for()
     assert notebook.evaluate("print(w.forward, w.stack, w.tokens)") == "1 decoder None"
@@ -142,6 +142,6 @@ def test_choosing_in_jupyterlab_and_what_a_saved_notebook_says(lab: Lab) -> None
     root.get_by_role("button", name="forward before").click()
     root.get_by_text("The kernel is gone", exact=True).wait_for()
     assert root.get_by_role("textbox", name="forward, 0 to 2").input_value() == "2"
-    assert root.get_by_role("button", name="Stack: decoder").is_disabled()
+    assert root.get_by_role("button", name="Stack decoder").is_disabled()
     assert "forward 2 · decoder" in status.inner_text()
     assert notebook.problems == []

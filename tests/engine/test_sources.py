@@ -104,9 +104,9 @@ def test_axes_go_by_name() -> None:
 def test_half_types_and_what_it_says() -> None:
     att = Attention.from_scores(torch.randn(2, 3).half(), is_causal=True)
     assert att.block().dtype is torch.float32
-    assert repr(att) == "Attention(from scores, 1 × 1 heads, 2 queries × 3 keys, no v, causal, float16, cpu)"
+    assert repr(att) == "Attention(from scores, 1 sample × 1 head, 2 queries × 3 keys, no v, causal, float16, cpu)"
     att = Attention.from_weights(torch.ones(2, 3), torch.ones(3, 8))
-    assert repr(att) == "Attention(from weights, 1 × 1 heads, 2 queries × 3 keys, head size 8, float32, cpu)"
+    assert repr(att) == "Attention(from weights, 1 sample × 1 head, 2 queries × 3 keys, head size 8, float32, cpu)"
 
 
 def test_rows_of_weights_are_taken_as_they_are() -> None:

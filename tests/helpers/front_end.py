@@ -150,6 +150,9 @@ class Desk:
     def check(self, layer: int, batch: int, head: int) -> None:
         self.checked.append((layer, batch, head))
 
+    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
+        return f"a.{kind}", 10, b"0123456789"[start : start + most]
+
     def retry(self) -> None:
         self.retried += 1
 

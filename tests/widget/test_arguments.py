@@ -260,7 +260,6 @@ def test_integers_for_q_and_k_are_still_refused_as_such() -> None:
         ("attention_mask", 'write mask=attention_mask, mask_means="keep"'),
         ("key_padding_mask", 'write mask=key_padding_mask, mask_means="hide"'),
         ("attn_mask", "write mask=attn_mask, if it is of scaled_dot_product_attention, where True may attend"),
-        ("causal", "write is_causal=True"),
         ("softmax_scale", "write scale=softmax_scale"),
         ("sliding_window", "write window=sliding_window"),
     ],

@@ -52,7 +52,7 @@ def _comparison(view: WidgetView) -> dict[str, Any] | None:
     if traits.comparison is not None:
         found: dict[str, Any] = traits.comparison
         return found
-    of = (traits.layer, traits.batch, traits.head, traits.stage, traits.pool, traits.against)
+    of = (traits.layer, traits.batch, traits.head, traits.stage, traits.pool, traits.against, traits.against_at)
     comparison: dict[str, Any] | None = view.derived("comparison", *of)
     return comparison
 

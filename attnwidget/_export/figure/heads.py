@@ -46,7 +46,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class HeadsLayout:
     """Where each head stands: `places` are columns and rows, in the order of the layers' heads; sizes are pixels."""
 
     places: list[tuple[int, int]]
@@ -141,7 +141,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], words: str) -> list
     return parts
 
 
-def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> Layout:
+def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:
     """Lay out a row for each layer; or, in another order or of a single layer, as many in a row as fit."""
     room, order = context.right - context.left, _metric(survey, context.traits.order)
     columns = max(1, *(one["heads"] for one in survey["layers"]))
@@ -163,7 +163,7 @@ def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[in
     bars = size >= BARS_FROM
     down = size + (UNDER if bars else 0) + (0 if by_layer else 14) + (8 if bars else across - size)
     head = HEADER if by_layer else 6
-    return Layout(places, size, across, down, left, top + head, not by_layer, bars)
+    return HeadsLayout(places, size, across, down, left, top + head, not by_layer, bars)
 
 
 def _decoded(sent: dict[str, Any]) -> list[tuple[colors.Array, colors.Array]]:
@@ -190,7 +190,7 @@ def _bar(context: FigureContext, share: float, x: float, y: float, width: float)
         context.canvas.boxes([(x, y, max(0.5, width * share), 2)], [context.look.ink2], 1)
 
 
-def _axes(context: FigureContext, survey: dict[str, Any], layout: Layout) -> None:
+def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -> None:
     """Draw the numbers of the heads above and of the layers on the left, as many as fit."""
     canvas, look, traits = context.canvas, context.look, context.traits
     columns = max(one["heads"] for one in survey["layers"])

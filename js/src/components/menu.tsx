@@ -14,7 +14,8 @@ export interface Choice {
 
 export interface Section {
   readonly title?: string;
-  readonly value: string;
+  /** What is chosen; null where each choice is something to do. */
+  readonly value: string | null;
   readonly choices: readonly Choice[];
   choose(value: string): void;
 }
@@ -135,10 +136,10 @@ export class Menu extends Component<Props, { open: boolean }> {
           aria-expanded={open}
           disabled={disabled !== undefined}
           title={disabled}
-          aria-label={value ? `${name}: ${value}` : name}
+          aria-label={value ? `${name} ${value}` : name}
           onClick={() => this.toggle(!open)}
         >
-          {label && <span class="aw-muted">{label}</span>}
+          {label && <span class="aw-muted">{label}</span>}{" "}
           {value ? (
             <>
               <span>{value}</span>
@@ -153,34 +154,37 @@ export class Menu extends Component<Props, { open: boolean }> {
           )}
         </button>
         {open && (
-          <div class="aw-popup" role="menu" aria-label={name} popover="manual" ref={this.popup}>
-            {sections.map((section) => (
-              <div role="group" aria-label={section.title ?? name} key={section.title ?? name}>
-                {section.title && <h4>{section.title}</h4>}
-                {section.choices.map((choice) => (
-                  <button
-                    type="button"
-                    role="menuitemradio"
-                    key={choice.value}
-                    aria-checked={choice.value === section.value}
-                    onClick={() => {
-                      section.choose(choice.value);
-                      this.close();
-                    }}
-                  >
-                    {choice.value === section.value ? (
-                      <svg class="aw-check" viewBox="0 0 10 10" aria-hidden="true">
-                        <path d="M1.5 5.5 4 8l4.5-6" />
-                      </svg>
-                    ) : (
-                      <span />
-                    )}
-                    <span>{choice.name}</span>
-                    {choice.note && <span class="aw-note">{choice.note}</span>}
-                  </button>
-                ))}
-              </div>
-            ))}
+          <div class="aw-popup" role="group" aria-label={name} popover="manual" ref={this.popup}>
+            <div class="aw-items" role="menu" aria-label={name}>
+              {sections.map((section) => (
+                <div role="group" aria-label={section.title ?? name} key={section.title ?? name}>
+                  {section.title && <h4 role="presentation">{section.title}</h4>}
+                  {section.choices.map((choice) => (
+                    <button
+                      type="button"
+                      key={choice.value}
+                      {...(section.value === null
+                        ? { role: "menuitem" as const }
+                        : { role: "menuitemradio" as const, "aria-checked": choice.value === section.value })}
+                      onClick={() => {
+                        section.choose(choice.value);
+                        this.close();
+                      }}
+                    >
+                      {choice.value === section.value ? (
+                        <svg class="aw-check" viewBox="0 0 10 10" aria-hidden="true">
+                          <path d="M1.5 5.5 4 8l4.5-6" />
+                        </svg>
+                      ) : (
+                        <span />
+                      )}
+                      <span>{choice.name}</span>
+                      {choice.note && <span class="aw-note">{choice.note}</span>}
+                    </button>
+                  ))}
+                </div>
+              ))}
+            </div>
             {children}
           </div>
         )}

@@ -73,6 +73,8 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
+  /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
+  axes_read?: string | null;
 }
 
 export interface PictureMessage {
@@ -283,6 +285,9 @@ export interface PlacesMessage {
   only: [a: number, b: number];
 }
 
+/** Layer, sample and head. */
+export type HeadPlace = readonly [layer: number, batch: number, head: number];
+
 /** A, B and B − A, of places that both have. */
 export interface ComparisonMessage {
   layer: number;
@@ -292,6 +297,7 @@ export interface ComparisonMessage {
   pool: Pool;
   /** The name of B. */
   against: string;
+  against_at?: HeadPlace | null;
   queries: number;
   keys: number;
   query_bin: number;
@@ -317,6 +323,7 @@ export interface ChangesMessage {
   batch: number;
   head: number;
   against: string;
+  against_at?: HeadPlace | null;
   query: number | null;
   key: number | null;
   side: Side;

@@ -92,6 +92,8 @@ export interface Answers {
   gradients: { share: number; pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
   jacobian: { query: number; picture: SmallMatrix };
   cost: { head_size: number; device: string; steps: CostStep[] };
+  /** A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. */
+  file: { name: string; total: number; data: number | Bytes };
   retry: object;
   ping: object;
 }

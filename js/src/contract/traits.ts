@@ -13,6 +13,7 @@ import type {
   Facts,
   Finding,
   GridMessage,
+  HeadPlace,
   ImageMessage,
   LinksMessage,
   PairMessage,
@@ -77,6 +78,8 @@ export interface Traits {
   /** Of a comparison only: the names of its sides, and that of B. */
   sides?: string[];
   against?: string;
+  /** Its layer, sample and head; null: those of A. */
+  against_at?: HeadPlace | null;
   comparison?: ComparisonMessage | null;
   changes?: ChangesMessage | null;
   /** null while they are not known: of a long head only once they were asked for. */
@@ -137,6 +140,7 @@ export const TRAITS = {
   pair: "derived",
   sides: "identity",
   against: "numbers",
+  against_at: "numbers",
   comparison: "derived",
   changes: "derived",
   errors: "derived",

@@ -1,7 +1,13 @@
 /** Two attentions side by side: what Python sends of them, decoded; places and positions; the list of changes. */
 
 import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
-import type { ChangesMessage, ComparisonMessage, Figure as Numeral, PlacesMessage } from "../contract/messages";
+import type {
+  ChangesMessage,
+  ComparisonMessage,
+  HeadPlace,
+  Figure as Numeral,
+  PlacesMessage,
+} from "../contract/messages";
 import type { Side } from "../contract/values";
 import type { Label, Labels } from "../text/labels";
 import { type Bin, lineOf, numberIn } from "./matrix";
@@ -29,6 +35,8 @@ export type Comparison = {
   readonly of: Picture["of"];
   /** The name of B. */
   readonly against: string;
+  /** Its layer, sample and head; null: those of A. */
+  readonly againstAt: HeadPlace | null;
 } & (
   | { readonly error: string }
   | {
@@ -44,16 +52,17 @@ export type Comparison = {
 export type ReadyComparison = Extract<Comparison, { error: null }>;
 
 export async function decodeComparison(message: ComparisonMessage): Promise<Comparison> {
-  const { layer, batch, head, stage, pool, against, error } = message;
+  const { layer, batch, head, stage, pool, against, against_at: againstAt = null, error } = message;
   const of = { layer, batch, head, stage, pool };
-  if (error !== null) return { of, against, error };
+  if (error !== null) return { of, against, againstAt, error };
   const picture = (part: Part) => decodePicture({ ...message, ...message[part], error: null });
   const [a, b, change] = await Promise.all([picture("a"), picture("b"), picture("change")]);
   const [queries, keys] = await Promise.all([
     placesOf(message.query_places, message.queries, message.differ[0]),
     placesOf(message.key_places, message.keys, message.differ[1]),
   ]);
-  return { of, against, error: null, pictures: { a, b, change }, queries, keys, hasSinks: message.has_sinks === true };
+  const pictures = { a, b, change };
+  return { of, against, againstAt, error: null, pictures, queries, keys, hasSinks: message.has_sinks === true };
 }
 
 async function placesOf(message: PlacesMessage | null, length: number, differ: number): Promise<Places> {
@@ -130,7 +139,13 @@ export interface Changes {
   /** Positions of A. */
   readonly query: number | null;
   readonly key: number | null;
-  readonly of: { readonly layer: number; readonly batch: number; readonly head: number; readonly against: string };
+  readonly of: {
+    readonly layer: number;
+    readonly batch: number;
+    readonly head: number;
+    readonly against: string;
+    readonly againstAt: HeadPlace | null;
+  };
   readonly rows: readonly ChangeRow[];
   readonly rest: { readonly count: number; readonly a: number; readonly b: number };
   /** Places that both sides mask. */
@@ -139,10 +154,10 @@ export interface Changes {
 }
 
 export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
-  const { layer, batch, head, against, side, query, key, rest, masked, only } = message;
+  const { layer, batch, head, against, against_at: againstAt = null, side, query, key, rest, masked, only } = message;
   const [places, a, b, change] = await Promise.all([
     decode(message.places),
-    ...PARTS.map((part) => decodeGrid(message[part].values, message[part].blocked)),
+    ...PARTS.map(async (part) => decodeGrid(message[part].values, message[part].blocked)), // async: what is missing rejects
   ] as const);
   const number = (grid: Grid | undefined, at: number) =>
     grid === undefined || grid.kinds[at] === BLOCKED ? null : grid.values[at]!;
@@ -151,7 +166,7 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
     side,
     query,
     key,
-    of: { layer, batch, head, against },
+    of: { layer, batch, head, against, againstAt },
     rows: Array.from(places, (place, at) => ({
       place,
       a: number(a, at),
@@ -172,7 +187,7 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
  * pinned.
  */
 export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
-  const { pictures, of, against, queries } = comparison;
+  const { pictures, of, against, againstAt, queries } = comparison;
   if (!pictures.change.exact || of.stage !== "weights") return null;
   const [a, b, change] = PARTS.map((part) => lineOf(pictures[part], { side, index: place }));
   if (!a || !b || !change) return null;
@@ -192,7 +207,7 @@ export function changesIn(comparison: ReadyComparison, side: Side, place: number
     side,
     query: side === "query" ? queries.a(place) : null,
     key: side === "key" ? comparison.keys.a(place) : null,
-    of: { layer: of.layer, batch: of.batch, head: of.head as number, against },
+    of: { layer: of.layer, batch: of.batch, head: of.head as number, against, againstAt },
     rows: open,
     rest: { count: 0, a: 0, b: 0 },
     masked: all.length - open.length,

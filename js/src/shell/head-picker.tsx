@@ -4,6 +4,7 @@ import { Component, createRef } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
 import type { Grid } from "../contract/decode";
+import type { HeadPlace } from "../contract/messages";
 import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
 import type { ColorMapper, Paints } from "../draw/color-mapper";
@@ -34,12 +35,15 @@ function Picker({ ui }: { ui: Ui }) {
             name="sample"
             value={store.batch.value}
             count={facts.batches}
+            of
             choose={(batch) => store.select({ batch })}
           />
+          <AxesRead read={facts.axes_read} />
         </div>
       )}
       {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
       {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
+      {store.view.value === "compare" && <HeadOfOther ui={ui} />}
     </>
   );
 }
@@ -96,6 +100,76 @@ function fixed({ store, kernel }: Ui): string | undefined {
   const state = kernel.state.value;
   if (!isAway(state)) return undefined;
   return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
+}
+
+const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
+
+/** How three axes were read that nobody named, and what says otherwise; until it is put away. */
+class AxesRead extends Component<{ read: string | null | undefined }, { away: boolean }> {
+  override state = { away: false };
+
+  override render() {
+    const { read } = this.props;
+    if (!read || this.state.away) return null;
+    return (
+      <span class="aw-axes-read" data-aw="axes-read">
+        3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}
+        <code>dims="{read.replace("b", "h")}"</code>
+        <button type="button" aria-label="Put this note away" onClick={() => this.setState({ away: true })}>
+          ×
+        </button>
+      </span>
+    );
+  }
+}
+
+/** Which layer, sample and head of B are compared: those of A, or its own. */
+function HeadOfOther({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const { layers, batches, heads } = store.facts.value;
+  const counts = { layer: layers.length, sample: batches, head: heads };
+  if (Object.values(counts).every((total) => total < 2)) return null;
+  const reason = fixed(ui);
+  const own = store.against_at.value ?? null;
+  const place = own ?? ([store.layer.value, store.batch.value, store.head.value] as const);
+  const choose = (at: HeadPlace | null) => store.show({ against_at: at });
+  const name = store.against.value ?? "B";
+  return (
+    <div class="aw-group aw-other" data-aw="other" title={reason}>
+      <span>
+        <bdi>{name}</bdi>
+      </span>
+      <button
+        type="button"
+        role="checkbox"
+        class="aw-check"
+        aria-checked={own === null}
+        title={reason ?? `${name} shows the layer, sample and head that ${store.sides.value?.[0] ?? "A"} shows`}
+        disabled={reason !== undefined}
+        onClick={() => choose(own === null ? place : null)}
+      >
+        same head
+      </button>
+      {own !== null &&
+        Object.entries(counts).map(([part, total], index) =>
+          total < 2 ? null : (
+            <div class="aw-group" key={part}>
+              <span>{part[0]!.toUpperCase() + part.slice(1)}</span>
+              <Stepper
+                name={`${part} of ${name}`}
+                value={place[index]!}
+                count={total}
+                disabled={reason !== undefined}
+                choose={(next) => {
+                  const [layer, sample, head] = place.map((at, one) => (one === index ? next : at));
+                  choose([layer!, sample!, head!]);
+                }}
+              />
+            </div>
+          ),
+        )}
+    </div>
+  );
 }
 
 /** Whether a saved file holds this one of several; a kernel has them all. */

@@ -29,9 +29,12 @@ function Notice({ ui }: { ui: Ui }) {
   const state = ui.kernel.state.value;
   const refused = ui.store.refused.value;
   const missing = ui.store.missing.value;
+  const told = ui.told.value;
   const lacks = missing === null ? "" : ` ${missing}`;
   const message =
-    state === "gone" ? (
+    told !== null ? (
+      <Message sign="empty" title={told.title} text={told.text} />
+    ) : state === "gone" ? (
       <Message
         sign="gone"
         title="The kernel is gone"

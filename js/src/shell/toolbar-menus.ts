@@ -26,6 +26,8 @@ import {
   orderSection,
 } from "../views/heads/menus";
 
+import { savingSections } from "./saving";
+
 const COMPARE = { value: "compare", name: "Compare" } as const;
 const VIEWS = [
   { value: "heatmap", name: "Heatmap" },
@@ -179,7 +181,8 @@ export function moreSections(ui: Ui, folded: readonly MenuName[]): Section[] {
     const { name, sections } = MENU[menu];
     return sections(ui).map((section) => ({ title: name, ...section }));
   });
-  return [...titled, ...(ui.store.facts.value.has_pieces ? [piecesSection(ui)] : []), ...lookSections(ui)];
+  const pieces = ui.store.facts.value.has_pieces ? [piecesSection(ui)] : [];
+  return [...titled, ...pieces, ...savingSections(ui), ...lookSections(ui)];
 }
 
 function piecesSection({ store }: Ui): Section {

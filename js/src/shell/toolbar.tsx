@@ -166,8 +166,8 @@ function KeysItem({ ui }: { ui: Ui }) {
     ui.card.value = "keys";
   };
   return (
-    <div role="group" aria-label="Help">
-      <h4>Help</h4>
+    <div role="menu" aria-label="Help">
+      <h4 role="presentation">Help</h4>
       <button type="button" role="menuitem" onClick={show}>
         <span />
         <span>keys</span>

@@ -78,6 +78,8 @@ export interface Ui {
   readonly keyLines: Signal<() => readonly KeyLine[]>;
   /** What floats over the picture: the list of keys, or the field for a token to go to. */
   readonly card: Signal<"keys" | "goto" | null>;
+  /** What has become of a file or a copy that was asked for, to be said. */
+  readonly told: Signal<{ readonly title: string; readonly text: string } | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
   readonly destination: Signal<Destination | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
@@ -162,6 +164,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     change: signal<CellChange | null>(null),
     keyLines: signal(() => []),
     card: signal<"keys" | "goto" | null>(null),
+    told: signal(null),
     destination: signal<Destination | null>(null),
     target,
     ranked: rankedSource(store, kernel, listed, stop),

@@ -55,7 +55,7 @@ test("a forward pass is stepped to, typed, or walked to by arrows, and is the nu
 
 test("a stack is chosen from a menu, and the status names the one shown until the other has come", async () => {
   const { view, host } = await draw(PLACE);
-  view.button("Stack: decoder").click();
+  view.button("Stack decoder").click();
   await settle();
   view.find<HTMLElement>("[role=menuitemradio][aria-checked=false]").click();
   await settle();
@@ -70,8 +70,8 @@ test("a stack is chosen from a menu, and the status names the one shown until th
 test("in a saved file nothing can be chosen, and the reason is said", async () => {
   const saved = { layers: [0, 1], heads: [0, 1, 2, 3], samples: [0] };
   const { view, host } = await draw({ ...PLACE, saved });
-  const buttons = [view.button("forward before"), view.button("forward after"), view.button("Stack: decoder")];
+  const buttons = [view.button("forward before"), view.button("forward after"), view.button("Stack decoder")];
   expect(buttons.map((button) => button.disabled)).toEqual([true, true, true]);
-  expect(view.button("Stack: decoder").title).toContain("in the notebook");
+  expect(view.button("Stack decoder").title).toContain("in the notebook");
   expect(host.saved).toEqual([]);
 });

@@ -342,7 +342,7 @@ describe("inside marimo's shadow root", () => {
   test("a menu opens, and closes on a click outside, in the shadow and beside it", async () => {
     const { view, outer, root } = await shadowed();
     for (const outside of [view.canvas, document.body, outer]) {
-      view.button("Show: weights").click();
+      view.button("Show weights").click();
       await settle();
       expect(view.all("[role=menu]")).toHaveLength(1);
       view
@@ -359,14 +359,14 @@ describe("inside marimo's shadow root", () => {
 
   test("arrow keys walk an open menu, Esc closes it and gives the focus back", async () => {
     const { view, root } = await shadowed();
-    view.button("Show: weights").click();
+    view.button("Show weights").click();
     await settle();
     const focused = () => (root.activeElement as HTMLElement).textContent;
     expect(focused()).toBe("weights");
     await pressOn(root.activeElement as HTMLElement, "ArrowDown");
     expect(focused()).toBe("scores");
     const { escaped } = await pressOn(root.activeElement as HTMLElement, "Escape");
-    expect([escaped, view.all("[role=menu]").length, focused()]).toEqual([false, 0, "Showweights"]);
+    expect([escaped, view.all("[role=menu]").length, focused()]).toEqual([false, 0, "Show weights"]);
   });
 
   test("keys on the picture work", async () => {

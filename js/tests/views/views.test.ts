@@ -487,7 +487,7 @@ describe("widths", () => {
 
 describe("a range of one's own", () => {
   const open = async (view: View) => {
-    view.button("Colour: linear").click();
+    view.button("Colour linear").click();
     await settle();
   };
   const give = async (view: View, low: string, high: string) => {

@@ -49,8 +49,9 @@ function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Change
   if (lost.value || said === null) return said;
   const { layer, batch, head } = comparison.of;
   const pin = [query === null ? null : comparison.queries.a(query), key === null ? null : comparison.keys.a(key)];
-  const of = [layer, batch, head, comparison.against, ...pin];
-  const same = [said.of.layer, said.of.batch, said.of.head, said.of.against, said.query, said.key];
+  const of = [layer, batch, head, comparison.against, String(comparison.againstAt), ...pin];
+  const { of: its } = said;
+  const same = [its.layer, its.batch, its.head, its.against, String(its.againstAt), said.query, said.key];
   if (of.every((part, at) => part === same[at])) return said;
   return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
 }

@@ -29,6 +29,7 @@ export function Heads({
   const names = { a: ui.store.sides.value?.[0] ?? "A", b: comparison.against, change: "B − A" };
   const step = at.width + GAP * unit;
   const lettered = names.a !== "A" || names.b !== "B";
+  const where = placesOf(ui, comparison);
   return (
     <>
       {!beside && (
@@ -65,8 +66,15 @@ export function Heads({
           >
             <b title={names[name]}>
               <bdi>{names[name]}</bdi>
+              {!beside && where[name] && <span class="aw-muted"> {where[name]}</span>}
             </b>
-            {beside && <span>{name === "change" ? "difference" : lettered ? LETTERS[name] : ""}</span>}
+            {beside && (
+              <span title={where[name] || undefined}>
+                {name === "change"
+                  ? "difference"
+                  : [lettered ? LETTERS[name] : "", where[name]].filter(Boolean).join(": ")}
+              </span>
+            )}
           </div>
         );
       })}
@@ -77,6 +85,21 @@ export function Heads({
       )}
     </>
   );
+}
+
+/** Which layer, sample and head each side shows, as far as there are several: "layer 2, head 9". */
+function placesOf({ store }: Ui, { of, againstAt }: ReadyComparison): Record<Part, string> {
+  const { layers, batches, heads } = store.facts.value;
+  const told = (layer: number, batch: number, head: number) => {
+    const parts = [
+      layers.length > 1 && `layer ${layer}`,
+      batches > 1 && `sample ${batch}`,
+      heads > 1 && `head ${head}`,
+    ];
+    return parts.filter(Boolean).join(", ");
+  };
+  const a = [of.layer, of.batch, Number(of.head)] as const;
+  return { a: told(...a), b: told(...(againstAt ?? a)), change: "" };
 }
 
 const PILL = 6.5; // pixels a character, about: only to keep pills inside

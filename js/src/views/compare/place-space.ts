@@ -116,7 +116,7 @@ export async function askChange(
 ): Promise<CellChange> {
   const { layer, batch: sample, head, stage } = of.of;
   const body = {
-    ...{ layer, batch: sample, head, stage, against: of.against },
+    ...{ layer, batch: sample, head, stage, against: of.against, against_at: of.againstAt },
     queries: [bin.queries.start, bin.queries.stop],
     keys: [bin.keys.start, bin.keys.stop],
   };

@@ -232,7 +232,7 @@ function Scale({ ui, pair, wide }: StepProps) {
         </>
       }
     >
-      <svg class="aw-chart" {...frame(wide, 34)} role="img" aria-label="From score to scaled score">
+      <svg class="aw-chart" {...frame(wide, 34)} role="group" aria-label="From score to scaled score">
         <path class="aw-track" d={`M0 10H${wide}`} />
         <path class="aw-tick" d={`M${x(0)} 6v8`} />
         {Math.abs(x(0) - x(to)) > 30 && Math.abs(x(0) - x(from)) > 30 && (

@@ -1,0 +1,80 @@
+/** What is shown as Python: the call that shows it again, and the numbers that are pinned. */
+
+import { isNamed } from "../components/phrases";
+import { BLOCKED } from "../contract/decode";
+import { wordOf } from "../contract/stages";
+import type { Pin } from "../contract/values";
+import type { Ui } from "../state/ui";
+import type { Labels } from "../text/labels";
+
+/** Traits that are a keyword of the call, where they are not as they are without one. */
+const USUAL = {
+  layer: 0,
+  batch: 0,
+  view: "heatmap",
+  stage: "weights",
+  pool: "max",
+  combine: "none",
+  what_if: {},
+  color_scale: "linear",
+  color_range: "head",
+  palette: "attnwidget",
+  theme: "auto",
+  top_k: null,
+  threshold: 0.02,
+  direction: "query",
+} as const;
+
+/** Return lines of Python. */
+export function pythonOf(ui: Ui): string {
+  const { store } = ui;
+  const sides = store.sides.value ?? [];
+  const called =
+    sides.length > 0
+      ? [
+          `compare({${sides.map((name) => `${literal(name)}: …`).join(", ")}}`,
+          `against=${literal(store.against.value)}`,
+        ]
+      : [`AttentionWidget(q, k, v`, ...(store.queryLabels.value.raw(0) === null ? [] : ["tokens=tokens"])];
+  const keywords = Object.entries(USUAL).flatMap(([name, usual]) => {
+    const value = store[name as keyof typeof USUAL].value;
+    return literal(value) === literal(usual) || value === undefined ? [] : [`${name}=${literal(value)}`];
+  });
+  const heads = store.shownHeads.value;
+  const head = store.head.value;
+  if (heads.length > 1) keywords.push(`heads=${literal(heads)}`);
+  if (heads.length > 1 || head !== 0) keywords.push(`head=${head}`);
+  const pins = store.shownPins.value;
+  if (pins.length > 0) keywords.push(`pins=[${pins.map(tuple).join(", ")}]`);
+  return [`w = ${[...called, ...keywords].join(", ")})`, ...pinnedLines(ui, pins)].join("\n");
+}
+
+const tuple = (pin: Pin) => `(${pin.map(literal).join(", ")})`;
+
+/** A line for each pin: what it is, and of the last its number. */
+function pinnedLines({ store, pinned }: Ui, pins: readonly Pin[]): string[] {
+  const named = (side: string, labels: Labels, at: number | null) =>
+    at === null ? [] : [`${side} ${at}${isNamed(labels, at) ? ` ${literal(labels.at(at).text)}` : ""}`];
+  return pins.map(([query, key], at) => {
+    const words = [...named("query", store.queryLabels.value, query), ...named("key", store.keyLabels.value, key)].join(
+      ", ",
+    );
+    const reading = pinned.value;
+    if (at < pins.length - 1 || reading === null || reading.query !== query || reading.key !== key) return `# ${words}`;
+    const number = reading.kind === BLOCKED ? "masked" : `${wordOf(store.stage.value)} ${reading.value}`;
+    return `# ${words}: ${number}`;
+  });
+}
+
+/** Return a value as Python writes it. */
+function literal(value: unknown): string {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "string") return JSON.stringify(value);
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object") {
+    const fields = Object.entries(value).map(([name, inner]) => `${JSON.stringify(name)}: ${literal(inner)}`);
+    return `{${fields.join(", ")}}`;
+  }
+  return String(value);
+}

@@ -1,0 +1,158 @@
+/** Saving and copying what is shown: files that Python makes, or, where there is none, a picture that the page makes. */
+
+import type { Section } from "../components/menu";
+import type { Bytes } from "../contract/messages";
+import { isAway, KernelError } from "../kernel/kernel";
+import type { Ui } from "../state/ui";
+import { pictureOfPage } from "./page-picture";
+import { pythonOf } from "./python-call";
+
+type Format = "png" | "svg" | "html";
+
+const MIME: Record<Format, string> = { png: "image/png", svg: "image/svg+xml", html: "text/html" };
+const CALL: Record<Format, string> = {
+  png: 'w.figure().savefig("attention.png")',
+  svg: 'w.figure().savefig("attention.svg")',
+  html: 'w.to_html("attention.html")',
+};
+const KEPT = 60_000; // milliseconds that a file is there for the browser to fetch
+const SAID = 5000;
+
+/** Return what can be saved and copied. In a saved file nobody makes other files. */
+export function savingSections(ui: Ui): Section[] {
+  const isSaved = ui.store.facts.value.saved !== undefined;
+  const files = [
+    { value: "png", name: "as PNG", note: "a picture" },
+    { value: "svg", name: "as SVG", note: "for print" },
+    { value: "html", name: "as HTML", note: "a page to open anywhere" },
+  ];
+  const copies = [
+    { value: "picture", name: "picture" },
+    { value: "python", name: "as Python", note: "call and numbers" },
+  ];
+  return [
+    {
+      title: "Save",
+      value: null,
+      choices: isSaved ? files.slice(0, 1) : files,
+      choose: (it) => save(ui, it as Format),
+    },
+    {
+      title: "Copy",
+      value: null,
+      choices: copies,
+      choose: (it) => (it === "python" ? copyPython(ui) : copyPicture(ui)),
+    },
+  ];
+}
+
+async function save(ui: Ui, format: Format): Promise<void> {
+  tell(ui, null);
+  try {
+    const { name, blob } = await fileOf(ui, format);
+    download(ui, name, blob);
+  } catch (error) {
+    const why = error instanceof KernelError ? error.message : "no kernel answers, which makes it.";
+    tell(ui, { title: "Not saved", text: sentenceOf(why, CALL[format]) });
+  }
+}
+
+/** Python's file; a PNG that it cannot draw, as without a kernel or matplotlib, is one of the page. */
+async function fileOf(ui: Ui, format: Format): Promise<{ name: string; blob: Blob }> {
+  const there = !isAway(ui.kernel.state.peek()) && ui.store.facts.peek().saved === undefined;
+  try {
+    if (there || format !== "png") return await fetchFile(ui, format);
+  } catch (error) {
+    if (format !== "png") throw error;
+  }
+  return { name: "attention.png", blob: await pictureOfPage(ui) };
+}
+
+async function fetchFile(ui: Ui, format: Format): Promise<{ name: string; blob: Blob }> {
+  const parts: ArrayBuffer[] = [];
+  for (let start = 0; ; ) {
+    const reply = await ui.kernel.request("file", { format, start }, { signal: ui.stop });
+    const { data } = reply;
+    const part = copyOf(typeof data === "number" ? (reply.buffers[data] as Bytes) : data);
+    parts.push(part);
+    start += part.byteLength;
+    if (start >= reply.total || part.byteLength === 0) {
+      return { name: reply.name, blob: new Blob(parts, { type: MIME[format] }) };
+    }
+  }
+}
+
+function copyOf(bytes: Bytes): ArrayBuffer {
+  const view = ArrayBuffer.isView(bytes)
+    ? new Uint8Array(bytes.buffer as ArrayBuffer, bytes.byteOffset, bytes.byteLength)
+    : new Uint8Array(bytes as ArrayBuffer);
+  return view.slice().buffer;
+}
+
+/** A link in the page is followed, for VS Code looks for one, and asks where to put the file. */
+function download(ui: Ui, name: string, blob: Blob): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.hidden = true;
+  ui.root.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), KEPT);
+}
+
+async function copyPicture(ui: Ui): Promise<void> {
+  tell(ui, null);
+  try {
+    if (typeof ClipboardItem !== "function" || !navigator.clipboard?.write) throw new Error("no clipboard");
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": pictureOfPage(ui) })]);
+    tell(ui, { title: "Copied", text: "The picture is in the clipboard." });
+  } catch {
+    tell(ui, { title: "Not copied", text: "This page may not copy pictures here: save it as PNG." });
+  }
+}
+
+async function copyPython(ui: Ui): Promise<void> {
+  tell(ui, null);
+  const text = pythonOf(ui);
+  try {
+    if (!navigator.clipboard?.writeText) throw new Error("no clipboard");
+    await navigator.clipboard.writeText(text);
+  } catch {
+    if (!copyByCommand(ui, text)) {
+      return tell(ui, { title: "Not copied", text: `This page may not copy here. The call is: ${text}` });
+    }
+  }
+  tell(ui, { title: "Copied", text: "The call is in the clipboard." });
+}
+
+/** The old way, where a page has no clipboard of its own, as without https. */
+function copyByCommand(ui: Ui, text: string): boolean {
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "aw-visually-hidden";
+  ui.root.append(field);
+  field.select();
+  try {
+    return document.execCommand("copy");
+  } catch {
+    return false;
+  } finally {
+    field.remove();
+  }
+}
+
+let last: ReturnType<typeof setTimeout> | undefined;
+
+/** Say what has become of it: success for a moment, anything else until the next time. */
+function tell(ui: Ui, told: Ui["told"]["value"]): void {
+  clearTimeout(last);
+  ui.told.value = told;
+  if (told?.title === "Copied") last = setTimeout(() => ui.told.value === told && tell(ui, null), SAID);
+}
+
+/** Python's sentence, with the line that does it in a cell where that does not say it. */
+function sentenceOf(why: string, call: string): string {
+  const said = why.charAt(0).toUpperCase() + why.slice(1);
+  return said.includes("w.") || said.includes("pip ") ? said : `${said} In a cell: ${call}`;
+}

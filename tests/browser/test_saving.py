@@ -1,0 +1,170 @@
+"""Saving and copying from the widget's menu: real files that open, or a sentence that says why not."""
+
+from __future__ import annotations
+
+import io
+import xml.dom.minidom
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gallery import Gallery, show
+from lab import SCREENSHOTS, OfflinePages, Page
+
+from attnwidget import AttentionWidget
+
+Show = Callable[..., Gallery]
+TOKENS = ["the", "bank", "lent", "her", "money", "<b>", "日本", "."]
+
+
+@pytest.fixture
+def gallery(offline_page: OfflinePages) -> Show:
+    return lambda widgets, **keywords: show(offline_page, widgets, **keywords)
+
+
+def widget(**more: object) -> AttentionWidget:
+    q, k, v = torch.randn(3, 2, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return AttentionWidget(q, k, v, tokens=TOKENS, **more)  # type: ignore[arg-type]
+
+
+def choose(shown: Gallery, section: str, item: str) -> None:
+    shown.menu("More")
+    group = shown.page.get_by_role("group", name=section, exact=True)
+    group.get_by_role("menuitem", name=item).click()
+
+
+def saved(shown: Gallery, item: str, folder: Path) -> Path:
+    with shown.page.expect_download() as waiting:
+        choose(shown, "Save", item)
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    return path
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "vscode-dark"])
+def test_files_that_python_makes_open(gallery: Show, offline_page: OfflinePages, host: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    shown = gallery(widget(layer=1, head=2), host=host)
+    shown.click(4, 1)
+    shown.settle()
+    png = saved(shown, "as PNG", tmp_path)
+    assert png.name == "attention-layer-1-head-2.png"
+    with image.open(png) as picture:
+        assert picture.size[0] > 500
+    svg = saved(shown, "as SVG", tmp_path).read_text(encoding="utf-8")
+    xml.dom.minidom.parseString(svg)
+    assert "money 4 → bank 1" in svg
+    page = saved(shown, "as HTML", tmp_path)
+    opened = offline_page(page.read_text(encoding="utf-8"), width=900, height=900).page
+    opened.wait_for_selector("[data-aw=picture]")
+    assert "layer 1" in opened.locator("[data-aw=status]").inner_text()
+    shown.check()
+
+
+def test_without_a_kernel_a_picture_comes_from_the_page(gallery: Show, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    shown = gallery(widget(), host="jupyter-dark", width=700)
+    shown.click(4, 1)
+    shown.settle()
+    shown.end_kernel()
+    path = saved(shown, "as PNG", tmp_path)
+    if Page.keeps_pictures:
+        (SCREENSHOTS / "page-picture.png").write_bytes(path.read_bytes())
+    assert path.name == "attention.png"
+    with image.open(io.BytesIO(path.read_bytes())) as picture:
+        width, height = picture.size
+        colors = picture.convert("RGB").getcolors(maxcolors=1 << 24)
+        corner = picture.convert("RGB").getpixel((1, 1))
+    assert width > 1300
+    assert height > 600
+    assert len(colors) > 60  # cells, letters and the ramp: not a blank page
+    assert corner == (17, 17, 17)
+    choose(shown, "Save", "as SVG")
+    shown.page.get_by_text('In a cell: w.figure().savefig("attention.svg")').wait_for()
+
+
+def test_a_refusal_says_the_line_to_write(gallery: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnwidget._widget import requested_files
+
+    monkeypatch.setattr(requested_files, "MOST_CELLS", 10)
+    shown = gallery(widget())
+    choose(shown, "Save", "as HTML")
+    shown.page.get_by_text('w.to_html("attention.html") in a cell writes it').wait_for()
+    shown.check()
+
+
+def test_the_call_and_the_pinned_number_are_copied(gallery: Show) -> None:
+    shown = gallery(widget(head=1, view="heatmap", color_scale="log"))
+    shown.click(4, 1)
+    shown.wait_for_lines()
+    shown.page.evaluate(
+        "() => { window.copied = null; navigator.clipboard.writeText = async (text) => { window.copied = text; }; }"
+        if shown.page.evaluate("() => navigator.clipboard !== undefined")
+        else "() => { document.execCommand = () => {"
+        " window.copied = document.querySelector('textarea').value; return true; }; }"
+    )
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    call, said = shown.page.evaluate("() => window.copied").split("\n")
+    assert call == 'w = AttentionWidget(q, k, v, tokens=tokens, color_scale="log", head=1, pins=[(4, 1)])'
+    assert said.startswith('# query 4 "money", key 1 "bank": weight 0.')
+    q, k, v = torch.randn(3, 2, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    names: dict[str, object] = {"AttentionWidget": AttentionWidget, "q": q, "k": k, "v": v, "tokens": TOKENS}
+    exec(call, names)
+    again = names["w"]
+    assert isinstance(again, AttentionWidget)
+    assert (again.head, again.pins, again.color_scale) == (1, [(4, 1)], "log")
+    assert float(said.rsplit(" ", 1)[1]) == pytest.approx(float(again.weights(4)[1]), rel=1e-6)
+
+
+def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
+    shown = gallery(widget())
+    shown.page.evaluate(
+        "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true });"
+        " document.execCommand = () => false; }"
+    )
+    choose(shown, "Copy", "picture")
+    shown.page.get_by_text("This page may not copy pictures here: save it as PNG.").wait_for()
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("This page may not copy here. The call is: w = AttentionWidget(q, k, v").wait_for()
+    shown.screenshot("saving-refused")
+    shown.check()
+
+
+def test_a_picture_is_copied(gallery: Show) -> None:
+    shown = gallery(widget())
+    shown.page.evaluate(
+        """() => {
+          window.ClipboardItem = class { constructor(types) { this.types = types; } };
+          const clipboard = { write: async ([item]) => { window.copied = (await item.types["image/png"]).size; } };
+          Object.defineProperty(navigator, "clipboard", { value: clipboard, configurable: true });
+        }"""
+    )
+    choose(shown, "Copy", "picture")
+    shown.page.get_by_text("The picture is in the clipboard.").wait_for()
+    assert shown.page.evaluate("() => window.copied") > 5000
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "vscode-dark"])
+def test_the_menu_fits(gallery: Show, host: str) -> None:
+    shown = gallery(widget(), host=host, width=360)
+    shown.menu("More")
+    shown.screenshot(f"saving-menu-{host}")
+    shown.check()
+
+
+def test_in_a_saved_file_there_is_a_picture_and_the_call(offline_page: OfflinePages, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    page = offline_page(widget().to_html(tmp_path / "a.html").read_text(encoding="utf-8"), width=900, height=900)
+    opened = page.page
+    opened.wait_for_selector("[data-aw=picture]")
+    opened.locator(".aw-menu[aria-label='More'] > button").click()
+    assert opened.get_by_role("group", name="Save", exact=True).get_by_role("menuitem").count() == 1
+    with opened.expect_download() as waiting:
+        opened.get_by_role("menuitem", name="as PNG").click()
+    waiting.value.save_as(tmp_path / "a.png")
+    with image.open(tmp_path / "a.png") as picture:
+        assert len(picture.convert("RGB").getcolors(maxcolors=1 << 24)) > 60
+    assert page.blocked == []
