@@ -13,6 +13,7 @@ import torch
 from gallery import portable, show, state_of
 from lab import OfflinePages, Page
 from payloads import PAYLOADS
+from playwright.sync_api import Dialog
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
@@ -37,7 +38,12 @@ def stacks(**more: Any) -> AttentionWidget:
 def heard(page: Page) -> list[str]:
     """What a page does that only markup could make it do."""
     found: list[str] = []
-    page.page.on("dialog", lambda dialog: (found.append(f"dialog {dialog.message}"), dialog.dismiss()))
+
+    def dismiss(dialog: Dialog) -> None:
+        found.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    page.page.on("dialog", dismiss)
     page.page.on("framenavigated", lambda frame: found.append(f"went to {frame.url}"))
     page.page.on("popup", lambda popup: found.append(f"opened {popup.url}"))
     return found

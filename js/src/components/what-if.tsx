@@ -92,7 +92,8 @@ export function WhatIfPanel({ ui }: { ui: Ui }) {
 }
 
 /** Whether what is in force is one of the choices: it may be a number of one's own. */
-const isOffered = (choices: Section["choices"], value: Section["value"]) => choices.some((choice) => choice.value === value);
+const isOffered = (choices: Section["choices"], value: Section["value"]) =>
+  choices.some((choice) => choice.value === value);
 
 /** Controls that take any number; an empty one is as it was. */
 const FIELDS = [
