@@ -33,6 +33,12 @@ from ._utils.validation import as_size, told
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
+
+def __dir__() -> list[str]:
+    """Return the public names alone: what an editor is to offer."""
+    return __all__
+
+
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NO_KEYS = range(0)
 LONGEST_WINDOW = 2**53
