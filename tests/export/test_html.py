@@ -263,9 +263,9 @@ def test_a_comparison_with_all_its_sides(tmp_path: Path) -> None:
     w = compare(sides, query=2, key=1)
     found = read(w.to_html(tmp_path / "a.html"))
     comparison, changes = found["derived"]["comparison"], found["derived"]["changes"]
-    assert comparison["by"][-1] == "against"
-    assert snapshot.key_of([0, 0, 2, "weights", "max", "two"]) in comparison["values"]
-    made = changes["values"][snapshot.key_of([0, 0, 0, "two", 1, None])]
+    assert comparison["by"][-2:] == ["against", "against_at"]
+    assert snapshot.key_of([0, 0, 2, "weights", "max", "two", None]) in comparison["values"]
+    made = changes["values"][snapshot.key_of([0, 0, 0, "two", None, 1, None])]
     assert (made["against"], made["query"]) == ("two", 1)
     assert found["state"]["comparison"]["against"] == "causal"
     assert w.against == "causal"
