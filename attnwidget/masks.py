@@ -42,6 +42,7 @@ def __dir__() -> list[str]:
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NO_KEYS = range(0)
 LONGEST_WINDOW = 2**53
+DEEPEST = 64  # masks in masks: Python can go no deeper than some hundred calls
 
 
 class KeyBounds(NamedTuple):
@@ -242,6 +243,12 @@ class _OfParts(Mask):
 
     parts: tuple[Mask, ...]
     word: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        depth = 1 + max((getattr(part, "depth", 0) for part in self.parts), default=0)
+        if depth > DEEPEST:
+            raise ValueError(f"masks are nested more than {DEEPEST} deep: give many to one {self.kind}_masks")
+        object.__setattr__(self, "depth", depth)
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
