@@ -369,6 +369,7 @@ OF_ENGINE = {
     "of",
     "replaced",
     "as_part",
+    "as_read",
     "check_stage",
 }  # what the package asks of its own attentions
 NOTHING_COMPUTED = {"count", "index", "open", "close", "set_state", "as_strings"}  # in a way of its own
