@@ -1,0 +1,37 @@
+"""A notebook that is opened again without its widget's model: what JupyterLab shows of what lies in the output."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from lab import Lab
+
+from attnwidget import AttentionWidget
+
+
+def notebook(path: Path) -> Path:
+    """A notebook as JupyterLab saves it by default: outputs, and no widget state."""
+    made = AttentionWidget(*torch.randn(3, 6, 8), query=2, key=1)._repr_mimebundle_()
+    assert made is not None
+    output = nbformat.v4.new_output("display_data", data=made[0], metadata=made[1])
+    saved = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("w", outputs=[output], execution_count=1)])
+    saved.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(saved, path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_notebook_from_elsewhere_shows_the_still_in_jupyterlab(lab: Lab) -> None:
+    shown = lab.open_file(notebook(Path(tempfile.mkdtemp(dir=lab.server.root)) / "again.ipynb"))
+    area = shown.page.locator(".jp-OutputArea-output").first
+    area.wait_for()
+    still = area.locator("img")  # of a notebook that nobody has trusted no widget is tried
+    still.wait_for()
+    assert str(still.get_attribute("src")).startswith("data:image/png")
+    width, natural = still.evaluate("(img) => [img.getBoundingClientRect().width, img.naturalWidth]")
+    assert abs(2 * width - natural) <= 2
+    assert "model not found" not in area.inner_text()
