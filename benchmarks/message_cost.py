@@ -147,6 +147,23 @@ def dense_mask(tokens: int) -> Act:
     return request("check", tokens, rules={"mask": mask})
 
 
+def graph(tokens: int, count: int) -> Act:
+    q, k, v = heads(tokens, count)
+    w = AttentionWidget(q, k, v, view="graph")
+    return click(w, heads=list(range(count)))
+
+
+def layer_change(tokens: int, count: int) -> Act:
+    q, k, _ = (torch.stack([x, x]) for x in heads(tokens, count, 16))
+    return click(AttentionWidget(q, k), layer=1)
+
+
+def search(tokens: int, times: int) -> Act:
+    q, k, _ = heads(tokens, size=2)
+    w = AttentionWidget(q, k, tokens=[f"token{at}" for at in range(tokens)])
+    return ask(w, *[{"kind": "find", "side": "key", "text": "n49", "start": 0, "count": 20}] * times)
+
+
 CASES: dict[str, Callable[[], Act]] = {
     "compare: windows of 256 and 512, 12,000": two_windows,
     "compare: 16,384": lambda: compare_long(16_384),
@@ -182,6 +199,10 @@ CASES: dict[str, Callable[[], Act]] = {
     "strongest of 8,000": lambda: request("strongest", 8000, count=32),
     "check of 16,000": lambda: request("check", 16_000),
     "check of 12,000 and a dense mask": lambda: dense_mask(12_000),
+    "graph: 7 heads of 4,096": lambda: graph(4096, 7),
+    "graph: 30 heads of 1,024": lambda: graph(1024, 30),
+    "layer of 200,000 × 16": lambda: layer_change(200_000, 16),
+    "64 × find in 1,000,000": lambda: search(1_000_000, 64),
     "head of 2,048 × 12": lambda: head_change(2048, 12),
     "head of 2,048 × 12, causal": lambda: head_change(2048, 12, is_causal=True),
     "head of 30,000 × 12": lambda: head_change(30_000, 12),

@@ -339,6 +339,7 @@ def _find(message: Message, request: Reply) -> Reply:
     if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT:
         raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
     start = _integer(request, "start", len(vocabulary.tokens))
+    message.budget.spend(cost.SEARCHED * len(vocabulary.tokens), "ask for fewer at once")
     positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
     return {"positions": positions, "total": total}
 

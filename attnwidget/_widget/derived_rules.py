@@ -7,6 +7,7 @@ from typing import Any
 
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
+from .._engine import cost
 from .._engine.softmax import sink_weights
 from .._messages import encoding, pair_steps, picture
 from .._messages.heads_overview import Surveys, thumbnails
@@ -109,8 +110,9 @@ class TraitBuilders:
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:
-        values = encoding.encode_thumbnails(thumbnails(self._shown.layers[layer], batch))
-        return {"layer": layer, "batch": batch, "values": values}
+        small = thumbnails(self._shown.layers[layer], batch)
+        values, highs = encoding.encode_thumbnails(small.heads), encoding.encode_highs(small.heads)
+        return {"layer": layer, "batch": batch, "values": values, "highs": highs, "rows": small.rows}
 
     def _found(self, layer: int, batch: int, head: int) -> list[Made] | None:
         found = self._findings.of(self._shown, layer, batch, head)
@@ -129,7 +131,14 @@ class TraitBuilders:
         count = min(at.top_k or LINKS, encoding.BUDGET // (LINK_BYTES * max(shape.Q, shape.K) * len(heads)))
         if count < 1 or shape.Q * shape.K > LINK_CELLS:
             return ()
+        if len(heads) > 1 and sum(self._cells_of_links(at, head) for head in heads) > 3 * LINK_CELLS:
+            return ()
         return (at.layer, at.batch, heads, at.direction, count)
+
+    def _cells_of_links(self, at: Selection, name: int | str) -> int:
+        levels, head = self._shown.source(at.layer, name)
+        shape = levels.att.shape
+        return cost.cells(levels.att, at.batch, head, range(shape.Q), range(shape.K), "weights")
 
     def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int) -> Made:
         looked_at = [self._shown.source(layer, head) for head in heads]

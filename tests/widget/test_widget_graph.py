@@ -245,3 +245,12 @@ def test_biases_windows_and_softcaps_reach_the_attention() -> None:
     assert_close(drawn(w), 2 * torch.tanh(q @ k.T / 8**0.5 / 2), **within.masked)
     w.stage = "weights"
     assert_close(drawn(w), Attention(q, k, v, **show).block(), **within.weights)
+
+
+def test_links_of_several_long_heads_are_sent_as_far_as_they_are_quick() -> None:
+    q, k = torch.randn(2, 1, 4, 4096, 4, generator=torch.Generator().manual_seed(0))
+    plain = AttentionWidget(q, k, view="graph", heads=[0, 1, 2, 3])
+    assert plain.links is None  # the view says so, and draws what is pinned
+    window = AttentionWidget(q, k, is_causal=True, window=64, view="graph", heads=[0, 1, 2, 3])
+    assert window.links is not None
+    assert window.links["heads"] == [0, 1, 2, 3]
