@@ -53,6 +53,7 @@ HOST_NOISE = [
     (r"reading 'schema'", "Notebook 7.6 opens its settings before they are loaded"),
     (r"Could not restore the debugger state", "JupyterLab asks the old kernel for it while that one is restarted"),
     (r"Connection lost, reconnecting", "a restarted kernel closes its socket"),
+    (r"^Plugin \S+ is taking too long to activate", "JupyterLab says so of its own parts on a busy machine"),
     (r"Menu entry for command '[\w:-]+' is duplicated", "Notebook 7.6's own menus"),
     (r"\[yjs#509\] Not same Y.Doc", "Notebook 7.6 loads the library twice"),
     (r"Command 'filebrowser:open-path' not registered", "Notebook 7.6 has it in another page"),
