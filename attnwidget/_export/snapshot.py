@@ -285,7 +285,8 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
     seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
-    return made | {"values": values, "blocked": blocked, "sink": sinks.column(att, key, seen.query_bin)}
+    made |= {"padding": picture.padding_from(att, key.batch), "sink": sinks.column(att, key, seen.query_bin)}
+    return made | {"values": values, "blocked": blocked}
 
 
 def _peaks(saved: Snapshot) -> None:

@@ -29,7 +29,7 @@ SETTABLE = ("given", *WRITABLE)  # and a user
 TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
 Pins = Iterable[Sequence[SupportsIndex | None]]
-ColorRange = Literal["head", "row", "unit"] | Sequence[float]
+ColorRange = Literal["head", "row", "layer", "view", "unit"] | Sequence[float]
 Metric = Literal[
     "entropy",
     "first_token",

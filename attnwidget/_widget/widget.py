@@ -99,13 +99,14 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query, key: the pinned pair; None where nothing is pinned.
         heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads" or "stages".
+        view: "heatmap", "graph", "text", "image", "heads" or "stages"; with an image "image", unless told otherwise.
         stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
         what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
         color_scale: "linear" or "log".
-        color_range: what the colours span: "head", "row", "unit" or (low, high).
+        color_range: what the colours span: "head"; "row", each its own; "layer", all its heads; "view", what is in
+            view where the heatmap is zoomed; "unit", 0 to 1; or (low, high).
         palette: "attnwidget" or "viridis".
         theme: "auto", "light", "dark" or "contrast".
         top_k: draw only so many links of each token in the graph; None: all.
@@ -539,6 +540,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._show_layers(self._named_stacks.find(self._chosen).attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         show["title"] = show.get("title") or self._shown.title
+        has_image = all(show.get(name) is not None for name in ("grid", "image"))
+        if has_image and self.traits()["view"].default_value == "heatmap":
+            show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:

@@ -37,7 +37,12 @@ def stacks(**more: Any) -> AttentionWidget:
 def heard(page: Page) -> list[str]:
     """What a page does that only markup could make it do."""
     found: list[str] = []
-    page.page.on("dialog", lambda dialog: (found.append(f"dialog {dialog.message}"), dialog.dismiss()))
+
+    def dismiss(dialog: Any) -> None:
+        found.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    page.page.on("dialog", dismiss)
     page.page.on("framenavigated", lambda frame: found.append(f"went to {frame.url}"))
     page.page.on("popup", lambda popup: found.append(f"opened {popup.url}"))
     return found
@@ -146,7 +151,7 @@ def test_traits_of_any_kind_leave_a_page_that_good_ones_draw(view: Any, offline_
     assert_nothing_ran(shown.shown, found)
 
 
-def garbling(seed: int) -> Callable[[Any], Any]:
+def garbling(seed: int, answerer_as_it_is: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return an `answerer` whose replies are of any kind."""
     dice = random.Random(seed)
     odd: list[Any] = [
@@ -160,7 +165,7 @@ def garbling(seed: int) -> Callable[[Any], Any]:
     ]
 
     def answerer(widgets: Any) -> Any:
-        real = gallery.answerer_as_it_is(widgets)
+        real = answerer_as_it_is(widgets)
 
         def answer(index: int, request: dict[str, Any]) -> Any:
             reply = real(index, request)
@@ -177,8 +182,7 @@ def garbling(seed: int) -> Callable[[Any], Any]:
 def test_replies_of_any_kind_are_said_or_left_out(
     view: Any, offline_page: OfflinePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gallery, "answerer_as_it_is", gallery.answerer, raising=False)
-    monkeypatch.setattr(gallery, "answerer", garbling(3))
+    monkeypatch.setattr(gallery, "answerer", garbling(3, gallery.answerer))
     w = AttentionWidget(*torch.randn(3, 1, 3, 600, 4), is_causal=True, view=view)
     shown = show(offline_page, w, width=900)
     found = heard(shown.shown)

@@ -72,6 +72,7 @@ def looks() -> None:
     AttentionWidget(q, k, pins=[3])  # type: ignore[list-item]
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]
     AttentionWidget(q, k, stage="weight")  # type: ignore[arg-type]
+    AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")
     AttentionWidget(q, k, color_range="rows")  # type: ignore[arg-type]
     AttentionWidget(q, k, order="heads")  # type: ignore[arg-type]
     AttentionWidget(q, k, colour_scale="log")  # type: ignore[call-arg]
