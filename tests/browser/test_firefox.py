@@ -35,8 +35,11 @@ def bank(**shown: object) -> AttentionWidget:
     return AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=7, query=14, key=16, **shown)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("width", "theme"), [(360, "light"), (900, "dark")])
-@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "heads"])
+@pytest.mark.parametrize(
+    ("view", "width", "theme"),
+    [(view, 320, "light") for view in ("heatmap", "graph", "text", "heads")]
+    + [(view, 900, "dark") for view in ("heatmap", "graph", "text", "heads", "stages")],
+)
 def test_every_view_is_whole(pages: OfflinePages, view: str, theme: str, width: int) -> None:
     shown = show(pages, bank(view=view, theme=theme), width=width)
     shown.screenshot(f"firefox-{view}-{theme}-{width}")
