@@ -39,3 +39,8 @@ __all__ = [
     "scaling",
 ]
 __version__ = "0.1.0.dev0"
+
+
+def __dir__() -> list[str]:
+    """Return the public names alone: what an editor is to offer."""
+    return sorted(__all__)

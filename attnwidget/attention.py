@@ -39,6 +39,22 @@ from ._utils.validation import as_tensor, detached
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+INPUTS = (
+    "q",
+    "k",
+    "v",
+    "shape",
+    "scale",
+    "softcap",
+    "sinks",
+    "is_causal",
+    "window",
+    "options",
+    "dtype",
+    "device",
+    "stages",
+)
+
 __all__ = ["STAGES", "Attention", "Shape"]
 
 
@@ -92,6 +108,11 @@ class Attention(AttentionBase):
     >>> att.block(queries=0)
     tensor([[0.8808, 0.1192]])
     """
+
+    def __dir__(self) -> list[str]:
+        """Return the names that are meant for users; the package asks attentions more than that."""
+        names = {*vars(Attention), *INPUTS}
+        return sorted(name for name in names if not name.startswith("_"))
 
     @with_keywords
     def __init__(

@@ -33,9 +33,16 @@ from ._utils.validation import as_size, told
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
+
+def __dir__() -> list[str]:
+    """Return the public names alone: what an editor is to offer."""
+    return __all__
+
+
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NO_KEYS = range(0)
 LONGEST_WINDOW = 2**53
+DEEPEST = 64  # masks in masks: Python can go no deeper than some hundred calls
 
 
 class KeyBounds(NamedTuple):
@@ -236,6 +243,12 @@ class _OfParts(Mask):
 
     parts: tuple[Mask, ...]
     word: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        depth = 1 + max((getattr(part, "depth", 0) for part in self.parts), default=0)
+        if depth > DEEPEST:
+            raise ValueError(f"masks are nested more than {DEEPEST} deep: give many to one {self.kind}_masks")
+        object.__setattr__(self, "depth", depth)
 
     @property
     def shared(self) -> bool:  # type: ignore[override]

@@ -18,6 +18,12 @@ from .attention import Attention
 
 __all__ = ["Cost", "Step", "cost", "sweep"]
 
+
+def __dir__() -> list[str]:
+    """Return the public names alone: what an editor is to offer."""
+    return __all__
+
+
 HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LENGTHS = (256, 512, 1024, 2048)
 CORNER = 16  # queries and keys of the weights that a step keeps

@@ -16,6 +16,7 @@ from .._engine.matmul import exactly
 from .._engine.softmax import exact_block, run_to_end
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
+from .._tokens.inputs import never_read
 from .._utils.indexing import cuts
 from ..masks import causal
 from .mask_counts import MaskCounts, counting_allowed
@@ -78,7 +79,8 @@ def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None,
     att = head.att
     tokens = None if tokens is None else [str(token) for token in tokens]
     if tokens is not None and len(tokens) != att.shape.K:
-        raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key")
+        hint = never_read(len(tokens), att.shape.K)
+        raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key{hint}")
     counts = yield from counting_allowed(head)
     broken = yield from _found(_not_finite(head))
     found = list(broken)

@@ -22,6 +22,7 @@ from .._engine.softmax import sink_weights
 from .._engine.sources import Products
 from .._engine.stages import KEYS, allowed_cells, masked, new, plain
 from .._rules.rules import Bias, cut, whole
+from .._tokens.inputs import never_read
 from .._utils.indexing import Block, cuts, take
 from .._utils.validation import as_size
 from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
@@ -53,7 +54,8 @@ def metrics(
         (shape.Q if shape.Q * shape.K <= MAX_EXACT_CELLS else SAMPLED_ROWS) if rows is None else as_size(rows, "rows")
     )
     if tokens is not None and len(tokens) != shape.K:
-        raise ValueError(f"there are {len(tokens):,} tokens but {shape.K:,} keys: give one for each")
+        hint = never_read(len(tokens), shape.K)
+        raise ValueError(f"there are {len(tokens):,} tokens but {shape.K:,} keys: give one for each key{hint}")
     ids = None if tokens is None else as_ids(tokens)
     found = HeadSampler(att, batch, range(head, head + 1), sample(shape.Q, most), ids=ids)
     for _ in found.steps():

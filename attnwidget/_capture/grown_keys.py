@@ -104,17 +104,20 @@ def _length_so_far(layer: Any) -> int | None:
 def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | None]) -> Callable[..., Any]:
     @functools.wraps(update)
     def noting(self: Any, key_states: Any, *arguments: Any, **keywords: Any) -> Any:
-        before: GrownKeys | None = None
+        _latest.grown = before = None
         start: int | None = None
-        with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
-            start, before = length_before(self), _known.get(self)
-            if before is not None and not (before.are(self.keys) and before.length == start):
+        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+            try:
+                start, before = length_before(self), _known.get(self)
+                if before is not None and not (before.are(self.keys) and before.length == start):
+                    before = None
+            except Exception:  # a layer of a kind that is not known here: its keys are compared
                 before = None
         result = update(self, key_states, *arguments, **keywords)
-        _latest.grown = None
-        with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
-            if start is not None and result[0] is self.keys and not self.keys.is_inference():
-                _note(self, before, start, start + int(key_states.shape[-2]))
+        if start is not None:
+            with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
+                if result[0] is self.keys and not self.keys.is_inference():
+                    _note(self, before, start, start + int(key_states.shape[-2]))
         return result
 
     return noting

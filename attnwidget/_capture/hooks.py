@@ -42,6 +42,9 @@ OPAQUE = (
 ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 
 
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
 class Listener(Protocol):
     """An open capture, which hooks report calls to."""
 
@@ -150,12 +153,15 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                 if name is not None:
                     read = functools.partial(read_call, implementation, module, *arguments, **keywords)
                     callbacks.append(listener.record_call(name, read))
-        with _inside_attention():
-            with _compiled_flex_attention(implementation):
+        _thread.depth += 1
+        try:
+            with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
                 with _reporting_errors():
                     _report_output(_seen_output(function, result, module, arguments, keywords), *callbacks)
+        finally:
+            _thread.depth -= 1
         return result
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
@@ -183,11 +189,9 @@ def _seen_output(
     return output.transpose(1, 2) if isinstance(output, Tensor) and output.ndim == 4 else None
 
 
-@contextlib.contextmanager
-def _reporting_errors() -> Iterator[None]:
+def _reporting_errors() -> contextlib.AbstractContextManager[None]:
     """Let the model go on where its output cannot be read: it then counts as not verified."""
-    with contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError):
-        yield
+    return contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError)
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
@@ -198,18 +202,9 @@ def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
 
 
 @contextlib.contextmanager
-def _inside_attention() -> Iterator[None]:
-    _thread.depth += 1
-    try:
-        yield
-    finally:
-        _thread.depth -= 1
-
-
-@contextlib.contextmanager
-def _compiled_flex_attention(implementation: Any) -> Iterator[None]:
+def _compiled_flex_attention() -> Iterator[None]:
     """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
-    if implementation != "flex_attention" or not hasattr(torch.compiler, "set_stance"):
+    if not hasattr(torch.compiler, "set_stance"):
         yield
         return
     with contextlib.ExitStack() as stack:

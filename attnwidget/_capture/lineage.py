@@ -126,7 +126,7 @@ class Lineage:
     def calls(self, rows: Sequence[Sequence[int]]) -> list[RecordedCall]:
         """Return all calls, where `rows` has of each part the rows of each sample."""
         return [
-            replace(call, rows=[row if row == ENDED else call.rows[row] for row in own])
+            RecordedCall(call.step, call.queries, [row if row == ENDED else call.rows[row] for row in own])
             for part, own in zip(self._parts, rows, strict=True)
             for call in part
         ]
@@ -134,7 +134,7 @@ class Lineage:
 
 def is_unchanged(order: Sequence[int]) -> bool:
     """Return whether all samples stay in their places."""
-    return all(i == sample for i, sample in enumerate(order))
+    return list(order) == list(range(len(order)))
 
 
 def take_rows(x: Tensor, rows: Tensor) -> Tensor:

@@ -223,7 +223,7 @@ class RecordMatcher:
             read: returns the call; what it raises is raised.
 
         Returns:
-            A function that takes the call's output; None if the call is not recorded.
+            A function that takes the call's output; None if the call is not recorded, or not verified by itself.
         """
         if in_backward():
             return None  # a checkpoint computes again what was recorded before
@@ -254,7 +254,8 @@ class RecordMatcher:
                 forward.records.has_whole |= not forward.step.part
             record = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
-            return partial(record.add_output, call, record.queries - call.q.shape[2])
+            first = record.queries - call.q.shape[2]
+            return partial(record.add_output, call, first) if record.is_verified(call, first) else None
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""

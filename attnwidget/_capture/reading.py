@@ -127,10 +127,11 @@ class TextWatcher:
     def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
         path = self._paths.get(name)
         if path is None:
-            if name not in self.towers:
+            inner = self.towers.given_inside(name)
+            if inner is None and name not in self.towers:
                 self.towers = self.towers.with_name(name)
                 self._paths.clear()
-            path = self._paths[name] = self.towers.path_of(name) or ""
+            path = self._paths[name] = self.towers.path_of(inner or name) or ""
         now = self._now
         own = now.texts.get(path)
         if own is None:

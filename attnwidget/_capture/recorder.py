@@ -89,12 +89,12 @@ class Recorder:
                         stack.enter_context(_forward_hooks(part, begin, self.matcher.end))
             if not self._open:
                 self._thread = threading.get_ident()
+                self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
                 if self.model is not None:
                     self._attention_modules = AttentionModules(self.model, self._names)
                     stack.enter_context(self._attention_modules.watched())
-                self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
                 if self.model is None or self._watched:
                     self._watcher = stack.enter_context(hooks.watch_functions(self))
             self._open.append(stack.pop_all())

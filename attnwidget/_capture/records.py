@@ -6,7 +6,7 @@ import copy
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -115,7 +115,7 @@ class Record:
     @property
     def size(self) -> int:
         """Return how many bytes q, k and v take."""
-        return sum(x.nbytes for x in (self.q, self.k, self.v) if x is not None)
+        return self.q.nbytes + self.k.nbytes + (0 if self.v is None else self.v.nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -163,8 +163,8 @@ class Record:
         last, self._unconfirmed = self._unconfirmed, None
         if last is None or last[0]._version != last[1]:
             return
-        now = self._keeper.converted(last[0])
-        self._lost_keys |= not torch.equal(self._running_keys(0, self.k.length), now)
+        kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
+        self._lost_keys |= not torch.equal(kept, self._keeper.converted(last[0]))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record from a place before its end; None if it does not."""
@@ -186,7 +186,8 @@ class Record:
 
     def extend(self, call: ObservedCall, how: Continuation, step: ModelCall) -> None:
         """Append a call that continues this record."""
-        self._changed.update(dict.fromkeys(self._changed_in_place()))
+        if not self._keeper.clone:
+            self._changed.update(dict.fromkeys(self._changed_in_place()))
         self.shorten(how.dropped)
         K, new = call.k.shape[2], call.q.shape[2]
         past = K if self.cross else K - new
@@ -205,9 +206,11 @@ class Record:
         self.text.append(call.text, *call.q.shape[::2])
         self._add_rules(call, first, rows)
         self._lineage.append(step, new, how.order)
-        self._drop_passed()
-        self._versions = self._count_changes()
         self._attention = None
+        if self._queries is not None:
+            self._drop_passed()
+        if not self._keeper.clone:
+            self._versions = self._count_changes()
 
     def _drop_passed(self) -> None:
         """Drop the first queries that cannot be among those that are wanted any more."""
@@ -275,7 +278,7 @@ class Record:
             self.shorten(self._lineage.sizes[-1])
             rows.pop()
         self.calls, self._attention = self._lineage.calls(rows), None
-        if all(is_own(own, self.k.shape[0]) for own in rows):
+        if all(own == list(range(self.k.shape[0])) for own in rows):
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self._rearranged = True
@@ -297,6 +300,10 @@ class Record:
             first += rules.queries
         self._lineage.merge(rows)
 
+    def is_verified(self, call: ObservedCall, first: int) -> bool:
+        """Return whether a call that begins at a query is verified: of tokens one by one, the first says as much."""
+        return first == 0 or call.q.shape[2] > 1
+
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify a call by some rows of its output, before anything of it can change.
 
@@ -305,9 +312,7 @@ class Record:
             first: the query of the record at which it begins.
             output: as `verification.sample_output` takes it.
         """
-        if first > 0 and call.q.shape[2] == 1:
-            return  # of tokens that come one by one, the first says as much
-        found = compare_output(call, output)
+        found = compare_output(self._as_kept(call), output)
         if found is None:
             return
         self._differences.append(found.differs)
@@ -317,6 +322,15 @@ class Record:
         whole = self._heads is None and self._queries is None
         if found.sample.dropout is None and self._keeper.dtype is None and whole:
             self._samples.append((first, found.sample))
+
+    def _as_kept(self, call: ObservedCall) -> ObservedCall:
+        """Return a first call with what is kept of it, where that is all: it lies side by side, and is read faster."""
+        keeper, v = self._keeper, self.v
+        as_it_is = keeper.clone and keeper.device is None and keeper.dtype is None
+        whole = self._heads is None and self._queries is None and len(self.call_rules) == 1
+        if not as_it_is or not whole or v is None:
+            return call
+        return replace(call, q=self.q.view(), k=self.k.view(), v=v.view())
 
     def fault(self) -> str | None:
         """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
@@ -486,8 +500,3 @@ def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int
             return None
         found.append(one)
     return found
-
-
-def is_own(rows: list[int], samples: int) -> bool:
-    """Return whether the rows are all samples, each in its place."""
-    return len(rows) == samples and is_unchanged(rows)

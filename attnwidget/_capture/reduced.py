@@ -192,6 +192,10 @@ class ReducedRecord(Record):
     def keep_queries(self) -> None:
         """Do nothing: all queries are in it."""
 
+    def is_verified(self, call: ObservedCall, first: int) -> bool:
+        """Return True: there is one call."""
+        return True
+
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify the call by its output."""
         self._compared = compare_output(call, output)

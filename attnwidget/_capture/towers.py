@@ -59,6 +59,20 @@ class Towers:
     def __contains__(self, name: str) -> bool:
         return CALL_NUMBER.sub("", name) in self._given
 
+    def given_inside(self, name: str) -> str | None:
+        """Return one of these modules that is a part of another, and so of the same tower; None if none is."""
+        return self._inside.get(CALL_NUMBER.sub("", name))
+
+    @cached_property
+    def _inside(self) -> dict[str, str]:
+        """A given module by the name of each that holds it directly and is named as an attention."""
+        found: dict[str, str] = {}
+        for name in self._given:
+            outer, _, last = name.rpartition(".")
+            if ATTENTION.search(outer.rpartition(".")[2]) and not last.isdigit():
+                found.setdefault(outer, name)
+        return {outer: name for outer, name in found.items() if outer not in self._given}
+
     def with_name(self, name: str) -> Towers:
         """Return these with one more module that computes attention."""
         return Towers([*self._given, name])

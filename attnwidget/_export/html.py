@@ -118,7 +118,9 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
     if shape.H > 1:
         words.append("all heads" if len(heads) == shape.H else f"head{'s' * (len(heads) > 1)} {_listed(sorted(heads))}")
     saved = f": {', '.join(words)}" if words else ""
-    return f"Saved from attnwidget{saved}. All numbers were computed then; anything else needs the notebook."
+    others = snapshot.left_out(widget, choices)
+    more = f" {others}" if others else ""
+    return f"Saved from attnwidget{saved}. All numbers were computed then; anything else needs the notebook.{more}"
 
 
 def _listed(numbers: list[int]) -> str:
@@ -134,4 +136,5 @@ def _preview(widget: WidgetView) -> str:
     if made is None:
         return ""
     name = html.escape(one_line(repr(widget.traits)))
-    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'
+    content = base64.b64encode(made.png).decode()
+    return f'<img alt="{name}" width="{made.width}" src="data:image/png;base64,{content}">'

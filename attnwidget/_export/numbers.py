@@ -17,6 +17,16 @@ TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on too
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
 
+# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
+LEGENDS = {
+    "scores": "Score",
+    "scaled": "Scaled",
+    "capped": "Capped",
+    "masked": "Masked",
+    "weights": "Weight",
+    "contribution": "Contribution ‖weight · v‖",
+}
+
 
 class Tick(NamedTuple):
     """A labelled value of a legend."""
@@ -26,22 +36,27 @@ class Tick(NamedTuple):
 
 
 def cell_number(value: float, stage: str) -> str:
-    """Return a number for a cell: about four characters; weights below .005 are left to the colour.
+    """Return a number for a cell: about four characters; what is below .005 is left to the colour.
 
-    >>> cell_number(0.125, "weights"), cell_number(-4.451, "scores")
-    ('.13', '−4.5')
+    A number below zero has as many decimals as one above.
+
+    >>> cell_number(0.125, "weights"), cell_number(4.451, "scores"), cell_number(-0.016, "scores")
+    ('.13', '4.5', '−.02')
     """
     if math.isnan(value):
         return ""
     if math.isinf(value):
         return _infinite(value)
-    if stage == "weights":
-        return "" if abs(value) < 0.005 else _without_zero(_fixed(value, 2))
     if value == 0:
-        return "0"
+        return "" if stage == "weights" else "0"
+    if (size := abs(value)) < 0.005:
+        return ""
+    if stage == "weights":
+        return _without_zero(_fixed(value, 2))
     for decimals in (2, 1, 0):
-        if len(text := _fixed(value, decimals)) <= 4:
-            return text
+        room = 3 if decimals else 4  # beside a sign, which only some numbers have
+        if len(_without_zero(_fixed(size, decimals))) <= room:
+            return _without_zero(_fixed(value, decimals))
     return _exponential(value, 0)
 
 

@@ -1,39 +1,82 @@
 """A small PNG of what a widget shows, for where no widget runs: on GitHub, in nbviewer, in a mail.
 
-It needs nothing but zlib: indexed colours, no text; the words are in `text/plain` beside it.
+It needs nothing but numpy and zlib: indexed colours, letters of `glyphs`. Where the theme is the page's own, it has no
+background, and its greys and colours can be read on light pages and on dark ones.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from math import floor, log10, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, of_picture
+from .._tokens.characters import one_line
+from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
+from .glyphs import STEPS, height, written
+from .numbers import LEGENDS, legend_ticks
 from .view import WidgetView
 
-MOST_BYTES = 48 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
-SIDE = 320  # pixels of the longer side, about
-LARGEST_CELL = 16  # pixels
+MOST_BYTES = 47 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
+SCALE = 2  # pixels of the file to one of the page: letters are sharp on screens that have as many
+SIDE = 320  # pixels of the page of the longer side, about
+LARGEST_CELL = 16  # pixels of the page
+LEAST_CELL = 11  # where each row has its label
 GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
 BESIDE = 4  # pixels of page around the picture
+APART = 12  # from one label to the next
+TICKS = 48  # from one position to the next, where no row has a label of its own
+LARGEST_LABEL = 96
+RAMP = 120
+MOST_LABELS = 64
+
+# Places in the palette: the colours of cells, then these, then the greys of letters.
+SHADES = 128
+PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
+
+# Of a still on any page: each has about 4:1 to white and to #1e1e1e.
+ANY_INK = (124, 130, 141)
+ANY_BAD = (219, 68, 80)
+ANY_HUES = {"sequential": [(26, 136, 148)], "diverging": [(63, 130, 214), (200, 105, 46)]}
+LEAST_ALPHA = 0.07  # of a zero, which is a tile
 
 log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 
 
-def preview_of(widget: WidgetView) -> bytes | None:
+class Still(NamedTuple):
+    """A PNG, and how large it is on a page."""
+
+    png: bytes
+    width: int
+    height: int
+
+
+class Words(NamedTuple):
+    """What is written beside a picture: a text for each position, which is pinned, and lines below."""
+
+    queries: Sequence[str]
+    keys: Sequence[str]
+    query: int | None
+    key: int | None
+    lines: Sequence[str]
+
+
+def preview_of(widget: WidgetView) -> Still | None:
     """Return a small PNG of the picture that a widget shows; None where there is none."""
     traits = widget.traits
     if traits.picture.get("values") is None:
         return None
     try:
-        return png_of(
+        return still_of(
             of_picture(widget.picture),
+            _words_of(widget),
             color_scale=traits.color_scale,
             color_range=traits.color_range,
             palette=traits.palette,
@@ -44,21 +87,60 @@ def preview_of(widget: WidgetView) -> bytes | None:
         return None
 
 
-def png_of(matrix: DecodedMatrix, *, color_scale: str, color_range: Any, palette: str, theme: str) -> bytes:
-    """Return the picture as a PNG of at most 48 KiB, in the colours of the widget."""
-    look = colors.look_of(theme)
-    table = colors.table(matrix.kind, palette, theme)
-    table = np.concatenate([table, [colors.rgb_of(color) for color in (look.page, look.bad, look.ink)]]).astype(int)
-    cells = colors.entries(matrix, color_scale, color_range).astype(int)
-    for kind, place in ((BLOCKED, 256), (NAN, 257), (PLUS_INF, 258), (MINUS_INF, 256)):
+def _words_of(widget: WidgetView) -> Words:
+    traits, shape = widget.traits, widget.selected.shape
+    sides = []
+    for side, length in (("query", shape.Q), ("key", shape.K)):
+        tokens = widget.tokens(side) if length <= MOST_LABELS * 4 else None
+        found = labels_of(tokens, length, widget.shown.spelling) if length <= MOST_LABELS * 4 else []
+        sides.append([f"{label.text}{label.subscript and ' ' + label.subscript}" for label in found])
+    parts = [traits.title] if traits.title else []
+    where = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
+    where += [f"head {traits.picture.get('head', traits.head)}" if shape.H > 1 else "", f"{shape.Q:,} × {shape.K:,}"]
+    return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
+
+
+def still_of(
+    matrix: DecodedMatrix, words: Words, *, color_scale: str, color_range: Any, palette: str, theme: str
+) -> Still:
+    """Return the picture as a PNG of at most 48 KiB, its labels, pin and legend in it."""
+    cells = colors.entries(matrix, color_scale, color_range).astype(int) >> 1
+    for kind, place in ((BLOCKED, PAGE), (NAN, BAD), (PLUS_INF, INFINITE), (MINUS_INF, PAGE)):
         cells[matrix.kinds == kind] = place
+    table = _palette(matrix.kind, palette, theme)
     step = -(-max(cells.shape) // SIDE)
     while True:
         small = _pooled(cells, step, signed=matrix.kind == "diverging")
-        made = png_of_indices(*_palette_of(_drawn(small), table))
+        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range))
+        made = png_of_indices(*_used(pixels, table))
         if len(made) <= MOST_BYTES or max(small.shape) <= 32:
-            return made
-        step += 1
+            return Still(made, pixels.shape[1] // SCALE, pixels.shape[0] // SCALE)
+        step = max(step + 1, floor(step * sqrt(len(made) / MOST_BYTES)))
+
+
+def _palette(kind: str, palette: str, theme: str) -> Array:
+    """Return all colours by their places, (n, 4) uint8; of the page's own theme such as let the page through."""
+    fixed, look = theme != "auto", colors.look_of(theme)
+    ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
+    found = np.full((LETTERS + STEPS, 4), 255, np.uint8)
+    if fixed or palette == "viridis":
+        found[:SHADES, :3] = colors.table(kind, palette, theme)[::2]
+    else:
+        along = np.arange(SHADES) / (SHADES - 1)
+        hues = np.array(ANY_HUES[kind])
+        strength = along if len(hues) == 1 else np.abs(2 * along - 1)
+        found[:SHADES, :3] = hues[(along > 0.5).astype(int) if len(hues) == 2 else np.zeros(SHADES, int)]
+        found[:SHADES, 3] = np.rint(255 * (LEAST_ALPHA + (1 - LEAST_ALPHA) * strength))
+    found[PAGE] = (*(colors.rgb_of(look.page) if fixed else np.array(ANY_INK)), 255 if fixed else 0)
+    found[BAD, :3], found[INFINITE, :3] = bad, ink
+    found[RING, :3] = colors.rgb_of(look.ink) if fixed else ink
+    for level in range(1, STEPS + 1):
+        share, at = level / STEPS, LETTERS + level - 1
+        if fixed:
+            found[at, :3] = np.rint(found[PAGE, :3] + (ink - found[PAGE, :3].astype(float)) * share)
+        else:
+            found[at] = (*ink, round(255 * share))
+    return found
 
 
 def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
@@ -66,31 +148,139 @@ def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
     if step == 1:
         return cells
     down, across = (-(-n // step) for n in cells.shape)
-    padded = np.full((down * step, across * step), 256)
+    padded = np.full((down * step, across * step), PAGE)
     padded[: cells.shape[0], : cells.shape[1]] = cells
     blocks = padded.reshape(down, step, across, step).swapaxes(1, 2).reshape(down, across, step * step)
-    strength = np.where(blocks == 257, 300, np.where(blocks == 256, -1, abs(blocks - 128) if signed else blocks))
+    strength = np.where(
+        blocks == BAD, 300, np.where(blocks == PAGE, -1, abs(blocks - SHADES // 2) if signed else blocks)
+    )
     picked: Array = np.take_along_axis(blocks, strength.argmax(2)[:, :, None], 2)[:, :, 0]
     return picked
 
 
-def _drawn(cells: Array) -> Array:
-    """Return cells as pixels, with gaps between them where they are large enough."""
+def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend: Sequence[Array]) -> Array:
+    """Return all of it as pixels: labels, the picture with its ring, the legend and the lines below."""
     rows, columns = cells.shape
-    side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns)))
-    pixels = np.repeat(np.repeat(cells, side, 0), side, 1)
-    if side >= GAP_FROM:
-        pixels[side - 1 :: side] = 256
-        pixels[:, side - 1 :: side] = 256
-    return np.pad(pixels, BESIDE, constant_values=256)
+    side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns))) * SCALE
+    picture = np.repeat(np.repeat(cells, side, 0), side, 1)
+    if side >= GAP_FROM * SCALE:
+        for last in range(SCALE):
+            picture[side - 1 - last :: side] = PAGE
+            picture[:, side - 1 - last :: side] = PAGE
+    bins = matrix.query_bin * step, matrix.key_bin * step
+    left = _labels(words.queries, matrix.queries, bins[0], side, words.query)
+    above = _labels(words.keys, matrix.keys, bins[1], side, words.key)
+    margin, gap = BESIDE * SCALE, 4 * SCALE
+    x = margin + max((text.shape[1] for _, text in left), default=0) + gap
+    y = margin + max((text.shape[1] for _, text in above), default=0) + gap
+    below = [*legend, *_lines(words.lines)]
+    wide = max(x + picture.shape[1] + height(), *(margin + part.shape[1] for part in below)) + margin
+    tall = y + picture.shape[0] + 2 * gap + sum(len(part) + gap for part in below) + margin
+    page = np.full((tall, wide), PAGE)
+    page[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+    for row, text in left:
+        _put(page, text, round(y + (row + 0.5) * side - len(text) / 2), x - gap - text.shape[1])
+    for column, text in above:
+        _put(page, np.rot90(text), y - gap - text.shape[1], round(x + (column + 0.5) * side - len(text) / 2))
+    if words.query is not None and words.key is not None:
+        _ring(page, y + words.query // bins[0] * side, x + words.key // bins[1] * side, side)
+    at = y + picture.shape[0] + 2 * gap
+    for part in below:
+        _put(page, part, at, margin)
+        at += len(part) + gap
+    return page
 
 
-def _palette_of(pixels: Array, table: Array) -> tuple[Array, Array]:
-    """Return the pixels by the colours that occur, at most 256: of two that nobody could tell apart, one."""
+def _labels(texts: Sequence[str], count: int, bin_: int, side: int, pinned: int | None) -> list[tuple[int, Array]]:
+    """Return which rows have a label, and it: each row a token, where there is room, else positions here and there."""
+    is_each = bin_ == 1 and side >= LEAST_CELL * SCALE and bool(texts)
+    apart = bin_ if is_each else _round_number(TICKS * SCALE / side * bin_)
+    chosen = {at // bin_: at for at in range(0, count, apart)}
+    if pinned is not None:
+        near = pinned // bin_
+        chosen = {row: at for row, at in chosen.items() if is_each or abs(row - near) * side >= APART * SCALE}
+        chosen[near] = pinned
+    found = []
+    for row, at in sorted(chosen.items()):
+        is_named = bool(texts) and (is_each or at == pinned)
+        text = written(one_line(texts[at]), LARGEST_LABEL * SCALE) if is_named else None
+        text = _written(f"{at:,}") if text is None else _inked(text)
+        found.append((row, _underlined(text) if at == pinned else text))
+    return found
+
+
+def _round_number(least: float) -> int:
+    """Return the least of 1, 2, 5, 10, 20, … that is not below a number."""
+    unit = 10 ** max(0, floor(log10(max(1.0, least))))
+    return next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= least)
+
+
+def _written(text: str) -> Array:
+    found = written(text, (SIDE + LARGEST_LABEL) * SCALE)
+    return _inked(found if found is not None else np.zeros((height(), 1), np.uint8))
+
+
+def _inked(text: Array) -> Array:
+    """Return greys as places in the palette."""
+    return np.where(text > 0, LETTERS + text.astype(int) - 1, PAGE)
+
+
+def _underlined(text: Array) -> Array:
+    """Return the label of what is pinned: a line below it."""
+    line = np.full((SCALE, text.shape[1]), RING)
+    return np.concatenate([text[: -2 * SCALE], line, text[-2 * SCALE : -SCALE]])
+
+
+def _put(page: Array, part: Array, y: int, x: int) -> None:
+    """Put what is drawn of a part on the page; what would stick out is left out."""
+    top, left = max(0, -y), max(0, -x)
+    y, x = max(0, y), max(0, x)
+    there = page[y : y + len(part) - top, x : x + part.shape[1] - left]
+    part = part[top : top + there.shape[0], left : left + there.shape[1]]
+    there[part != PAGE] = part[part != PAGE]
+
+
+def _ring(page: Array, y: int, x: int, side: int) -> None:
+    """Draw a ring around a cell, with a gap before it: 7 pixels of the page wide at least."""
+    least, wide = 7 * SCALE, 2 * SCALE
+    out = max(0, (least - side) // 2) + SCALE
+    box = [max(0, y - out - wide), y + side + out + wide, max(0, x - out - wide), x + side + out + wide]
+    inner = page[box[0] + wide : box[1] - wide, box[2] + wide : box[3] - wide].copy()
+    kept = page[y : y + side, x : x + side].copy()
+    page[box[0] : box[1], box[2] : box[3]] = RING
+    page[box[0] + wide : box[1] - wide, box[2] + wide : box[3] - wide] = PAGE if side >= least else inner
+    page[y : y + side, x : x + side] = kept
+
+
+def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any) -> list[Array]:
+    """Return the ramp between its ends, and what else there is, each as a line of pixels."""
+    if color_range == "row":
+        ends = ["− row's most" if matrix.kind == "diverging" else "0", "row's most"]
+    else:
+        scale = colors.matrix_scale(matrix, color_scale, color_range)
+        ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]
+    name = LEGENDS[matrix.stage] + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
+    ramp = np.full((height(), RAMP * SCALE), PAGE)
+    ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
+    gap = np.full((height(), 6 * SCALE), PAGE)
+    line = np.concatenate([_written(name), gap, gap, _written(ends[0]), gap, ramp, gap, _written(ends[1])], axis=1)
+    kinds = ["no tile: masked"] if (matrix.kinds == BLOCKED).any() else []
+    kinds += [f"red: NaN, {many:,}"] if (many := int((matrix.kinds == NAN).sum())) else []
+    down, across = matrix.query_bin * step, matrix.key_bin * step
+    what = "mean" if matrix.pool == "mean" and step == 1 else "strongest"
+    kinds += [f"each cell: the {what} of {down:,} × {across:,}"] if down * across > 1 else []
+    kinds += [f"1 of {matrix.every:,} rows"] if matrix.every > 1 else []
+    return [line, *_lines([" · ".join(kinds)] if kinds else [])]
+
+
+def _lines(texts: Sequence[str]) -> list[Array]:
+    found = [written(one_line(text), (SIDE + LARGEST_LABEL) * SCALE) for text in texts]
+    return [_inked(text) for text in found if text is not None]
+
+
+def _used(pixels: Array, table: Array) -> tuple[Array, Array]:
+    """Return the pixels by the colours that occur."""
     used = np.unique(pixels)
-    if len(used) > 256:
-        pixels = np.where(pixels < 256, pixels & ~1, pixels)
-        used = np.unique(pixels)
     places = np.zeros(len(table), np.uint8)
     places[used] = np.arange(len(used))
-    return places[pixels], table[used].astype(np.uint8)
+    return places[pixels], table[used]

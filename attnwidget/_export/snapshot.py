@@ -108,6 +108,27 @@ def choices_of(
     return made
 
 
+def left_out(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
+    """Return a sentence that says why other heads are not in a file, and how to keep more of them; "" where all are."""
+    stack = widget.shown.stack
+    every = _product(widget, "all", "all", sorted({choice.batch for choice in choices}))
+    if len(choices) >= len(every):
+        return ""
+    size, own = _bytes(widget, every), [choice for choice in every if choice.layer == widget.traits.layer]
+    asked = 'layers="all", heads="all"' if len(stack) > 1 else 'heads="all"'
+    limit = f", limit={-(-size // (1 << 20))} << 20" if size > DEFAULT_LIMIT else ""
+    most = f"{len(choices):,} of {len(every):,} heads {'is' if len(choices) == 1 else 'are'} in this file"
+    few = (
+        "" if len(own) == len(every) else f' (of this layer: layers="selected", heads="all", {_mebibytes(widget, own)})'
+    )
+    takes = f"all of them take up to {_mebibytes(widget, every)}"
+    return f'{most}: {takes}, and w.to_html("attention.html", {asked}{limit}) keeps them{few}.'
+
+
+def _mebibytes(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
+    return f"{max(0.1, _bytes(widget, choices) / (1 << 20)):,.1f} MiB"
+
+
 def _of_heads(heads: Any) -> list[Any]:
     return ["all", "selected"] if heads is None else [heads]
 
@@ -197,8 +218,10 @@ def _facts(saved: Snapshot) -> None:
     layers: dict[int, list[SavedHead]] = {}
     for choice in saved.choices:
         layers.setdefault(choice.layer, []).append(choice)
+    others = left_out(widget, saved.choices)
     there = {
         layer: {
+            **({"others": others} if others else {}),
             "layers": sorted(layers),
             "heads": sorted({choice.head for choice in choices}),
             "samples": sorted({choice.batch for choice in choices}),
@@ -262,7 +285,8 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
     seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
-    return made | {"values": values, "blocked": blocked, "sink": sinks.column(att, key, seen.query_bin)}
+    made |= {"padding": picture.padding_from(att, key.batch), "sink": sinks.column(att, key, seen.query_bin)}
+    return made | {"values": values, "blocked": blocked}
 
 
 def _peaks(saved: Snapshot) -> None:

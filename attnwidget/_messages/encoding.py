@@ -127,6 +127,12 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
     return {**encode(_mark(_share_codes(cells, high), cells, ~torch.stack(allowed))), "scale": UNIT}
 
 
+def encode_highs(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
+    """Encode the greatest finite value of each small picture, as float32."""
+    cells = (to_numpy(values) for values, _ in heads)
+    return encode(np.array([np.max(one, where=np.isfinite(one), initial=0.0) for one in cells], np.float32))
+
+
 def encode_shares(values: Tensor) -> Envelope:
     """Encode numbers from 0 up as shares of the largest, in 250 steps."""
     cells = to_numpy(values)

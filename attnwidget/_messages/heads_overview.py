@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from math import inf, isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,23 +40,32 @@ IdsOf = Callable[[int], Tensor | None]
 # The heads of one layer.
 
 
-def thumbnails(att: AttentionBase, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread.
+class Thumbnails(NamedTuple):
+    """The heads of one layer, small.
 
-    Yields:
-        Of each head (rows, columns), weights pooled by maximum, and (rows, columns) bool, where any cell is allowed.
+    Attributes:
+        heads: of each head (rows, columns), weights pooled by maximum, and (rows, columns) bool, where any cell is
+            allowed.
+        rows: how many queries of each head were looked at.
     """
+
+    heads: list[tuple[Tensor, Tensor]]
+    rows: int
+
+
+def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
+    """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread."""
     shape = att.shape
     size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
     most = max(1, min(size, MAX_LAYER_CELLS // (shape.H * shape.K)))
     if most * shape.K > MAX_WHOLE_CELLS:
         long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
-        return ((found.values, found.allowed) for found in long)
+        return Thumbnails([(found.values, found.allowed) for found in long], most)
     queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE else most)
     sampler = HeadSampler(att, batch, range(shape.H), queries, size=size, measured=False)
     for _ in sampler.steps():
         pass
-    return zip(sampler.values, sampler.allowed, strict=True)
+    return Thumbnails(list(zip(sampler.values, sampler.allowed, strict=True)), len(queries))
 
 
 # The heads of all layers.

@@ -20,7 +20,9 @@ from .._engine.overview import Overview
 from .._engine.regions import Region
 from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
+from .._rules.rules import Rule
 from .._utils.failures import sentence_of
+from .._utils.indexing import Block
 from .._utils.time_left import TimeLeft
 from . import encoding, sinks
 
@@ -32,6 +34,7 @@ OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 Picture = dict[str, Any]
 EMPTY_PICTURE: Picture = {
     "own_keys": None,
+    "padding": None,
     "query_bin": 1,
     "key_bin": 1,
     "low": None,
@@ -93,7 +96,30 @@ def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
     batch, head, stage, pool = key
     found = overview.overview(att, batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
     made = encoded(found, stage, overview.own_keys(att, batch, head, found))
-    return made | {"sink": sinks.column(att, key, found.query_bin)}
+    return made | {"sink": sinks.column(att, key, found.query_bin), "padding": padding_from(att, batch)}
+
+
+def padding_from(att: AttentionBase, batch: int) -> int | None:
+    """Return from which key on a padding mask blocks a sample's keys; None where no mask is known to be one."""
+    K = att.shape.K
+    parts = [part for rule in att.rules.rules for part in rule.parts_of_all() if part.by_key]
+    stop = min((_real_keys(part, batch, K) for part in parts), default=K)
+    return stop if stop < K else None
+
+
+def _real_keys(rule: Rule, batch: int, keys: int) -> int:
+    """Return how many keys a rule allows that blocks those at the end; all of them for any other rule."""
+    limits = rule.band_limits(batch)
+    if limits is not None and limits.stop is not None:
+        return limits.stop
+    if not rule.tensors() or not rule.same_for_heads:
+        return keys
+    allowed = rule.allowed(Block(batch, 0, range(1), range(keys)))
+    if isinstance(allowed, bool):
+        return keys
+    row = allowed.expand(1, keys)[0]
+    stop = int(row.sum())
+    return stop if bool(row[:stop].all()) else keys
 
 
 def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture:
@@ -113,7 +139,8 @@ def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator
                 next(steps)
         except StopIteration as end:
             made = encoded(found, key.stage, end.value, long=True)
-            return made | {"sink": sinks.column(att, key, found.query_bin)}
+            sink = sinks.column(att, key, found.query_bin)
+            return made | {"sink": sink, "padding": padding_from(att, key.batch)}
         yield
 
 
@@ -246,7 +273,8 @@ class Refinement:
             found = Overview(values, allowed, found.query_bin, found.key_bin)
         sampled = {"first": self._queries.start, "every": self._query_bin, "exact": rows}
         made = encoded(found, self.key.stage, self._own_keys, sampled, long=True)
-        return made | {"sink": sinks.column(self.levels.att, self.key, found.query_bin, sampled)}
+        sink = sinks.column(self.levels.att, self.key, found.query_bin, sampled)
+        return made | {"sink": sink, "padding": padding_from(self.levels.att, self.key.batch)}
 
     def steps(self) -> Iterator[None]:
         """Do all that is left, in slices. Started again, it goes on where it stopped."""

@@ -24,6 +24,8 @@ MEANINGS = get_args(MaskMeans)
 READINGS = get_args(MaskDims)  # of a mask's axes, the likely one of each length first
 BIASES = ("qk", "hqk", "bqk", "bhqk")
 
+ROOM = 100  # calls that are left between a rule and Python's limit
+
 Sizes = tuple[int, int, int, int]  # (B, H, Q, K)
 
 
@@ -160,6 +162,11 @@ def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: to
     return ScoreFunction(bias)
 
 
+def _deeper(function: Any, calls: int) -> Any:
+    """Return a function that calls one from so many calls further down: later it is asked from deeper than now."""
+    return (lambda *given: _deeper(function, calls - 1)(*given)) if calls else function
+
+
 def _probe(
     function: Any,
     first: tuple[Tensor, ...],
@@ -175,7 +182,11 @@ def _probe(
     size = (len(cells.queries), len(cells.keys))
     with torch.no_grad():
         try:
-            found = function(*(x.expand(size) for x in first), *indices(cells, device))
+            found = _deeper(function, ROOM)(*(x.expand(size) for x in first), *indices(cells, device))
+        except RecursionError as error:
+            raise ValueError(
+                f"{name} is a function that calls others too deep for Python: let it hold at most some hundred of them"
+            ) from error
         except Exception as error:
             raise ValueError(
                 f"{name}({'score, ' * len(first)}b, h, q_idx, kv_idx) cannot be asked of sample {B - 1}, head {H - 1} "

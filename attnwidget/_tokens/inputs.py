@@ -90,6 +90,13 @@ def _as_written(given: Any) -> list[Any] | None:
     return texts[0] if is_one else texts
 
 
+def never_read(count: int, length: int) -> str:
+    """Return what to say of one token too many: of a generated text the last was written, and never read."""
+    if count != length + 1:
+        return ""
+    return " (if they are of generate(), the last token was never read: give tokens[:-1], or take cap.widget())"
+
+
 def _as_list(tokens: Any, name: str) -> list[Any]:
     tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
@@ -108,5 +115,8 @@ def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> 
                 + (", or tokenizer= as well" if tokenizer is None and isinstance(token, int | np.integer) else "")
             )
     if len(tokens) != length:
-        raise ValueError(f"{name} has {len(tokens)} strings but there are {length} positions: give one for each")
+        raise ValueError(
+            f"{name} has {len(tokens)} strings but there are {length} positions: give one for each"
+            f"{never_read(len(tokens), length)}"
+        )
     return [str(token) for token in tokens]

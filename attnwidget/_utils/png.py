@@ -35,7 +35,7 @@ def png_of_indices(pixels: Pixels, palette: Pixels) -> bytes:
 
     Args:
         pixels: (height, width) uint8.
-        palette: (n, 3) uint8, at most 256 colours.
+        palette: (n, 3) uint8, at most 256 colours; (n, 4) where some let the page behind them through.
 
     >>> png_of_indices(np.zeros((2, 3), np.uint8), np.array([[255, 255, 255]], np.uint8))[1:4]
     b'PNG'
@@ -45,7 +45,8 @@ def png_of_indices(pixels: Pixels, palette: Pixels) -> bytes:
     lines = np.concatenate([np.zeros((height, 1), np.uint8), _packed(pixels, depth)], 1)  # indices are no gradients
     return _file(
         _header(width, height, depth, INDEXED),
-        (b"PLTE", palette.tobytes()),
+        (b"PLTE", palette[:, :3].tobytes()),
+        *([(b"tRNS", palette[:, 3].tobytes())] if palette.shape[1] == 4 else []),
         (b"IDAT", zlib.compress(lines.tobytes(), 6)),
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils.dlpack import from_dlpack
 
 LISTED = 24  # names that are read through
@@ -45,6 +46,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
         x = _from_numpy(np.asanyarray(x), name)
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}: give a torch tensor or a numpy array")
+    _refuse_without_numbers(x, name)
     if hasattr(x, "full_tensor"):
         raise TypeError(f"{name} is spread over several devices: give {name}.full_tensor()")
     if x.layout is not torch.strided or x.is_quantized or x.is_meta:
@@ -53,9 +55,30 @@ def as_tensor(x: Any, name: str) -> Tensor:
     return x
 
 
+def _refuse_without_numbers(x: Tensor, name: str) -> None:
+    """Raise TypeError for a tensor whose numbers cannot be read one by one, with what to give in its place."""
+    kind = type(x).__name__
+    if kind == "FakeTensor":
+        raise TypeError(f"{name} is a FakeTensor, which has no numbers: give the tensor itself, outside FakeTensorMode")
+    if kind == "MaskedTensor":
+        raise TypeError(f"{name} is a MaskedTensor: give {name}.get_data(), and what may be attended to as mask=")
+    if x.is_nested:
+        raise TypeError(f"{name} is a nested tensor: give {name}.to_padded_tensor(0.0), and the lengths as a mask")
+    if is_lazy(x):
+        raise TypeError(f"{name} is a parameter without numbers yet: run its module once")
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.is_batchedtensor(x):
+        raise TypeError(f"{name} is inside torch.vmap, where its numbers cannot be read: call this outside")
+    if functorch is not None and functorch.is_gradtrackingtensor(x):
+        raise TypeError(
+            f"{name} is inside torch.func.grad, vjp or jvp, and here nothing has a gradient: call this outside, or use "
+            "attnwidget.scaled_dot_product_attention"
+        )
+
+
 def detached(x: Any) -> Any:
     """Return x, a tensor without its graph; the memory stays the same."""
-    return x.detach() if isinstance(x, Tensor) else x
+    return x.detach() if isinstance(x, Tensor) and not is_lazy(x) else x
 
 
 def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:

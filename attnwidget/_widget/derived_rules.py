@@ -110,8 +110,9 @@ class TraitBuilders:
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:
-        values = encoding.encode_thumbnails(thumbnails(self._shown.layers[layer], batch))
-        return {"layer": layer, "batch": batch, "values": values}
+        small = thumbnails(self._shown.layers[layer], batch)
+        values, highs = encoding.encode_thumbnails(small.heads), encoding.encode_highs(small.heads)
+        return {"layer": layer, "batch": batch, "values": values, "highs": highs, "rows": small.rows}
 
     def _found(self, layer: int, batch: int, head: int) -> list[Made] | None:
         found = self._findings.of(self._shown, layer, batch, head)

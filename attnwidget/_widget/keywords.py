@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Literal, SupportsIndex, TypedDict
 
 import traitlets
@@ -28,7 +29,7 @@ SETTABLE = ("given", *WRITABLE)  # and a user
 TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
 Pins = Iterable[Sequence[SupportsIndex | None]]
-ColorRange = Literal["head", "row", "unit"] | Sequence[float]
+ColorRange = Literal["head", "row", "layer", "view", "unit"] | Sequence[float]
 Metric = Literal[
     "entropy",
     "first_token",
@@ -116,6 +117,21 @@ def names_of(widget: type[traitlets.HasTraits], *roles: str) -> tuple[str, ...]:
 def keywords_of(widget: type[traitlets.HasTraits]) -> tuple[str, ...]:
     """Return the names of all keywords that say what a widget shows, and how."""
     return (*names_of(widget, *SETTABLE), "layout")
+
+
+USED_BESIDE = ("facts", "findings", "picture", "progress", "close", "layout", "observe", "unobserve")  # not keywords
+
+
+def offered_names(widget: type[traitlets.HasTraits]) -> list[str]:
+    """Return the names that an editor is to offer on a widget: keywords, and the methods and properties of our own."""
+    ours = [one for one in widget.__mro__ if one.__module__.startswith(__name__.partition(".")[0])]
+    plain = {name for one in ours for name, found in vars(one).items() if isinstance(found, OFFERED)}
+    inherited = {name for one in widget.__mro__ if one not in ours for name in vars(one)}  # and some of it overridden
+    named = {*(plain - inherited), "still", *keywords_of(widget), *USED_BESIDE} - {"as_strings"}
+    return sorted(name for name in named if not name.startswith("_"))
+
+
+OFFERED = (FunctionType, property, classmethod)
 
 
 def list_keywords(function: Callable[..., Any], keywords: type, widget: type[traitlets.HasTraits]) -> None:

@@ -16,7 +16,7 @@ from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
 from .layers import ShownLayers
-from .traits import Choice, Heads, Index, Pin, Pins, refusing
+from .traits import Choice, Heads, Index, Pin, Pins, Whole, WholeOrNone, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
 SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
@@ -72,11 +72,13 @@ class SelectionTraits(traitlets.HasTraits):
 
     _shown: ShownLayers
 
-    layer = Index(help="The selected layer.").tag(sync=True, role="selection")
-    batch = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
-    head = Index(help="The selected head.").tag(sync=True, role="selection")
-    query = Index(None, allow_none=True, help="The pinned query, or None.").tag(sync=True, role="selection")
-    key = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True, role="selection")
+    layer: Whole = Index(help="The selected layer.").tag(sync=True, role="selection")
+    batch: Whole = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
+    head: Whole = Index(help="The selected head.").tag(sync=True, role="selection")
+    query: WholeOrNone = Index(None, allow_none=True, help="The pinned query, or None.").tag(
+        sync=True, role="selection"
+    )
+    key: WholeOrNone = Index(None, allow_none=True, help="The pinned key, or None.").tag(sync=True, role="selection")
 
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True, role="selection")
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True, role="selection")

@@ -18,7 +18,7 @@ from ..attention import Attention
 from ..stack import AttentionStack, as_attention
 from .named_stacks import LabelledStack, NamedStacks, StackKey
 from .token_traits import TokenTraits
-from .traits import Index, Text, refusing
+from .traits import Index, Text, Whole, refusing
 
 
 class StackTraits(TokenTraits):
@@ -31,7 +31,7 @@ class StackTraits(TokenTraits):
     _is_changing = False  # while several traits become those of another stack: nothing follows from one alone
 
     stack = Text(help="The name of the stack that is shown, where there are several.").tag(sync=True, role="numbers")
-    forward = Index(help="The number of the forward pass that is shown.").tag(sync=True, role="numbers")
+    forward: Whole = Index(help="The number of the forward pass that is shown.").tag(sync=True, role="numbers")
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from .._messages import images
 from .._messages.images import Illustration, Patches
 from .selection import SelectionTraits
 from .token_store import TokenStore
-from .traits import Choice, Index, WrongValue, refusing
+from .traits import Choice, Index, WholeOrNone, WrongValue, refusing
 
 
 class TokenTraits(SelectionTraits):
@@ -36,7 +36,7 @@ class TokenTraits(SelectionTraits):
         sync=True, role="given", to_json=lambda value, self: self._grid_message()
     )
     grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.").tag(role="given")
-    grid_start = Index(
+    grid_start: WholeOrNone = Index(
         None, allow_none=True, help="The position of the first patch; None: they are the last ones."
     ).tag(role="given")
     image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(

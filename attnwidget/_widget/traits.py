@@ -7,9 +7,9 @@ what they expect.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 import traitlets
 
@@ -48,6 +48,10 @@ def refusing() -> Iterator[None]:
         raise WrongValue(f"this cannot be computed: {error}") from None
 
 
+Whole = traitlets.TraitType[int, SupportsIndex]
+WholeOrNone = traitlets.TraitType[int | None, SupportsIndex | None]  # for checkers, what an `Index` gives and takes
+
+
 class Index(traitlets.TraitType[Any, Any]):
     """A whole number (numpy's and torch's too), or None where nothing may be chosen; the widget checks its bounds."""
 
@@ -73,7 +77,7 @@ class Count(Index):
         return count
 
 
-class Text(traitlets.TraitType[Any, Any]):
+class Text(traitlets.TraitType[str, str | None]):
     """A string that can be sent; None is an empty one."""
 
     default_value = ""
@@ -84,7 +88,7 @@ class Text(traitlets.TraitType[Any, Any]):
         return (value or "").encode("utf-8", "replace").decode()
 
 
-class Choice(traitlets.TraitType[Any, Any]):
+class Choice(traitlets.TraitType[str, str]):
     """One of a few words."""
 
     def __init__(self, *words: str, **keywords: Any) -> None:
@@ -100,10 +104,10 @@ class Choice(traitlets.TraitType[Any, Any]):
             raise WrongValue(str(error)) from None
 
 
-class ColorRange(traitlets.TraitType[Any, Any]):
-    """What the colours span: "head", "row", "unit" (0 to 1), or (low, high) of one's own."""
+class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[float]]):
+    """What the colours span: "head", "row", "layer", "view", "unit" (0 to 1), or (low, high) of one's own."""
 
-    words = ("head", "row", "unit")
+    words = ("head", "row", "layer", "view", "unit")
     default_value = "head"
 
     def validate(self, obj: Any, value: Any) -> Any:
@@ -121,7 +125,7 @@ class ColorRange(traitlets.TraitType[Any, Any]):
         return (low, high)
 
 
-class Heads(traitlets.TraitType[Any, Any]):
+class Heads(traitlets.TraitType[list[int], Iterable[SupportsIndex]]):
     """Several heads, each once; the widget checks their bounds."""
 
     default_value: Any = (0,)
@@ -139,7 +143,7 @@ class Heads(traitlets.TraitType[Any, Any]):
 Place = tuple[int, int, int]
 
 
-class HeadPlace(traitlets.TraitType[Any, Any]):
+class HeadPlace(traitlets.TraitType[Place | None, Sequence[SupportsIndex] | None]):
     """A head by its layer, sample and number, or None; the widget checks their bounds."""
 
     default_value = None
@@ -158,7 +162,7 @@ class HeadPlace(traitlets.TraitType[Any, Any]):
 Pin = tuple[int | None, int | None]
 
 
-class Pins(traitlets.TraitType[Any, Any]):
+class Pins(traitlets.TraitType[list[Pin], Iterable[Sequence[SupportsIndex | None]]]):
     """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
 
     default_value: Any = ()
@@ -189,7 +193,7 @@ class WhatIf(traitlets.Dict):
         return dict(value)
 
 
-class Threshold(traitlets.TraitType[Any, Any]):
+class Threshold(traitlets.TraitType[float, float]):
     """A weight from 0 to 1."""
 
     default_value = 0.02

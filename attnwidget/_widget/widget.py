@@ -53,6 +53,7 @@ from .keywords import (
     keywords_of,
     list_keywords,
     names_of,
+    offered_names,
 )
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
@@ -61,7 +62,7 @@ from .requested_files import RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WrongValue, refusing
+from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,7 +89,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
             those of words.
         grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
-            the queries, the keys or both (`grid_side`).
+            the queries, the keys or both (`grid_side`: "query", "key", "both", or "auto", where they fit).
         image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
             for each sample.
         title: a line above the picture.
@@ -98,19 +99,22 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query, key: the pinned pair; None where nothing is pinned.
         heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads" or "stages".
+        view: "heatmap", "graph", "text", "image", "heads" or "stages"; with an image "image", unless told otherwise.
         stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
         what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
         color_scale: "linear" or "log".
-        color_range: what the colours span: "head", "row", "unit" or (low, high).
+        color_range: what the colours span: "head"; "row", each its own; "layer", all its heads; "view", what is in
+            view where the heatmap is zoomed; "unit", 0 to 1; or (low, high).
         palette: "attnwidget" or "viridis".
         theme: "auto", "light", "dark" or "contrast".
         top_k: draw only so many links of each token in the graph; None: all.
         threshold: draw no link weaker than this, 0 to 1.
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
-        bar: the metric under each head where all heads are shown, such as "entropy": a field of `Metrics`.
+        bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
+            "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
+            "learned_sink".
         order: "layer", or the metric by which all heads are ordered.
         layout: of ipywidgets.
 
@@ -149,7 +153,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    top_k = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+    top_k: WholeOrNone = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
         sync=True, role="look"
     )
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
@@ -459,7 +463,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if made is None or still is None:
             return made
         data, metadata = made
-        return {**data, "image/png": base64.b64encode(still).decode()}, metadata
+        sizes = {"image/png": {"width": still.width, "height": still.height}}
+        return {**data, "image/png": base64.b64encode(still.png).decode()}, {**metadata, **sizes}
 
     def _export_view(self) -> ExportView:
         """Return the widget as exports see it."""
@@ -490,6 +495,10 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._surveys.forget()
                 self._scheduler.clear()
         super().close()
+
+    def __dir__(self) -> list[str]:
+        """Return the names that are meant for users; those of ipywidgets can be called as well."""
+        return offered_names(type(self))
 
     def __repr__(self) -> str:
         shape = self._selected.shape
@@ -531,6 +540,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._show_layers(self._named_stacks.find(self._chosen).attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
         show["title"] = show.get("title") or self._shown.title
+        has_image = all(show.get(name) is not None for name in ("grid", "image"))
+        if has_image and self.traits()["view"].default_value == "heatmap":
+            show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
 
     def open(self) -> None:

@@ -47,7 +47,7 @@
     if (new Set(ids).size < ids.length) say("an id is there twice", root);
 
     const [queries, keys] = [...root.querySelectorAll(".aw-labels")].map((axis) => [...axis.querySelectorAll(".aw-label")]);
-    if (queries) stacked(queries);
+    for (const ticks of [true, false]) if (queries) stacked(queries.filter((node) => node.matches("[data-tick]") === ticks));
     if (keys) slanted(keys);
     written([...root.querySelectorAll(".aw-graph-columns :is(.aw-label, .aw-graph-head, .aw-graph-row > span, .aw-prompt)")]);
     apart(root);

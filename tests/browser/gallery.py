@@ -72,11 +72,21 @@ let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
 window.release = () => release();
 window.endKernel = () => { for (const { host } of window.mounted) host.dead = true; };
+window.bytesPerSecond = Infinity; // of all that Python says: one thing after the other
+let free = 0;
+const through = async (said) => {
+  if (window.bytesPerSecond === Infinity) return;
+  const now = performance.now();
+  free = Math.max(now, free) + (1000 * JSON.stringify(said).length) / window.bytesPerSecond;
+  await new Promise((resolve) => setTimeout(resolve, free - now));
+};
 const ask = async (question) => {
   window.pending++;
   try {
     await open;
-    return reviveState(await question());
+    const said = await question();
+    await through(said);
+    return reviveState(said);
   } finally {
     window.pending--;
   }

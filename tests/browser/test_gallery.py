@@ -460,7 +460,8 @@ def test_a_range_of_ones_own(gallery: Show) -> None:
     shown.page.get_by_label("Low end of the colours").fill("0.1")
     shown.page.get_by_role("button", name="Set").click()
     shown.settle()
-    assert tuple(shown.widgets[0].color_range) == (0.1, 1.0)
+    color_range: Any = shown.widgets[0].color_range
+    assert tuple(color_range) == (0.1, 1.0)
     assert "own range" in text_of(shown, "legend")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from gallery import show
@@ -43,7 +45,7 @@ def test_how_three_axes_were_read_is_said_beside_the_sample(offline_page: Offlin
 @pytest.mark.parametrize("width", WIDTHS)
 def test_both_heads_of_a_comparison_can_be_picked(offline_page: OfflinePages, host: str, width: int) -> None:
     made = stack()
-    widget = compare({"L5H7": (made, 5, 7), "L2H1": (made, 2, 1)}, tokens=TOKENS, query=7, key=2)
+    widget: Any = compare({"L5H7": (made, 5, 7), "L2H1": (made, 2, 1)}, tokens=TOKENS, query=7, key=2)
     shown = show(offline_page, widget, host=host, width=width)
     other = shown.page.locator("[data-aw=other]")
     shown.screenshot(f"compare-heads-{width}-{host}")

@@ -130,11 +130,12 @@ def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
 def test_what_if_takes_it_away(offline_page: OfflinePages) -> None:
     w = bank(query=5, key=8, view="stages")
     shown = show(offline_page, [w], host="jupyter-light", width=1000)
-    shown.choose("What if", "without the sink")
+    shown.page.get_by_role("button", name="What if").click()
+    shown.page.get_by_role("radio", name="without the sink").click()
     shown.wait_for_lines()
     assert w.what_if == {"sinks": False}
     assert shown.page.locator(".aw-small-sink").count() == 0
-    assert "What if: no sink" in shown.page.locator(".aw-changed").inner_text()
+    assert "What if: no sink" in shown.page.locator(".aw-rules-line").inner_text()
     shown.check()
 
 

@@ -239,7 +239,7 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
 
 def test_numbers_of_ones_own(offline_page: OfflinePages) -> None:
     page = show(offline_page, widget(query=2, key=4), width=960)
-    page.menu("What if")
+    page.page.get_by_role("button", name="What if").click()
     page.page.get_by_role("textbox", name="Temperature").fill("0")
     page.page.get_by_role("button", name="Set").click()
     page.page.get_by_text("Temperature is above 0").wait_for()

@@ -310,3 +310,15 @@ def test_a_file_has_the_column_of_a_learned_sink(tmp_path: Path) -> None:
     own = next(one for one in pictures if (one["head"], one["stage"]) == (2, "weights"))
     wanted, within = att.sink_weights(0, 2).numpy(), rounding(att, added=3.0).weights
     np.testing.assert_allclose(decode(own["sink"]), wanted, **within)
+
+
+def test_heads_that_were_left_out_are_explained_where_they_are_grey(tmp_path: Path) -> None:
+    w = AttentionWidget(*torch.randn(3, 1, 12, 2048, 4))
+    page = w.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
+    said = 'w.to_html("attention.html", heads="all") keeps them.'
+    assert "1 of 12 heads is in this file: all of them take up to" in page
+    assert said in page.replace("&quot;", '"')
+    saved = next(iter(unpacked(page)["derived"]["facts"]["values"].values()))["saved"]
+    assert saved["others"].endswith(said)
+    small = AttentionWidget(*torch.randn(3, 1, 2, 8, 4)).to_html(tmp_path / "b.html")
+    assert "are in this file" not in small.read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ THEME = Path(__file__).parents[2] / "js" / "src" / "styles" / "theme.css"
 
 
 def read_png(data: bytes) -> np.ndarray[Any, Any]:
-    """(height, width, 3) of an indexed PNG whose rows have no filter."""
+    """(height, width, 4) of an indexed PNG whose rows have no filter."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, at = {}, 8
     while at < len(data):
@@ -40,7 +40,9 @@ def read_png(data: bytes) -> np.ndarray[Any, Any]:
     assert not rows[:, 0].any()
     bits = np.unpackbits(rows[:, 1:], axis=1)[:, : width * depth].reshape(height, width, depth)
     indices = bits @ (1 << np.arange(depth)[::-1])
-    return np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)[indices]
+    colors_there = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)
+    alpha = np.frombuffer(chunks[b"tRNS"], np.uint8)[:, None]
+    return np.concatenate([colors_there, alpha], axis=1)[indices]
 
 
 def still_of(w: AttentionWidget) -> np.ndarray[Any, Any]:
@@ -56,47 +58,129 @@ def test_the_bundle_has_widget_text_and_picture() -> None:
     data, _ = made
     assert set(data) == {"application/vnd.jupyter.widget-view+json", "text/plain", "image/png"}
     assert data["text/plain"] == repr(w)
-    assert len(data["image/png"]) < 8_000
+    assert len(data["image/png"]) < 20_000
 
 
-@pytest.mark.parametrize("n", [2, 20, 100, 300, 600])
-def test_noise_of_any_size_takes_at_most_64_kib_of_a_notebook(n: int) -> None:
-    w = AttentionWidget(*3 * torch.randn(2, n, 8), stage="scores")
+@pytest.mark.parametrize("n", [1, 2, 20, 64, 100, 300, 600, 2000])
+@pytest.mark.parametrize("stage", ["scores", "weights"])
+@pytest.mark.parametrize("theme", ["auto", "dark"])
+def test_noise_of_any_size_takes_at_most_64_kib_of_a_notebook(n: int, stage: str, theme: str) -> None:
+    w = AttentionWidget(*3 * torch.randn(2, n, 8), stage=stage, theme=theme, title="t" * 500, query=0, key=n - 1)
     made = w._repr_mimebundle_()
     assert made is not None
     assert len(made[0]["image/png"]) <= 64 * 1024
     height, width, _ = still_of(w).shape
-    assert 20 <= height == width <= 700
+    assert made[1]["image/png"] == {"width": width // 2, "height": height // 2}
+    assert max(height, width) < 1400
 
 
-def test_cells_have_their_colours() -> None:
-    weights = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
-    w = AttentionWidget.from_weights(weights)
-    pixels = still_of(w)
-    table = colors.table("sequential", "attnwidget", "light")
-    side = preview.LARGEST_CELL
+@pytest.mark.parametrize("tokens", [["x" * 10**5] * 300, ["日本"] * 300, ["a\u0301\x00\ud800"] * 300, None])
+def test_labels_of_any_kind_take_no_more(tokens: Any) -> None:
+    w = AttentionWidget(*torch.randn(2, 300, 8), tokens=tokens)
+    made = w._repr_mimebundle_()
+    assert made is not None
+    assert len(made[0]["image/png"]) <= 64 * 1024
+
+
+def corner_of(w: AttentionWidget) -> tuple[int, int]:
+    """The row and column of pixels where the picture of a widget begins."""
+    page = still_of(w)
+    dense = (page[:, :, 3] > 0) if w.theme == "auto" else (page[:, :, :3] != page[0, 0, :3]).any(2)
+    side = preview.LARGEST_CELL * preview.SCALE
+    for y in range(page.shape[0] - side):
+        for x in range(page.shape[1] - side):
+            if dense[y : y + side - 2, x : x + side - 2].all():
+                return y, x
+    raise AssertionError("there is no cell")
+
+
+def cell(w: AttentionWidget, row: int, column: int) -> list[int]:
+    """The colour of a cell, (red, green, blue, alpha)."""
+    (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
+    found: list[int] = still_of(w)[y + row * side + side // 2, x + column * side + side // 2].tolist()
+    return found
+
+
+WEIGHTS = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "contrast"])
+def test_cells_have_the_colours_of_a_theme(theme: Any) -> None:
+    w = AttentionWidget.from_weights(WEIGHTS, theme=theme)
+    table = colors.table("sequential", "attnwidget", theme)
     for row in range(2):
         for column in range(2):
-            at = preview.BESIDE + row * side + side // 2, preview.BESIDE + column * side + side // 2
-            assert pixels[at].tolist() == table[round(255 * float(weights[row, column]))].tolist()
+            entry = round(255 * float(WEIGHTS[row, column])) // 2 * 2
+            assert cell(w, row, column) == [*table[entry].tolist(), 255]
+
+
+def contrast(a: Any, b: Any) -> float:
+    light = [float(colors._linear(np.array(one, float)) @ np.array([0.2126, 0.7152, 0.0722])) + 0.05 for one in (a, b)]
+    return max(light) / min(light)
+
+
+@pytest.mark.parametrize("page", [(255, 255, 255), (17, 17, 17), (30, 30, 30)])
+def test_on_any_page_more_stands_out_more_and_letters_can_be_read(page: Any) -> None:
+    def seen(rgba: Any) -> Any:
+        return np.array(rgba[:3]) * rgba[3] / 255 + np.array(page) * (1 - rgba[3] / 255)
+
+    w = AttentionWidget.from_weights(WEIGHTS)
+    shown = [contrast(seen(cell(w, *at)), page) for at in ((0, 1), (1, 0), (1, 1), (0, 0))]
+    assert shown == sorted(shown)
+    assert 1.03 < shown[0] < 1.6  # a zero is a tile, if a pale one
+    assert shown[-1] > 3
+    assert contrast(preview.ANY_INK, page) > 3.8
+    assert still_of(w)[0, 0, 3] == 0  # the page is the notebook's
 
 
 def test_masked_is_no_tile_and_nan_is_red() -> None:
     q = torch.randn(3, 4)
     q[2, 0] = float("nan")
-    pixels = still_of(AttentionWidget(q, torch.randn(3, 4), is_causal=True))
-    middle = preview.BESIDE + preview.LARGEST_CELL // 2
-    assert pixels[middle, middle + 2 * preview.LARGEST_CELL].tolist() == [255, 255, 255]
-    red = [int(c) for c in colors.rgb_of(colors.LOOKS["light"].bad)]
-    assert pixels[middle + 2 * preview.LARGEST_CELL, middle].tolist() == red
+    w = AttentionWidget(q, torch.randn(3, 4), is_causal=True)
+    assert cell(w, 0, 2)[3] == 0
+    assert cell(w, 2, 0) == [*preview.ANY_BAD, 255]
+
+
+def test_the_pinned_cell_has_a_ring_and_its_labels_a_line() -> None:
+    tokens = ["river", "bank", "money", "lent"]
+    plain = AttentionWidget(*torch.zeros(3, 4, 8), tokens=tokens, theme="light")
+    pinned = AttentionWidget(*torch.zeros(3, 4, 8), tokens=tokens, theme="light", query=1, key=2)
+    ink = [*colors.rgb_of(colors.LOOKS["light"].ink).astype(int).tolist(), 255]
+    (y, x), side = corner_of(plain), preview.LARGEST_CELL * preview.SCALE
+    now, before = ((still_of(w) == ink).all(2) for w in (pinned, plain))
+    assert not before.any()
+    rows, columns = np.nonzero(now[y - 8 :, x - 8 :])
+    assert (rows.min(), columns.min()) == (8 + side - 6, 8 + 2 * side - 6)
+    assert now[:, : x - 8].sum() > 20
+    assert now[: y - 8].sum() > 20
+
+
+def test_tokens_and_numbers_are_written() -> None:
+    from attnwidget._export.glyphs import written
+
+    w = AttentionWidget(*torch.zeros(3, 4, 8), tokens=["river", "日本", "", "lent"])
+    page = still_of(w)
+    greys = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
+    for text in ("river", "1", "∅", "lent", "Weight", ".25", "4 × 4"):  # what no letters are here for has its position
+        wanted = written(text)
+        assert wanted is not None
+        assert holds(greys, wanted), text
+
+
+def holds(page: Any, part: Any) -> bool:
+    """Whether some pixels occur in others."""
+    windows = np.lib.stride_tricks.sliding_window_view(page, part.shape)
+    return bool((windows == part).all(axis=(2, 3)).any())
 
 
 def test_a_strong_link_is_not_lost_where_pixels_are_few() -> None:
     weights = torch.full((1000, 1000), 1e-4)
     weights[401, 703] = 0.9
     w = AttentionWidget.from_weights(weights)
-    table = colors.table("sequential", "attnwidget", "light")
-    assert (still_of(w) == table[255]).all(-1).any()
+    strongest = [*preview.ANY_HUES["sequential"][0], 255]
+    y, _ = np.nonzero((still_of(w) == strongest).all(-1))
+    ramp = y > y.min() + 100
+    assert (~ramp).any()
 
 
 def test_it_can_be_left_out_and_never_breaks_the_display() -> None:
@@ -115,7 +199,7 @@ def test_a_mistake_in_the_small_picture_is_logged_and_the_widget_is_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = AttentionWidget(*torch.randn(3, 4, 8))
-    monkeypatch.setattr(preview, "png_of", lambda *_, **__: [][0])
+    monkeypatch.setattr(preview, "still_of", lambda *_, **__: [][0])
     made = w._repr_mimebundle_()
     assert made is not None
     assert "image/png" not in made[0]

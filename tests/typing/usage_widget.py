@@ -72,9 +72,29 @@ def looks() -> None:
     AttentionWidget(q, k, pins=[3])  # type: ignore[list-item]
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]
     AttentionWidget(q, k, stage="weight")  # type: ignore[arg-type]
+    AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")
     AttentionWidget(q, k, color_range="rows")  # type: ignore[arg-type]
     AttentionWidget(q, k, order="heads")  # type: ignore[arg-type]
     AttentionWidget(q, k, colour_scale="log")  # type: ignore[call-arg]
+
+
+def traits() -> None:
+    """What is read and set on a widget."""
+    assert_type(widget.layer, int)
+    assert_type(widget.query, int | None)
+    assert_type(widget.heads, list[int])
+    assert_type(widget.pins, list[tuple[int | None, int | None]])
+    assert_type(widget.view, str)
+    assert_type(widget.threshold, float)
+    assert_type(widget.top_k, int | None)
+    assert_type(compare(widget, widget).against_at, tuple[int, int, int] | None)
+    widget.query, widget.key = None, np.int64(3)
+    widget.pins = [(3, None)]
+    widget.color_range = (0.0, 0.5)
+    widget.layer = "first"  # type: ignore[assignment]
+    widget.head = None  # type: ignore[assignment]
+    widget.view = 3  # type: ignore[assignment]
+    widget.threshold = "low"  # type: ignore[assignment]
 
 
 def other_ways() -> None:
@@ -92,6 +112,8 @@ def comparisons() -> None:
     """Several beside one another."""
     assert_type(compare(Attention(q, k), stack, tokens=words, against="B", view="graph"), ComparisonWidget)
     compare({"a": widget, "b": stack}, tokens={"a": words, "b": words}, view="compare")
+    compare((stack, 5, 7), (stack, 2, 9), against_at=(0, 0, 1))
+    compare({"L5H7": widget, "L2H9": (stack, 2, 9)})
     compare(q, k)  # type: ignore[arg-type]
     compare(widget, widget, against=1)  # type: ignore[arg-type]
     compare(widget, widget, is_causal=True)  # type: ignore[call-arg]

@@ -56,7 +56,7 @@ def test_what_is_no_word_is_told_the_words(wrong: Any) -> None:
         Box(stage=wrong)
 
 
-@pytest.mark.parametrize("value", ["head", "row", "unit"])
+@pytest.mark.parametrize("value", ["head", "row", "layer", "view", "unit"])
 def test_a_color_range_is_a_word(value: str) -> None:
     assert Box(color_range=value).color_range == value
 
@@ -78,7 +78,7 @@ def test_a_color_range_is_two_numbers(value: Any) -> None:
      (-float("inf"), 0), (0, 10**400), (0, [1])],
 )  # fmt: skip
 def test_a_color_range_is_nothing_else(value: Any) -> None:
-    with pytest.raises(ValueError, match="give head, row, unit, or two numbers"):
+    with pytest.raises(ValueError, match="give head, row, layer, view, unit, or two numbers"):
         Box(color_range=value)
 
 

@@ -9,23 +9,13 @@ import numpy as np
 
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from .. import colors
-from ..numbers import legend_ticks
+from ..numbers import LEGENDS, legend_ticks
 from .sheet import FigureContext
 
 RAMP = 218
 LEAST_RAMP = 96  # pixels; where there are fewer beside its name, it stands below
 TICK_GAP = 0.2  # of a ramp, between two of its labels
 ABOVE, BELOW = "above", "below"  # kinds of cells that a range of one's own cuts off
-
-# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
-LEGENDS = {
-    "scores": "Score",
-    "scaled": "Scaled",
-    "capped": "Capped",
-    "masked": "Masked",
-    "weights": "Weight",
-    "contribution": "Contribution ‖weight · v‖",
-}
 
 
 def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float) -> float:

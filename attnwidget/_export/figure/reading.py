@@ -13,7 +13,8 @@ from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF
 from ..._messages.images import Patches
 from ..._tokens.running import Piece, pieces_of
 from .. import colors
-from .legend import LEGENDS, ramp, scale_ticks
+from ..numbers import LEGENDS
+from .legend import ramp, scale_ticks
 from .sheet import FigureContext
 
 FONT, NARROW_FONT = 15, 12  # pixels of letters; in a narrow figure

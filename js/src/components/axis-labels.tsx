@@ -3,6 +3,7 @@
 import { cellsInView, placesInView, startOf } from "../geometry/cell-grid";
 import { type Figure, labelFont, labelStep, roundPositions, tickPositions, usesTicks } from "../geometry/layout";
 import type { Span } from "../geometry/viewport";
+import { isPadding } from "../state/padding";
 import { isWithin, type Measure, type Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
@@ -24,12 +25,11 @@ interface Axis {
   /** Tokens to a drawn cell, and in all. */
   readonly bin: number;
   readonly total: number;
-  /** Tokens that are not padding. */
-  readonly own: number;
   readonly pinned: number | null;
   /** Pinned beside the last pin. */
   readonly further: readonly number[];
   readonly hovered: Span | null;
+  isPadding(index: number): boolean;
   /** Where a drawn cell begins, from the picture's corner. */
   start(cell: number): number;
   /** Positions in view, pixels to one of them, and where the first of all would be. */
@@ -90,7 +90,7 @@ function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
     cells: cellsInView(cells),
     bin: cells.bin,
     total: cells.total,
-    own: down && picture.queries !== picture.keys ? picture.queries : picture.ownKeys,
+    isPadding: (index) => (down ? isPadding(store, picture, index) : index >= picture.ownKeys),
     pinned: down ? store.query.value : store.key.value,
     further: store.shownPins.value.flatMap((pin) => pin[down ? 0 : 1] ?? []),
     hovered: label !== null ? { start: label, stop: label + 1 } : ((down ? spans?.queries : spans?.keys) ?? null),
@@ -148,7 +148,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
       type="button"
       tabIndex={-1}
       class={pinned ? "aw-label aw-pill" : outlined ? "aw-label aw-pill-outline" : "aw-label"}
-      data-special={label.special || index >= axis.own || undefined}
+      data-special={label.special || axis.isPadding(index) || undefined}
       data-hovered={(!pinned && hovered) || undefined}
       title={label.text}
       style={{

@@ -71,7 +71,7 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
     const view = plot.viewport.peek();
     const isFar = destination.close && view.k < zoomFor(reach, READABLE * ui.unit.peek());
     const k = isFar ? zoomFor(reach, CLOSE * ui.unit.peek()) : view.k;
-    fly(centred(reach, view, k, destination));
+    fly(plot.settled(centred(reach, view, k, destination)));
     ui.destination.value = null;
   });
 }
@@ -89,7 +89,7 @@ export function keepPlace(plot: Plot, reset: () => void, show: (view: Viewport) 
     if (last === null) return;
     if (last.size !== size) queueMicrotask(reset);
     else if (x.cell !== last.reach.x.cell || y.cell !== last.reach.y.cell || x.own !== last.reach.x.own) {
-      queueMicrotask(() => show(refitted(last.reach, reach, plot.viewport.peek())));
+      queueMicrotask(() => show(plot.settled(refitted(last.reach, reach, plot.viewport.peek()))));
     }
   });
 }

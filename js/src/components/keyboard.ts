@@ -71,6 +71,9 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
         does: "zoom in, out, reset",
         keys: { "+": closer, "=": closer, "-": farther, "−": farther, "0": () => pointing.reset() },
       },
+      ...(ui.store.view.value === "heatmap"
+        ? [{ shown: "w", does: "colours over what is in view, or over the head", keys: { w: () => toggleRange(ui) } }]
+        : []),
       { shown: "Ctrl + scroll", does: "zoom; drag to pan", keys: {} },
     ];
   });
@@ -116,6 +119,11 @@ function move(ui: Ui, pointing: Pointer, down: number, right: number): void {
 function pinPointed(ui: Ui, pointing: Pointer): void {
   const at = ui.hover.value;
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
+}
+
+/** Spread the colours over what is in view, or over the head again. */
+export function toggleRange({ store }: Ui): void {
+  store.show({ color_range: store.color_range.value === "view" ? "head" : "view" });
 }
 
 function stepHead({ store }: Ui, by: number): void {

@@ -1,14 +1,26 @@
 /** What the colours mean, right under the picture: the ramp with its ends, and every kind of cell that is there. */
 
 import { Component, createRef } from "preact";
-import { BLOCKED, type Grid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
+import {
+  BLOCKED,
+  type Grid,
+  MINUS_INF,
+  NAN,
+  NUMBER,
+  type Picture,
+  PLUS_INF,
+  type Thumbnails,
+} from "../contract/decode";
 import { legendOf } from "../contract/stages";
 import type { Stage } from "../contract/values";
 import type { ColorMapper, Paints } from "../draw/color-mapper";
+import { hasPadding } from "../state/padding";
 import type { Plot } from "../state/plot";
+import { layerExtent } from "../state/ranges";
 import type { Ui } from "../state/ui";
 import { count, legendTicks, listNumber } from "../text/format";
 import { mount, part, type View } from "./dom";
+import { toggleRange } from "./keyboard";
 import { headWords } from "./phrases";
 
 /** Return the legend below a picture: its ramp, and the kinds of cells that are no colour. */
@@ -19,7 +31,7 @@ export function legend(ui: Ui, plot: Plot): View {
 function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   const { store } = ui;
   const picture = store.picture.value;
-  const mapper = ui.mapper.value;
+  const mapper = store.color_range.value === "view" ? plot.mapper.value : ui.mapper.value;
   const both = ui.paints.value;
   if (picture === null || picture.grid === null || mapper === null || both === null) return null;
   const paints = mapper.signed ? both.diverging : both.sequential;
@@ -31,7 +43,6 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   const pooled = picture.queryBin * picture.keyBin > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
   const name = legendOf(stage);
-  const scale = plot.scale.value;
   return (
     <>
       <div class="aw-ramp">
@@ -43,18 +54,32 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
       </div>
       <div class="aw-kinds">
         <KindList {...{ kinds, mapper, paints, stage, cells }} />
-        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
-        {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <span>{rangeText(ui)}</span>}
-        {scale !== null && scale.queries * scale.keys > 1 && (
+        {store.view.value === "heatmap" && hasPadding(store, picture) && (
           <span>
-            each {scale.pixel ? "pixel" : "cell"}: the {store.pool.value === "max" ? "maximum" : "mean"} of{" "}
-            {count(scale.queries)} × {count(scale.keys)} cells
+            <i class="aw-padded-swatch" />
+            rows of padding
           </span>
         )}
+        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
+        {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <Range ui={ui} picture={picture} />}
+        <Pooling ui={ui} plot={plot} picture={picture} />
         {plot.every.value > 1 && <span>1 of {count(plot.every.value)} rows</span>}
       </div>
     </>
   );
+}
+
+/** What one cell of the picture stands for. Zoomed to single cells its room is kept, so that nothing below moves. */
+function Pooling({ ui, plot, picture }: { ui: Ui; plot: Plot; picture: Picture }) {
+  const scale = plot.scale.value;
+  const fold = plot.figure.value?.fold ?? 1;
+  if (scale === null || picture.queryBin * picture.keyBin * fold === 1) return null;
+  const one = scale.queries * scale.keys === 1;
+  const [queries, keys] = one ? [picture.queryBin * fold, picture.keyBin * fold] : [scale.queries, scale.keys];
+  const what = ui.mode.value === "narrow" ? "each" : scale.pixel ? "each pixel" : "each cell of the picture";
+  const how = ui.store.pool.value === "max" ? "maximum" : "mean";
+  const text = `${what}: the ${how} of ${count(queries)} × ${count(keys)} cells`;
+  return one ? <span class="aw-room" data-text={text} /> : <span>{text}</span>;
 }
 
 interface KindListProps {
@@ -116,11 +141,39 @@ function endOf(value: number, stage: Stage): string {
   return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
-function rangeText(ui: Ui): string {
+/** What the colours span; where that can be what is in view, a click takes that instead, or the head again. */
+function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
   const range = ui.store.color_range.value;
+  const text = rangeText(ui, picture);
+  if (ui.store.view.value !== "heatmap" || (range !== "view" && (range !== "head" || ui.window.value === null))) {
+    return <span>{text}</span>;
+  }
+  const other = range === "view" ? "what this head has" : "what is in view";
+  return (
+    <button
+      type="button"
+      class="aw-range"
+      title={`Spread the colours over ${other} (key w)`}
+      onClick={() => toggleRange(ui)}
+    >
+      {text}
+    </button>
+  );
+}
+
+function rangeText({ store }: Ui, picture: Picture): string {
+  const range = store.color_range.value;
   if (Array.isArray(range)) return "own range";
-  const own = typeof ui.store.pictured.value === "string" ? "its own range" : "range of this head";
-  return { head: own, row: "each row on its own range", unit: "fixed range" }[range];
+  const own = typeof store.pictured.value === "string" ? "its own range" : "range of this head";
+  if (range === "layer" && layerExtent(store, picture) !== null) return layerText(store.thumbnails.value, picture);
+  const texts = { head: own, layer: own, view: "range in view", row: "each row on its own range", unit: "fixed range" };
+  return texts[range];
+}
+
+/** Of long heads not all rows were looked at. */
+function layerText(small: Thumbnails | null, { queries }: Picture): string {
+  const rows = small?.rows ?? queries;
+  return `range of the layer's heads${rows < queries ? `, from ${count(rows)} rows of each` : ""}`;
 }
 
 function binRow(picture: Picture, query: number): number {

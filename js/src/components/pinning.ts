@@ -27,11 +27,12 @@ async function placeIn(ui: Ui, bin: Bin, peakIn: PeakIn): Promise<Place> {
 }
 
 /** Pin a cell, or the greatest number of a bin, with `add` beside the other pins; what is pinned already is freed. */
-export async function pinBin(ui: Ui, bin: Bin, add: boolean, peakIn: PeakIn): Promise<void> {
+export async function pinBin(ui: Ui, bin: Bin, add: boolean, peakIn: PeakIn, cancelled?: AbortSignal): Promise<void> {
   const { store, stop } = ui;
+  const isLeft = () => stop.aborted || cancelled?.aborted === true;
   if (add) {
     const place = await placeIn(ui, bin, peakIn);
-    if (!stop.aborted) store.addPin(place.query, place.key);
+    if (!isLeft()) store.addPin(place.query, place.key);
     return;
   }
   const [query, key] = [store.query.value, store.key.value];
@@ -40,5 +41,5 @@ export async function pinBin(ui: Ui, bin: Bin, add: boolean, peakIn: PeakIn): Pr
     return;
   }
   const place = await placeIn(ui, bin, peakIn);
-  if (!stop.aborted) store.select(place);
+  if (!isLeft()) store.select(place);
 }

@@ -6,6 +6,7 @@ import { cellOf, type Reach, within, zoomedAt } from "../geometry/cell-grid";
 import { reveal, type Viewport, WHOLE } from "../geometry/viewport";
 import type { Plot } from "../state/plot";
 import { peak } from "../state/queries";
+import type { Selection } from "../state/store";
 import type { Ui } from "../state/ui";
 import { createFlight, keepPlace, watchDestination } from "./flight";
 import { type Point, pointIn, watchGestures } from "./gestures";
@@ -40,6 +41,9 @@ export function createPointer(
   const hovering = watchHover(ui, plot, canvas);
   const pin = (bin: Bin, add = false) => pinBin(ui, bin, add, peakIn);
 
+  // What a hand moves goes on where it left off, however the cells at the edges were made whole.
+  let free: { readonly view: Viewport; readonly shown: Viewport } | null = null;
+
   function show(view: Viewport): void {
     const { k, x, y } = plot.viewport.peek();
     if (view.k === k && view.x === x && view.y === y) return;
@@ -53,9 +57,25 @@ export function createPointer(
   function take(move: (reach: Reach, view: Viewport) => Viewport): void {
     flight.land();
     const reach = plot.reach.value;
-    if (reach !== null) show(move(reach, plot.viewport.value));
+    if (reach === null) return;
+    const before = plot.viewport.value;
+    const view = move(reach, free?.shown === before ? free.view : before);
+    show(plot.settled(view));
+    free = { view, shown: plot.viewport.value };
   }
   const reset = () => take(() => WHOLE);
+
+  // A double click goes back to the whole: what its first click has pinned or freed is as it was before.
+  let clicked: { before: Pick<Selection, "query" | "key" | "pins">; end: AbortController } | null = null;
+  function takeBack(): void {
+    if (clicked === null) return;
+    const { before, end } = clicked;
+    clicked = null;
+    end.abort();
+    const { query, key, shownPins } = ui.store;
+    const now = JSON.stringify([query.value, key.value, shownPins.value]);
+    if (now !== JSON.stringify([before.query, before.key, before.pins])) ui.store.select(before);
+  }
 
   watchGestures(
     canvas,
@@ -65,10 +85,21 @@ export function createPointer(
         take((reach, view) => zoomedAt(reach, view, view.k * factor, at));
       },
       click(event) {
+        if (event.detail > 1) return; // the second click of two
+        clicked = null;
         const bin = hovering.under(pointIn(canvas, event));
-        if (bin !== null) void pin(bin, event.shiftKey);
+        if (bin === null) return;
+        const { query, key, shownPins } = ui.store;
+        clicked = {
+          before: { query: query.value, key: key.value, pins: [...shownPins.value] },
+          end: new AbortController(),
+        };
+        void pinBin(ui, bin, event.shiftKey, peakIn, clicked.end.signal);
       },
-      reset,
+      reset() {
+        if (plot.viewport.value.k > 1) takeBack();
+        reset();
+      },
     },
     stop,
   );
@@ -88,7 +119,9 @@ export function createPointer(
     },
     reset,
     zoomBy(factor) {
-      take((reach, view) => zoomedAt(reach, view, view.k * factor, { x: reach.x.size / 2, y: reach.y.size / 2 }));
+      const { columns, rows } = plot.cellGrid.value ?? {};
+      const middle = { x: (columns?.size ?? 0) / 2, y: (rows?.size ?? 0) / 2 };
+      take((reach, view) => zoomedAt(reach, view, view.k * factor, middle));
     },
     dispose() {
       for (const end of ends) end();
@@ -105,7 +138,7 @@ const greatest =
 
 /** Keep `ui.hover` at the cell under the pointer. */
 function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
-  let pointed: Point | null = null;
+  let resting: PointerEvent | null = null; // the picture may begin elsewhere once it is zoomed
   const hover = (at: Point) => {
     const bin = plot.under(at.x, at.y);
     ui.hover.value = bin === null ? null : { bin };
@@ -115,27 +148,28 @@ function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
     "pointermove",
     (event) => {
       if (event.pointerType === "touch") return; // a finger scrolls, and pins by a tap
-      pointed = pointIn(canvas, event);
-      hover(pointed);
+      resting = event;
+      hover(pointIn(canvas, event));
     },
     options,
   );
   canvas.addEventListener(
     "pointerleave",
     () => {
-      pointed = null;
+      resting = null;
       ui.hover.value = null;
     },
     options,
   );
   return {
     again() {
-      if (pointed !== null) hover(pointed);
+      if (resting !== null) hover(pointIn(canvas, resting));
     },
     /** What is clicked. A click comes rounded to whole pixels, which may be those of another cell than the one that is ringed. */
     under(at: Point): Bin | null {
+      const pointed = resting === null ? null : pointIn(canvas, resting);
       const same = pointed !== null && Math.hypot(at.x - pointed.x, at.y - pointed.y) < 1.5;
-      return same && pointed !== null ? plot.under(pointed.x, pointed.y) : plot.under(at.x, at.y);
+      return same ? plot.under(pointed.x, pointed.y) : plot.under(at.x, at.y);
     },
   };
 }

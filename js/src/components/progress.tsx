@@ -11,13 +11,11 @@ export interface Pass {
   readonly progress: Progress;
   /** Of how many rows the picture was made that came first; null if it was not made of rows. */
   readonly rows: number | null;
-  /** It has ended: only its room is kept. */
+  /** It has ended. */
   readonly over: boolean;
 }
 
-/**
- * Return the exact pass over the selected head. The room that it leaves stays free until something else moves anyway.
- */
+/** Return the exact pass over the selected head, also once it has ended, until something else is looked at. */
 export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
   const own = computed<Pass | null>(() => {
@@ -42,6 +40,13 @@ export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   return computed(() => own.value ?? left.value);
 }
 
+/** What is exact already. */
+function about(ui: Ui, { rows }: Pass): string {
+  const { queries } = ui.store.facts.value;
+  const first = rows === null ? "" : `First picture: ${count(rows)} of ${count(queries)} query rows, each exact. `;
+  return `Computing the exact picture. ${first}What you zoom into is exact already.`;
+}
+
 /** Show how far the exact pass has come, and how to stop it. */
 export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   return (
@@ -49,16 +54,15 @@ export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
       <div class="aw-visually-hidden" aria-live="polite">
         {spoken(pass, ui.store.picture.value)}
       </div>
-      {pass !== null && (
-        <div class="aw-progress" data-aw="progress" data-over={pass.over || undefined}>
-          <Running ui={ui} {...pass} />
-        </div>
-      )}
+      {/* Its room is kept: nothing moves when it begins and when it ends. */}
+      <div class="aw-progress" data-aw="progress" title={pass === null || pass.over ? undefined : about(ui, pass)}>
+        {pass !== null && !pass.over && <Running ui={ui} {...pass} />}
+      </div>
     </>
   );
 }
 
-function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
+function Running({ ui, progress }: { ui: Ui } & Pass) {
   const { layer, batch, head, stage, state, share } = progress;
   const stopped = state === "stopped";
   const done = Math.floor(100 * share);
@@ -67,12 +71,6 @@ function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
   const ask = () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {});
   return (
     <>
-      <div class="aw-heading">{stopped ? "The exact picture" : "Computing the exact picture"}</div>
-      <p>
-        {rows !== null &&
-          `First picture: ${count(rows)} of ${count(ui.store.facts.value.queries)} query rows, each exact. `}
-        What you zoom into is exact already.
-      </p>
       <div
         class="aw-progress-bar"
         role="progressbar"
@@ -88,11 +86,11 @@ function Running({ ui, progress, rows }: { ui: Ui } & Pass) {
         <span>
           {stopped ? (
             <>
-              Stopped at <b>{percent(done / 100)}</b>
+              Stopped: <b>{percent(done / 100)}</b> of the picture is exact
             </>
           ) : (
             <>
-              <b>{percent(done / 100)}</b> {left}
+              <b>{percent(done / 100)}</b> exact{left && `, ${left}`}
             </>
           )}
         </span>

@@ -78,8 +78,8 @@ function Panel(props: PanelProps) {
   return (
     <>
       {long && <div class="aw-panel-top" />}
-      <PassSlot ui={ui} pass={pass} />
       {long && <GoTo ui={ui} />}
+      {pooled && <PassSlot ui={ui} pass={pass} />}
       <div class="aw-panel-list" data-long={long || undefined} style={long ? { "--aw-rows": `${rows}` } : undefined}>
         {ui.target.value === null && picture !== null && hasPairs(picture) ? (
           <StrongestPairs ui={ui} pairs={strongest} />
@@ -268,7 +268,7 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
         <Sums
           ranking={ranking}
           byQuery={byQuery}
-          brief={pooled || ui.mode.value === "narrow"}
+          brief={pooled || ui.mode.value === "narrow" || ui.mode.value === "beside"}
           title={sumTitle(byQuery, over, sink !== null)}
         />
       )}

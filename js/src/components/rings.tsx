@@ -2,8 +2,9 @@
 
 import { BLOCKED } from "../contract/decode";
 import type { Bin } from "../data/matrix";
-import { cellOf, startOf } from "../geometry/cell-grid";
+import { cellOf, cellsInView, startOf } from "../geometry/cell-grid";
 import { isAway } from "../kernel/kernel";
+import { paddedRows } from "../state/padding";
 import type { Box, Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
@@ -83,6 +84,40 @@ export function ZoomHint({ plot }: { plot: Plot }) {
     <div class="aw-hint" style={{ left: px(figure.left + figure.width / 2), top: px(figure.top + figure.height / 2) }}>
       {key} + scroll to zoom
     </div>
+  );
+}
+
+/** Draw a veil over the rows of queries that are padding. */
+export function PaddedRows({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const picture = ui.store.picture.value;
+  const cellGrid = plot.cellGrid.value;
+  if (picture === null || cellGrid === null) return null;
+  const { rows } = cellGrid;
+  const dpr = ui.dpr.value;
+  return (
+    <>
+      {paddedRows(ui.store, picture, cellsInView(rows), rows.bin).map(({ start, stop }) => {
+        const top = startOf(rows, start, dpr);
+        return <i class="aw-padded" key={start} style={{ top: px(top), height: px(startOf(rows, stop, dpr) - top) }} />;
+      })}
+    </>
+  );
+}
+
+/** The way back from a part of the picture to all of it, in its corner. */
+export function WholeHead({ plot, reset }: { plot: Plot; reset: () => void }) {
+  const figure = plot.figure.value;
+  if (figure === null || plot.viewport.value.k <= 1) return null;
+  return (
+    <button
+      type="button"
+      class="aw-whole-head"
+      title="Show the whole head (double-click, or key 0)"
+      style={{ left: px(figure.left + figure.width), top: px(figure.top) }}
+      onClick={reset}
+    >
+      Whole head
+    </button>
   );
 }
 

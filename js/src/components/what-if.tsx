@@ -6,6 +6,7 @@ import type { WhatIf } from "../contract/messages";
 import type { ExplainedPair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";
+import { rove } from "./dom";
 import { Menu, type Section } from "./menu";
 
 /** Return what is changed, in a few words; "none". */
@@ -59,6 +60,40 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
     </Menu>
   );
 }
+
+/** Show all rules at once, where there is room for them beside what they change. */
+export function WhatIfPanel({ ui }: { ui: Ui }) {
+  return (
+    <section class="aw-other-rules" aria-label="What if">
+      {sections(ui).map(({ title, value, choices, choose }) => (
+        <div key={title} role="radiogroup" aria-label={title}>
+          <span>{title}</span>
+          {choices.map((choice, index) => (
+            <button
+              type="button"
+              role="radio"
+              key={choice.value}
+              aria-checked={choice.value === value}
+              tabIndex={choice.value === value || (index === 0 && !isOffered(choices, value)) ? 0 : -1}
+              title={choice.note || undefined}
+              onClick={() => choose(choice.value)}
+              onKeyDown={(event) =>
+                rove(event, index, choices.length, (at) => choose((choices[at] as (typeof choices)[number]).value))
+              }
+            >
+              {choice.name}
+            </button>
+          ))}
+        </div>
+      ))}
+      <Numbers ui={ui} />
+    </section>
+  );
+}
+
+/** Whether what is in force is one of the choices: it may be a number of one's own. */
+const isOffered = (choices: Section["choices"], value: Section["value"]) =>
+  choices.some((choice) => choice.value === value);
 
 /** Controls that take any number; an empty one is as it was. */
 const FIELDS = [

@@ -43,6 +43,8 @@ export interface Picture {
   keys: number;
   /** Keys that any query may attend to; those after them are padding. */
   ownKeys: number;
+  /** From which key on a padding mask blocks keys; null where no mask is known to be one. */
+  padding: number | null;
   /** Cells of the matrix to one cell of the grid. */
   queryBin: number;
   keyBin: number;
@@ -64,6 +66,9 @@ export interface Thumbnails {
   batch: number;
   /** For each head values from 0 to 1, on the head's own range. */
   heads: Grid[];
+  /** The greatest weight of each head, in as many of its rows as were looked at; null where it was not sent. */
+  highs: Float32Array | null;
+  rows: number | null;
 }
 
 /** Return the bytes themselves, without a copy where that is possible. */
@@ -129,7 +134,8 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   const ownKeys = message.own_keys ?? keys;
   const of = { layer, batch, head, stage, pool };
   const sampled = sampledOf(message.sampled);
-  const picture = { of, queries, keys, ownKeys, queryBin, keyBin, low, high, sampled };
+  const padding = message.padding ?? null;
+  const picture = { of, queries, keys, ownKeys, padding, queryBin, keyBin, low, high, sampled };
   if (error !== null && error !== undefined) return { ...picture, exact: false, grid: null, error };
   if (!message.values) throw new Error("picture has neither values nor an error");
   if (!(queryBin >= 1 && keyBin >= 1)) {
@@ -283,9 +289,15 @@ export async function decodeThumbnails(
   }
   const { values: numbers, kinds } = dequantise(array as Uint8Array, quantisationOf(values));
   const size = (rows as number) * (columns as number);
+  const highs = message.highs ? await decode(message.highs, buffers) : null;
+  if (highs !== null && (!(highs instanceof Float32Array) || highs.length !== heads)) {
+    throw new Error(`highs must be float32, one for each of ${heads} heads, got ${message.highs?.dtype}`);
+  }
   return {
     layer,
     batch,
+    highs,
+    rows: message.rows ?? null,
     heads: Array.from({ length: heads as number }, (_, head) => ({
       rows: rows as number,
       columns: columns as number,

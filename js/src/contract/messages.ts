@@ -67,8 +67,8 @@ export interface Facts {
   stacks?: string[];
   forward?: number;
   forwards?: number;
-  /** Only in a saved file: what of this layer is in it, and which layers are. */
-  saved?: { layers: number[]; heads: number[]; samples: number[] };
+  /** Only in a saved file: what of this layer is in it, which layers are, and why others are not. */
+  saved?: { layers: number[]; heads: number[]; samples: number[]; others?: string };
   /** Whether merging tokens into words would change anything. */
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
@@ -88,6 +88,7 @@ export interface PictureMessage {
   keys: number;
   /** Keys before those at the end that no query may attend to: a padded sample's own length. */
   own_keys?: number | null;
+  padding?: number | null;
   /** Cells of the matrix to one cell of the picture. */
   query_bin: number;
   key_bin: number;
@@ -141,6 +142,9 @@ export interface ThumbnailsMessage {
   layer: number;
   batch: number;
   values: Envelope;
+  /** (heads,): the greatest weight of each head, in so many of its rows. */
+  highs?: Envelope;
+  rows?: number;
 }
 
 /** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */

@@ -126,6 +126,7 @@ export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
     queries: grid.rows * queryBin,
     keys: grid.columns * keyBin,
     ownKeys: grid.columns * keyBin,
+    padding: null,
     queryBin,
     keyBin,
     low,

@@ -3,7 +3,7 @@
 import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "../contract/decode";
 import type { Stage } from "../contract/values";
 import type { Patch } from "../data/matrix";
-import { GAPS_FROM, NUMBERS_FROM } from "../geometry/layout";
+import { GAPS_FROM, NUMBERS_FROM, numberFont } from "../geometry/layout";
 import { edge, type Span, type Viewport, visible } from "../geometry/viewport";
 import { cellNumber } from "../text/format";
 import type { ColorMapper, Paints } from "./color-mapper";
@@ -85,7 +85,7 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
   const size = Math.min(scene.cellWidth, scene.cellHeight) * viewport.k;
   const radius = (size >= 18 * unit ? 2.5 : 1.5) * unit;
   const numbers = scene.numbers && size >= NUMBERS_FROM * unit;
-  const fontSize = (size < 28 * unit ? 9 : size < 34 * unit ? 10 : 11) * unit;
+  const fontSize = numberFont(size, unit) * unit;
   context.textAlign = "center";
   context.textBaseline = "middle";
   for (let row = rows.start; row < rows.stop; row++) {
@@ -140,9 +140,11 @@ function paintNumber(
 ): void {
   const { paints, mapper, stage, font } = scene;
   context.font = `400 ${fontSize}px ${font}`;
-  const room = box.width - 2;
-  const text = cellNumber(value, stage);
-  if (text === "" || context.measureText(text).width > room) return;
+  const room = box.width - 1;
+  const text = [cellNumber(value, stage), cellNumber(value, stage, 1)].find(
+    (t) => context.measureText(t).width <= room,
+  );
+  if (!text) return;
   context.globalAlpha = mapper.share(value) < 0.04 ? 0.6 : 1;
   context.fillStyle = paints.inkOn[index]!;
   context.fillText(text, box.left + box.width / 2, box.top + box.height / 2 + 0.5);

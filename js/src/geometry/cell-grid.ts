@@ -5,7 +5,7 @@
  */
 
 import type { Picture } from "../contract/decode";
-import { type Figure, MAX_CELL, NUMBERS_FROM } from "./layout";
+import { type Figure, GAPS_FROM, LINE, MAX_CELL, SMALL } from "./layout";
 import { cellAt, edge, type Span, type Viewport, visible, WHOLE } from "./viewport";
 
 /** Bins in view along an axis: never more than four tiles, so that one step of zooming fits into 256 KiB. */
@@ -36,6 +36,8 @@ export interface Reach {
   readonly y: AxisReach;
   /** The zoom at which both axes are at their largest. */
   readonly most: number;
+  /** From this zoom on tokens stand left of the picture, and cover so much of it: see `Figure.inset`. */
+  readonly covered: { readonly from: number; readonly width: number };
 }
 
 interface AxisReach {
@@ -44,6 +46,8 @@ interface AxisReach {
   readonly cell: number;
   readonly size: number;
   readonly most: number;
+  /** Cells of so many pixels are drawn whole or not at all. */
+  readonly whole: number;
 }
 
 type Size = Pick<Picture, "queries" | "keys" | "queryBin" | "keyBin">;
@@ -54,13 +58,21 @@ export function reachOf(picture: Size, figure: Figure, unit: number): Reach {
   const pitch = { x: cellWidth / (picture.keyBin * fold), y: cellHeight / (picture.queryBin * fold) };
   const axis = (total: number, own: number, cell: number, size: number, mine: number, other: number): AxisReach => {
     // Lines that are tall enough as they are stay so while what is in them is magnified.
-    const readable = mine > other && mine >= NUMBERS_FROM * unit;
-    return { total, own, cell, size, most: readable ? 1 : Math.max(1, (MAX_CELL * unit) / mine) };
+    const readable = mine > other && mine >= LINE * unit;
+    const most = readable ? 1 : Math.max(1, (MAX_CELL * unit) / mine);
+    return { total, own, cell, size, most, whole: GAPS_FROM * unit };
   };
   const x = axis(picture.keys, picture.keyBin * fold, cellWidth, width, pitch.x, pitch.y);
   const y = axis(picture.queries, picture.queryBin * fold, cellHeight, height, pitch.y, pitch.x);
-  return { x, y, most: Math.max(x.most, y.most) };
+  const from = firstAbove(SMALL * unit, pitch.y);
+  return { x, y, most: Math.max(x.most, y.most), covered: { from, width: figure.inset ?? 0 } };
 }
+
+/** The zoom at which something of this size is larger than `limit`. */
+const firstAbove = (limit: number, size: number) => (limit / size) * (1 + 1e-9);
+
+/** How much of the picture is covered at zoom `k` by the tokens left of it. */
+export const coveredAt = ({ covered }: Reach, k: number) => (k > 1 && k >= covered.from ? covered.width : 0);
 
 /** By how much an axis is magnified at zoom `k`: not beyond its own largest cells. */
 const scaleOf = (k: number, { most }: AxisReach) => Math.min(k, most);
@@ -87,7 +99,7 @@ export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGr
   const levels = own ? null : { row: level(y, reach.y), column: level(x, reach.x) };
   return {
     rows: axisOf(reach.y, view.k, view.y, levels ? 2 ** levels.row : reach.y.own),
-    columns: axisOf(reach.x, view.k, view.x, levels ? 2 ** levels.column : reach.x.own),
+    columns: axisOf(reach.x, view.k, view.x, levels ? 2 ** levels.column : reach.x.own, coveredAt(reach, view.k)),
     levels: whole ? null : levels,
   };
 }
@@ -97,11 +109,11 @@ export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGr
  * screen has fewer pixels.
  */
 export function ownCellGrid(reach: Reach, view: Viewport, size: Size): CellGrid {
-  const axis = (axis: AxisReach, offset: number, bin: number) =>
-    axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)));
+  const axis = (axis: AxisReach, offset: number, bin: number, covered = 0) =>
+    axisOf(axis, view.k, offset, bin * Math.ceil(axis.own / bin / scaleOf(view.k, axis)), covered);
   return {
     rows: axis(reach.y, view.y, size.queryBin),
-    columns: axis(reach.x, view.x, size.keyBin),
+    columns: axis(reach.x, view.x, size.keyBin, coveredAt(reach, view.k)),
     levels: null,
   };
 }
@@ -113,17 +125,25 @@ function wantedLevel(reach: AxisReach, k: number): number {
   return Math.max(0, Math.ceil(Math.log2(Math.max(inView / MOST_BINS, 1 / pitch)) - 1e-9));
 }
 
-function axisOf(reach: AxisReach, k: number, offset: number, bin: number): Axis {
-  const { total, own, size } = reach;
+function axisOf(reach: AxisReach, k: number, from: number, bin: number, covered = 0): Axis {
+  const { total, own } = reach;
   const cell = reach.cell * scaleOf(k, reach) * (bin / own);
-  return { total, bin, count: Math.ceil(total / bin), pitch: cell / bin, cell, offset, size };
+  const offset = from - covered;
+  const room = reach.size - covered;
+  // Where the first cell in view is whole, so is the last.
+  const isWhole = k > 1 && cell >= reach.whole && Math.abs(offset / cell - Math.round(offset / cell)) * cell < 0.5;
+  const size = isWhole ? Math.max(1, Math.floor(room / cell + 1e-6)) * cell : room;
+  return { total, bin, count: Math.ceil(total / bin), pitch: cell / bin, cell, offset, size: Math.min(size, room) };
 }
 
 /** Where a drawn cell begins: on a whole device pixel. */
 export const startOf = (axis: Axis, index: number, dpr: number) => edge(index, axis.cell, 1, axis.offset, dpr);
 
 /** The drawn cell under a position of the canvas, or null outside. */
-export const cellUnder = (axis: Axis, at: number) => cellAt(at, axis.count, axis.cell, 1, axis.offset);
+export function cellUnder(axis: Axis, at: number): number | null {
+  const index = cellAt(at, axis.count, axis.cell, 1, axis.offset);
+  return index !== null && index < cellsInView(axis).stop ? index : null;
+}
 
 /** The drawn cells that are at least partly in view. */
 export const cellsInView = (axis: Axis): Span => visible(axis.count, axis.cell, 1, axis.offset, axis.size);
@@ -144,9 +164,27 @@ export function placesOf(axis: Axis, index: number): Span {
 /** Return the view, moved so that nothing that lies outside the matrix is in it. */
 export function within(reach: Reach, { k, x, y }: Viewport): Viewport {
   const zoom = Math.min(reach.most, Math.max(1, k));
-  const keep = (axis: AxisReach, offset: number) =>
-    Math.min(0, Math.max(offset, axis.size - axis.total * pitchOf(axis, zoom)));
-  return { k: zoom, x: keep(reach.x, x), y: keep(reach.y, y) };
+  const keep = (axis: AxisReach, offset: number, covered = 0) =>
+    Math.min(covered, Math.max(offset, axis.size - axis.total * pitchOf(axis, zoom)));
+  return { k: zoom, x: keep(reach.x, x, coveredAt(reach, zoom)), y: keep(reach.y, y) };
+}
+
+/**
+ * Return the view, moved by less than a cell, so that where cells are large those at its edges are whole: at the end of an
+ * axis less than a cell of room is left.
+ */
+export function withWholeCells(reach: Reach, view: Viewport, { rows, columns }: CellGrid): Viewport {
+  if (view.k <= 1) return view;
+  const settled = (axis: AxisReach, { cell, count, pitch }: Axis, offset: number, covered = 0) => {
+    if (cell < axis.whole) return offset;
+    const shown = Math.max(1, Math.floor((axis.size - covered) / cell + 1e-6));
+    const last = Math.max(0, count - shown);
+    const atEnd = offset + axis.total * pitch <= axis.size + 0.5;
+    const first = atEnd ? last : Math.min(last, Math.max(0, Math.round((covered - offset) / cell)));
+    return covered - first * cell;
+  };
+  const covered = coveredAt(reach, view.k);
+  return { k: view.k, x: settled(reach.x, columns, view.x, covered), y: settled(reach.y, rows, view.y) };
 }
 
 /** Zoom so that what is at a point of the canvas stays there. */
@@ -154,7 +192,8 @@ export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: nu
   const zoom = Math.min(reach.most, Math.max(1, k));
   const moved = (axis: AxisReach, offset: number, at: number) =>
     at - (at - offset) * (scaleOf(zoom, axis) / scaleOf(view.k, axis));
-  return within(reach, { k: zoom, x: moved(reach.x, view.x, point.x), y: moved(reach.y, view.y, point.y) });
+  const x = point.x + coveredAt(reach, view.k);
+  return within(reach, { k: zoom, x: moved(reach.x, view.x, x), y: moved(reach.y, view.y, point.y) });
 }
 
 /**
@@ -167,16 +206,21 @@ export function centred(
   place: { query: number | null; key: number | null },
 ): Viewport {
   const offset = (axis: AxisReach, before: number, at: number | null) => {
-    const middle = at === null ? (axis.size / 2 - before) / pitchOf(axis, view.k) : at + 0.5;
-    return axis.size / 2 - middle * pitchOf(axis, k);
+    const middle = at === null ? (middleOf(reach, axis, view.k) - before) / pitchOf(axis, view.k) : at + 0.5;
+    return middleOf(reach, axis, k) - middle * pitchOf(axis, k);
   };
   return within(reach, { k, x: offset(reach.x, view.x, place.key), y: offset(reach.y, view.y, place.query) });
 }
 
+/** The middle of what is in view along an axis, from where the picture begins unzoomed. */
+const middleOf = (reach: Reach, axis: AxisReach, k: number) =>
+  (axis.size + (axis === reach.x ? coveredAt(reach, k) : 0)) / 2;
+
 /** Return the view of the same place at the same size, in a figure of another size. */
 export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   if (view.k <= 1) return WHOLE;
-  const middle = (axis: AxisReach, offset: number) => (axis.size / 2 - offset) / pitchOf(axis, view.k) - 0.5;
+  const middle = (axis: AxisReach, offset: number) =>
+    (middleOf(before, axis, view.k) - offset) / pitchOf(axis, view.k) - 0.5;
   const place = { query: middle(before.y, view.y), key: middle(before.x, view.x) };
   const longer = before.x.most > before.y.most ? ("x" as const) : ("y" as const);
   const k = zoomFor(now, pitchOf(before[longer], view.k));
@@ -187,9 +231,10 @@ export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
 export function between(reach: Reach, from: Viewport, to: Viewport, share: number): Viewport {
   const k = from.k * (to.k / from.k) ** share;
   const offset = (axis: AxisReach, before: number, after: number) => {
-    const middle = (axis.size / 2 - after) / pitchOf(axis, to.k);
+    const end = middleOf(reach, axis, to.k);
+    const middle = (end - after) / pitchOf(axis, to.k);
     const start = before + middle * pitchOf(axis, from.k);
-    return start + (axis.size / 2 - start) * share - middle * pitchOf(axis, k);
+    return start + (end - start) * share - middle * pitchOf(axis, k);
   };
   return within(reach, { k, x: offset(reach.x, from.x, to.x), y: offset(reach.y, from.y, to.y) });
 }

@@ -3,7 +3,9 @@
 export type Mode = "narrow" | "under" | "beside" | "wide";
 
 export const MAX_CELL = 44;
-export const NUMBERS_FROM = 22;
+export const NUMBERS_FROM = 18;
+/** A cell of a picture of few rows or few columns is at least so tall, or so wide: it can be read, and pointed at. */
+export const LINE = 22;
 export const GAPS_FROM = 12;
 const MAX_WIDTH = 720;
 const MAX_HEIGHT = 640;
@@ -39,6 +41,11 @@ export interface Figure {
   readonly overhang: number;
   readonly labelRoom: number;
   readonly keyRoom: number;
+  /**
+   * How much further right the picture begins where tokens stand beside it. Positions need less room than tokens, and
+   * unzoomed a long axis has only these: then the picture has the room, and zoomed in what stands left of it covers a part.
+   */
+  readonly inset?: number;
   /** Left of the tokens, and below the picture: room for positions, where a zoomed picture shows both. */
   readonly positions: number;
   readonly below: number;
@@ -55,6 +62,8 @@ export interface LabelRoom {
   /** Unzoomed the axis shows positions, zoomed in tokens: of keys, of queries. */
   readonly keyTicks: boolean;
   readonly queryTicks?: boolean;
+  /** What the positions at the ticks of the queries take. */
+  readonly ticks?: number;
   /** What the positions beside zoomed tokens take: a column left of them, a line below the picture. */
   readonly positions?: number;
   readonly below?: boolean;
@@ -62,12 +71,14 @@ export interface LabelRoom {
   readonly sink?: number;
 }
 
-/** Of the room, what whole pixels a cell may leave empty where a cell is not one of the matrix. */
+/** Of the room, what whole pixels a cell may leave empty where nobody counts cells: they are many, or not of the matrix. */
 const WASTE = 0.06;
+/** Cells up to this size have no labels of their own. */
+export const SMALL = 5;
 
 /**
  * Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. Cells
- * are whole device pixels; `pooled` ones, which nobody counts, are a little more where much room would be left empty.
+ * are whole device pixels; small ones, which nobody counts, are a little more where much room would be left empty.
  */
 export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1, pooled = false) {
   const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
@@ -78,8 +89,9 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   const down = Math.ceil(rows / fold);
   const whole = (length: number) => pixels(length) / dpr;
   const most = Math.min(MAX_CELL * unit, wide / across, tall / down);
-  const cell = pooled && whole(most) < (1 - WASTE) * most ? most : whole(most);
-  const line = NUMBERS_FROM * unit; // few rows over many keys: tall cells rather than a hairline
+  const uncounted = pooled || most <= SMALL * unit;
+  const cell = uncounted && whole(most) < (1 - WASTE) * most ? most : whole(most);
+  const line = LINE * unit; // few rows over many keys: tall cells rather than a hairline
   const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));
   const cellWidth = Math.max(cell, whole(Math.min(line, (4 * line) / across)));
   return {
@@ -97,6 +109,12 @@ export function labelFont(cell: number, unit = 1): number {
   return c >= 16 ? 12 : c >= 13 ? 10 : 9;
 }
 
+/** Return the font size of the numbers in cells of `cell` pixels. */
+export function numberFont(cell: number, unit = 1): number {
+  const c = cell / unit;
+  return c < 28 ? 9 : c < 34 ? 10 : 11;
+}
+
 /** Return every how many cells a label stands: 1 from 12 px, else such that labels are at least 14 apart. */
 export function labelStep(cell: number, unit = 1): number {
   return cell >= GAPS_FROM * unit ? 1 : Math.ceil((14 * unit) / cell);
@@ -106,7 +124,7 @@ export function labelStep(cell: number, unit = 1): number {
  * Return whether positions stand in the place of tokens: where cells are 5 px or less, or stand for several tokens.
  */
 export function usesTicks(cell: number, bin: number, unit = 1): boolean {
-  return bin > 1 || cell <= 5 * unit;
+  return bin > 1 || cell <= SMALL * unit;
 }
 
 /**
@@ -135,6 +153,9 @@ export function roundPositions(start: number, stop: number, pixelsPerToken: numb
   for (let at = Math.ceil(start / step) * step; at < stop; at += step) positions.push(at);
   return positions;
 }
+
+/** A length as device pixels, of which the last is whole. */
+export const wholePixels = (length: number, dpr: number) => Math.floor(length * dpr + 1e-6) / dpr;
 
 const SINK_GAP = 8;
 
@@ -172,16 +193,19 @@ export function layoutFigure(input: {
   const keyMost = (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2;
 
   // Room for labels at their full size, so that zooming in moves nothing.
+  const ticks = labels.ticks === undefined ? Number.POSITIVE_INFINITY : Math.ceil(labels.ticks) + 2;
   const wide = Math.min(most, Math.ceil(labels.query)) + 2;
   const sinkWide = labels.sink ?? 0;
   const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide));
   const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
-  let cell = NUMBERS_FROM * unit;
+  let cell = LINE * unit;
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
     const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
-    const labelRoom = crowded || labels.queryTicks ? Math.min(wide, CROWDED * unit) : wide;
-    const left = positions + labelRoom + 14 * unit;
+    const bare = crowded || labels.queryTicks === true; // unzoomed there are no tokens beside it
+    const labelRoom = bare ? Math.min(wide, CROWDED * unit) : wide;
+    const room = bare ? Math.min(ticks, positions + labelRoom) : positions + labelRoom;
+    const left = room + 14 * unit;
     const longest = crowded || labels.keyTicks ? Math.min(keysWide, KEY_CROWDED * unit) : keysWide;
     const keyRoom = Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
     const reach = (index: number, at: number) =>
@@ -199,11 +223,12 @@ export function layoutFigure(input: {
       ...cells,
       left,
       top: keyRoom,
-      width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
-      height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
+      width: wholePixels(cells.cellWidth * cells.columns, dpr),
+      height: wholePixels(cells.cellHeight * cells.rows, dpr),
       overhang,
       labelRoom,
       keyRoom,
+      inset: positions + labelRoom - room,
       positions,
       below: labels.below ? BELOW * unit : 0,
       panel,

@@ -192,7 +192,7 @@ function Layers({ ui }: { ui: Ui }) {
             aria-checked={index === store.layer.value}
             aria-label={`layer ${index}`}
             tabIndex={index === store.layer.value ? 0 : -1}
-            title={name}
+            title={isHere(store.facts.value.saved?.layers, index) ? name : store.facts.value.saved?.others}
             disabled={!isHere(store.facts.value.saved?.layers, index)}
             onClick={() => choose(index)}
             onKeyDown={(event) => rove(event, index, names.length, choose)}
@@ -308,6 +308,13 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
     shown.length > 1 && !isOne ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
   const choose = (head: number) => store.select(isSeveral ? { head, heads: [head] } : { head });
   const shared = groups < heads ? heads / groups : 0;
+  const highs = store.color_range.value === "layer" ? (thumbnails?.highs ?? null) : null;
+  const most = highs?.reduce((high, other) => Math.max(high, other), 0) ?? 0;
+  const shareOf = (head: number) => (highs === null || most === 0 ? 1 : (highs[head] ?? most) / most);
+  const whose =
+    thumbnails === null
+      ? ""
+      : `; small picture on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
   return (
     <div class="aw-group">
       {label && (
@@ -332,14 +339,18 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               style={color ? { "--aw-head": color } : undefined}
               aria-label={`head ${head}`}
               tabIndex={head === store.head.value ? 0 : -1}
-              title={shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}
+              title={
+                isHere(store.facts.value.saved?.heads, head)
+                  ? `${shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}${whose}`
+                  : store.facts.value.saved?.others
+              }
               disabled={!isHere(store.facts.value.saved?.heads, head)}
               onClick={(event) =>
                 isSeveral && (event.shiftKey || event.ctrlKey || event.metaKey) ? store.toggleHead(head) : choose(head)
               }
               onKeyDown={(event) => rove(event, head, heads, choose)}
             >
-              <Thumbnail grid={grid ?? null} paints={paints} />
+              <Thumbnail grid={grid ?? null} paints={paints} share={shareOf(head)} />
               <span>{!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}</span>
               {shared > 1 && <i class="aw-shared" data-last={head % shared === shared - 1 || undefined} />}
             </button>
@@ -363,22 +374,29 @@ function keepInView(list: HTMLElement | null, head: number): void {
   });
 }
 
-/** A thumbnail is on its own range: 0 to 1. */
-const OWN: ColorMapper = {
+/** A thumbnail is from 0 to 1 on its own range, of which it has a `share` of another one's colours. */
+const rangeOf = (share: number): ColorMapper => ({
   signed: false,
   log: false,
   domain: { low: 0, high: 1 },
-  index: (value) => Math.round(255 * value),
-  position: (value) => value,
+  index: (value) => Math.round(255 * value * share),
+  position: (value) => value * share,
   clips: () => false,
-  share: (value) => value,
-};
+  share: (value) => value * share,
+});
 
-class Thumbnail extends Component<{ grid: Grid | null; paints: Paints | null }> {
+interface ThumbnailProps {
+  readonly grid: Grid | null;
+  readonly paints: Paints | null;
+  readonly share: number;
+}
+
+class Thumbnail extends Component<ThumbnailProps> {
   private canvas = createRef<HTMLCanvasElement>();
 
-  override shouldComponentUpdate(next: { grid: Grid | null; paints: Paints | null }) {
-    return next.grid !== this.props.grid || next.paints !== this.props.paints;
+  override shouldComponentUpdate(next: ThumbnailProps) {
+    const { grid, paints, share } = this.props;
+    return next.grid !== grid || next.paints !== paints || next.share !== share;
   }
 
   override componentDidMount() {
@@ -390,8 +408,8 @@ class Thumbnail extends Component<{ grid: Grid | null; paints: Paints | null }> 
   }
 
   private draw() {
-    const { grid, paints } = this.props;
-    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, OWN, paints);
+    const { grid, paints, share } = this.props;
+    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, rangeOf(share), paints);
   }
 
   override render() {

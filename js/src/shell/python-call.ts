@@ -23,6 +23,7 @@ const USUAL = {
   top_k: null,
   threshold: 0.02,
   direction: "query",
+  against_at: null,
 } as const;
 
 /** Return lines of Python. */

@@ -9,6 +9,7 @@ import type { TraitName } from "../contract/traits";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
+import { isPadding } from "../state/padding";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
 import { count, statusNumber } from "../text/format";
@@ -327,7 +328,8 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
   if (one && bin.standsFor === undefined) {
     return (
       <>
-        <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" /> →{" "}
+        <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" />
+        {isPadding(store, picture, bin.queries.start) && ", padding"} →{" "}
         <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" /> <i class="aw-gap" />
         {kind === BLOCKED ? "" : `${wordOf(stage)} `}
         <b class="aw-exact">{number}</b>

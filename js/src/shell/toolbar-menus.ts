@@ -15,7 +15,7 @@ import type {
 } from "../contract/values";
 import type { Mode } from "../geometry/layout";
 import type { Ui } from "../state/ui";
-import { listNumber } from "../text/format";
+import { legendNumber, listNumber } from "../text/format";
 import {
   barName,
   barSection,
@@ -120,7 +120,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["bar", "menus"],
     ["order", "menus"],
   ],
-  stages: [["whatIf", "nothing"]],
+  stages: [], // its own rules stand below the pictures
 };
 
 /** Whether there is anything to choose; a menu that is not named here always has something. */
@@ -128,9 +128,7 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
   heads: canCombine,
   whatIf: ({ store }) =>
-    (store.view.value === "stages" || Object.keys(store.what_if.value).length > 0) &&
-    store.facts.value.stages.length > 2 &&
-    !store.facts.value.saved,
+    Object.keys(store.what_if.value).length > 0 && store.facts.value.stages.length > 2 && !store.facts.value.saved,
   pool({ store }) {
     const picture = store.picture.value;
     return picture !== null && picture.queryBin * picture.keyBin > 1;
@@ -166,7 +164,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   },
   keep: { name: "Keep", value: keepName, sections: (ui) => [keepSection(ui)] },
   show: { name: "Show", value: ({ store }) => store.stage.value, sections: (ui) => [showSection(ui)] },
-  colour: { name: "Colour", value: ({ store }) => store.color_scale.value, sections: colourSections },
+  colour: { name: "Colour", value: colourName, sections: colourSections },
   pool: {
     name: "Pool",
     value: (ui) => (showsCells(ui) ? "none needed" : poolName(ui.store.pool.value)),
@@ -262,6 +260,18 @@ function poolSection({ store }: Ui): Section {
   };
 }
 
+/** The scale, and what it spans where that is not the head: "linear, 0 to 1". */
+function colourName({ store }: Ui): string {
+  const range = store.color_range.value;
+  const signed = isSigned(store.stage.value);
+  const scale = signed ? "linear" : store.color_scale.value;
+  if (range === "head") return scale;
+  if (Array.isArray(range)) return `${scale}, ${range.map((end) => legendNumber(end, store.stage.value)).join(" to ")}`;
+  return `${scale}, ${range === "unit" ? unitName(signed) : range}`;
+}
+
+const unitName = (signed: boolean) => (signed ? "−1 to 1" : "0 to 1");
+
 function colourSections({ store }: Ui): Section[] {
   const range = store.color_range.value;
   const signed = isSigned(store.stage.value);
@@ -282,7 +292,11 @@ function colourSections({ store }: Ui): Section[] {
     choices: [
       { value: "head", name: "head", note: "its own maximum" },
       { value: "row", name: "row", note: "each row its own" },
-      { value: "unit", name: signed ? "−1 to 1" : "0 to 1" },
+      ...(store.view.value === "heatmap" ? [{ value: "view", name: "view", note: "what is in view" }] : []),
+      ...(store.view.value === "heatmap" && store.stage.value === "weights" && store.facts.value.heads > 1
+        ? [{ value: "layer", name: "layer", note: "the same for all its heads" }]
+        : []),
+      { value: "unit", name: unitName(signed) },
     ],
     choose: (color_range) => store.show({ color_range: color_range as ColorRange }),
   };

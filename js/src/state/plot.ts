@@ -8,26 +8,37 @@ import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
 import { isSigned } from "../contract/stages";
 import { type Bin, binOf } from "../data/matrix";
 import { foldGrid } from "../draw/cells";
-import { type ColorMapper, makeColorMapper } from "../draw/color-mapper";
+import type { ColorMapper } from "../draw/color-mapper";
 import {
   type CellGrid,
   cellGridOf,
   cellOf,
   cellsInView,
   cellUnder,
+  coveredAt,
   ownCellGrid,
   placesInView,
   placesOf,
   type Reach,
   reachOf,
   startOf,
+  withWholeCells,
 } from "../geometry/cell-grid";
-import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, NUMBERS_FROM } from "../geometry/layout";
+import {
+  CROWDED,
+  type Figure,
+  GAPS_FROM,
+  type LabelRoom,
+  layoutFigure,
+  NUMBERS_FROM,
+  numberFont,
+} from "../geometry/layout";
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
 import { stableComputed } from "./queries";
+import { extentInView, mapperOf } from "./ranges";
 import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
 import type { Ui, Window } from "./ui";
 
@@ -37,7 +48,7 @@ export type Measure = (text: string, size: number, weight?: number) => number;
 export interface CellScale {
   readonly queries: number;
   readonly keys: number;
-  /** Too small to be told from its neighbours. */
+  /** It is one pixel of the page, or of the screen. */
   readonly pixel: boolean;
 }
 
@@ -61,6 +72,8 @@ export interface Plot {
   readonly window: ReadonlySignal<Window | null>;
   /** Queries for each one that was looked at, where tiles in view are not exact yet; else 1. */
   readonly every: Signal<number>;
+  /** The view, moved by less than a cell so that those at its edges are whole. */
+  settled(view: Viewport): Viewport;
   /** All of the matrix that a drawn cell stands for; of several queries perhaps only the one that is known. */
   bin(row: number, column: number): Bin | null;
   /** What is under a position of the canvas, or null outside the cells. */
@@ -84,7 +97,7 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   });
   return {
     ...geometry,
-    ...drawnCells(ui, geometry),
+    ...drawnCells(ui, geometry, flying),
     flying,
     tilesOf: of,
     wanted: computed(() => {
@@ -121,9 +134,10 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   const labels = computed(() =>
     size.value === null ? null : labelRoom(size.value, store.queryLabels.value, store.keyLabels.value, measure.value),
   );
-  const figure = computed<Figure | null>(() => {
+  const isTiled = () => tiled && !store.facts.value.saved;
+  const unzoomed = computed<Figure | null>(() => {
     if (size.value === null || labels.value === null || ui.width.value === 0) return null;
-    return layout({
+    const figure = layout({
       width: ui.width.value,
       mode: ui.mode.value,
       rows: size.value.rows,
@@ -132,42 +146,73 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
       dpr: ui.dpr.value,
       unit: ui.unit.value,
     });
+    return isTiled() || size.value.queryBin === 1 ? figure : { ...figure, inset: 0 }; // no zoom shows tokens there
   });
   const reach = computed(() =>
-    size.value === null || figure.value === null ? null : reachOf(size.value, figure.value, ui.unit.value),
+    size.value === null || unzoomed.value === null ? null : reachOf(size.value, unzoomed.value, ui.unit.value),
   );
-  const cellGrid = computed(() => {
-    if (size.value === null || reach.value === null) return null;
-    if (!tiled || store.facts.value.saved) return ownCellGrid(reach.value, viewport.value, size.value);
-    return cellGridOf(reach.value, viewport.value, size.value.queryBin * size.value.keyBin === 1);
+  const covered = computed(() => (reach.value === null ? 0 : coveredAt(reach.value, viewport.value.k)));
+  const figure = computed<Figure | null>(() => {
+    const at = unzoomed.value;
+    if (at === null || covered.value === 0) return at === null ? null : { ...at, inset: 0 };
+    return { ...at, left: at.left + covered.value, width: at.width - covered.value, inset: covered.value };
   });
+  const gridAt = (view: Viewport) => {
+    if (size.value === null || reach.value === null) return null;
+    if (!isTiled()) return ownCellGrid(reach.value, view, size.value);
+    return cellGridOf(reach.value, view, size.value.queryBin * size.value.keyBin === 1);
+  };
+  const cellGrid = computed(() => gridAt(viewport.value));
+  const settled = (view: Viewport) => {
+    const grid = gridAt(view);
+    return grid === null || reach.value === null ? view : withWholeCells(reach.value, view, grid);
+  };
   const scale = stableComputed<CellScale>(() => {
     if (cellGrid.value === null) return null;
     const { rows, columns } = cellGrid.value;
-    const pixel = Math.max(rows.cell, columns.cell) < 4 * ui.unit.value;
+    const isOne = (cell: number) => Math.abs(cell - 1) < 1e-6 || Math.abs(cell * ui.dpr.value - 1) < 1e-6;
+    const pixel = isOne(rows.cell) && isOne(columns.cell);
     return { queries: rows.bin, keys: columns.bin, pixel };
   });
-  return { viewport, measure, figure, reach, cellGrid, scale };
+  return { viewport, measure, figure, reach, cellGrid, scale, settled };
 }
 
 /** The cells that are drawn, their colours, and whether numbers fit into them. */
-function drawnCells(ui: Ui, { figure, cellGrid, scale }: ReturnType<typeof plotGeometry>) {
+function drawnCells(
+  ui: Ui,
+  { figure, cellGrid, scale, measure, viewport }: ReturnType<typeof plotGeometry>,
+  flying: ReadonlySignal<boolean>,
+) {
   const { store } = ui;
   const grid = computed<Grid | null>(() => {
     const picture = store.picture.value;
     if (picture?.grid == null || scale.value === null || cellGrid.peek()?.levels !== null) return null;
     return foldGrid(picture.grid, scale.value.queries / picture.queryBin, scale.value.keys / picture.keyBin);
   });
+  const inView = extentInView(
+    store,
+    () => {
+      const picture = store.picture.value;
+      const cells = cellGrid.value;
+      if (picture === null || cells === null || viewport.value.k <= 1) return null;
+      return { picture, cellGrid: cells, grid: grid.value, of: tilesOf(picture.of, store.facts.value.version) };
+    },
+    flying,
+  );
   const mapper = computed<ColorMapper | null>(() => {
     const picture = store.picture.value;
-    if (picture === null || grid.value === null || grid.value === picture.grid) return ui.mapper.value;
-    const { color_scale, color_range } = store;
-    return makeColorMapper(picture, grid.value, isSigned(picture.of.stage), color_scale.value, color_range.value);
+    const seen = inView.value;
+    if (picture?.grid == null || ui.mapper.value === null) return null;
+    if (seen === null && (grid.value === null || grid.value === picture.grid)) return ui.mapper.value;
+    return mapperOf(store, picture, grid.value ?? picture.grid, seen);
   });
   const numbersFit = computed(() => {
     if (figure.value === null || cellGrid.value === null || figure.value.mode === "narrow") return false;
     const { rows, columns } = cellGrid.value;
-    return rows.bin * columns.bin === 1 && Math.min(rows.cell, columns.cell) >= NUMBERS_FROM * ui.unit.value;
+    const stage = store.picture.value?.of.stage ?? "weights";
+    return (
+      rows.bin * columns.bin === 1 && isRoomFor(rows.cell, columns.cell, isSigned(stage), ui.unit.value, measure.value)
+    );
   });
   return { grid, mapper, numbersFit };
 }
@@ -265,6 +310,16 @@ export function isWithin(index: number, span: Span): boolean {
   return index >= span.start && index < span.stop;
 }
 
+/**
+ * Return whether the numbers of a picture have room in its cells: those below zero too, so that no picture shows only the
+ * others.
+ */
+export function isRoomFor(height: number, width: number, signed: boolean, unit: number, measure: Measure): boolean {
+  const cell = Math.min(height, width);
+  const widest = measure(signed ? "−.88" : ".88", numberFont(cell, unit));
+  return cell >= NUMBERS_FROM * unit && widest <= width - 2;
+}
+
 const MOST_MEASURED = 8192;
 
 /** Return how to measure the width of text in the widget's own font; widths are remembered. */
@@ -330,6 +385,7 @@ function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure):
     query: longest(queries, long.query, size.queries),
     key: longest(keys, long.key, size.keys),
     keys: (index: number) => (long.key ? 0 : full(keys, index, false)),
+    ticks: measure(count(size.queries - 1), 10),
     positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
     below: long.key && named(keys),
     sink: size.sink ? measure(SINK, 12, 600) : 0,

@@ -1,18 +1,18 @@
 /** What one view of the widget adds to the store: its width, theme and colours, and what the pointer is over. */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
-import { isSigned } from "../contract/stages";
 import type { HeadName, Theme, ViewName } from "../contract/values";
 import type { CellChange } from "../data/comparison";
 import type { Bin, Target } from "../data/matrix";
 import type { HeadOf } from "../data/survey";
 import { contrast, cssOf } from "../draw/color";
-import { type ColorMapper, makeColorMapper, type Paints, readPaints } from "../draw/color-mapper";
+import { type ColorMapper, type Paints, readPaints } from "../draw/color-mapper";
 import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
 import { type Mode, modeOf } from "../geometry/layout";
 import type { Span } from "../geometry/viewport";
 import type { Kernel } from "../kernel/kernel";
 import { type Ranked, type Reading, rankedSource, readingSource, stableComputed, type Unranked } from "./queries";
+import { mapperOf } from "./ranges";
 import type { Store } from "./store";
 
 /** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
@@ -139,8 +139,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     const picture = store.picture.value;
     const both = paints.value;
     if (picture === null || both === null || picture.grid === null) return null;
-    const { color_scale, color_range } = store;
-    return makeColorMapper(picture, picture.grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
+    return mapperOf(store, picture, picture.grid);
   });
 
   const ui: Ui = {

@@ -9,16 +9,19 @@ const TINY = 1e-4;
 /** From here on too. */
 const HUGE = 1e5;
 
-/** In a cell: about four characters. Weights below .005 are left to the colour. */
-export function cellNumber(value: number, stage: Stage): string {
+/**
+ * In a cell: about four characters, as many decimals for a number below zero as for one above. What is below .005 is left
+ * to the colour. A weight of 1 may have fewer than its two decimals, `most`, where cells are small.
+ */
+export function cellNumber(value: number, stage: Stage, most = 2): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "" : infinite(value);
-  if (stage === "weights") return Math.abs(value) < 0.005 ? "" : withoutZero(fixed(value, 2));
-  if (value === 0) return "0";
-  for (const decimals of [2, 1, 0]) {
-    const text = fixed(value, decimals);
-    if (text.length <= 4) return text;
-  }
-  return exponential(value, 0);
+  if (value === 0) return stage === "weights" ? "" : "0";
+  const size = Math.abs(value);
+  if (size < 0.005) return "";
+  if (stage === "weights") return withoutZero(fixed(value, size < 0.995 ? 2 : most));
+  const room = (decimals: number) => (decimals > 0 ? 3 : 4); // beside a sign, which only some numbers have
+  const decimals = [2, 1, 0].find((some) => withoutZero(fixed(size, some)).length <= room(some));
+  return decimals === undefined ? exponential(value, 0) : withoutZero(fixed(value, decimals));
 }
 
 /** In a list: four decimals for weights, three for scores. */
@@ -156,6 +159,9 @@ function endText(value: number, stage: Stage): string {
   if (size < 1) return fixed(value, Math.min(4, 1 - exponentOf(size)));
   return size < 100 ? fixed(value, 1) : count(value);
 }
+
+/** An end of a range, as its legend says it. */
+export const legendNumber = (value: number, stage: Stage): string => endText(value, stage);
 
 function infinite(value: number): string {
   return Number.isNaN(value) ? "NaN" : value > 0 ? "+∞" : `${MINUS}∞`;

@@ -296,7 +296,7 @@ describe("what if", () => {
     field("softcap").value = "-2";
     view.button("Set").click();
     await settle();
-    expect(view.text(".aw-popup [role=alert]")).toBe("Softcap is above 0");
+    expect(view.text(".aw-other-rules [role=alert]")).toBe("Softcap is above 0");
     field("softcap").value = "none";
     field("temperature").value = "2.5";
     field("window").value = "";
@@ -308,7 +308,7 @@ describe("what if", () => {
   test("says the error that a number type makes, and goes back with a click", async () => {
     const original = { weights: 0.0123, output: 0.25, queries: 4 };
     const { host, view } = await open({ what_if: { dtype: "int8" }, deviation: { ...KNOWN, original } });
-    expect(view.text(".aw-changed")).toContain("What if: int8");
+    expect(view.text(".aw-rules-line")).toContain("What if: int8");
     expect(view.text(".aw-changed")).toContain("largest change of a weight .0123, of a number of the output 0.250");
     view.button("As it was").click();
     await settle();

@@ -309,8 +309,8 @@ describe("the view", () => {
   test("three pictures with their names, one scale for both sides", async () => {
     const { view } = await draw();
     expect(view.all(".aw-compare-head").map((head) => head.textContent)).toEqual([
-      "no maskA",
-      "causalB",
+      "no maskA: layer 0, head 0",
+      "causalB: layer 0, head 0",
       "B − Adifference",
     ]);
     expect(canvas(view, "picture-change").getAttribute("aria-label")).toBe(

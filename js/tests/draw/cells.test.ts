@@ -236,14 +236,19 @@ describe("numbers in cells", () => {
     return count;
   };
 
-  test("from 22 px, where they are wanted; none below .005, none in a masked cell", async () => {
+  test("from 18 px, where they are wanted; none below .005, none in a masked cell", async () => {
     const cells: Cells = [[0.5, 0.001, X, 0.499]];
     const drawn = await draw(cells, { cell: 30, numbers: true });
     expect(marks(drawn, 0, 0)).toBeGreaterThan(10);
     expect(marks(drawn, 0, 1)).toBe(0);
     expect(marks(drawn, 0, 3)).toBeGreaterThan(10);
     expect(marks(await draw(cells, { cell: 30 }), 0, 0)).toBe(0);
-    expect(marks(await draw(cells, { cell: 21, numbers: true }), 0, 0)).toBe(0);
+    expect(marks(await draw(cells, { cell: 17, numbers: true }), 0, 0)).toBe(0);
+  });
+
+  test.each([18, 21])("cells of %i px hold a weight of two digits, and a weight of 1", async (cell) => {
+    const drawn = await draw([[0.48, 1, 0.999]], { cell, numbers: true });
+    for (const column of [0, 1, 2]) expect(marks(drawn, 0, column)).toBeGreaterThan(5);
   });
 
   test("a quantised picture carries the kernel's numbers where they have come, and no guess elsewhere", async () => {

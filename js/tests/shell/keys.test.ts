@@ -34,7 +34,7 @@ async function listed({ view }: Shown): Promise<string[]> {
 describe("the list of keys", () => {
   test("has those of the heatmap, and brackets only where there are other heads and layers", async () => {
     const all = await draw({ query: 1, key: 1 });
-    const zoom = ["+ − 0", "Ctrl + scroll"];
+    const zoom = ["+ − 0", "w", "Ctrl + scroll"];
     const anywhere = ["/", "?"];
     const moves = ["← ↑ → ↓", "Home End", "Enter"];
     expect(await listed(all)).toEqual([...moves, "Esc", "[ ]", "{ }", ...zoom, ...anywhere]);

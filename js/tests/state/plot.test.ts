@@ -6,7 +6,7 @@ import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
-import { boxAt, createPlot, inView, isWithin } from "../../src/state/plot";
+import { boxAt, createPlot, inView, isRoomFor, isWithin } from "../../src/state/plot";
 import { createStore } from "../../src/state/store";
 import { createUi } from "../../src/state/ui";
 import { settle } from "../helpers/page.ts";
@@ -61,9 +61,18 @@ describe("a figure", () => {
     const unzoomed = plot.figure.value!;
     expect(unzoomed).toMatchObject({ rows: 32, columns: 32, labelRoom: 52, below: 20 });
     expect(unzoomed.positions).toBeGreaterThan(10);
-    expect(unzoomed.left).toBeLessThan(100);
+    expect(unzoomed.left).toBeLessThan(40); // no tokens stand there yet
     plot.viewport.value = { k: plot.reach.value!.most, x: 0, y: 0 };
-    expect(plot.figure.value).toBe(unzoomed);
+    const zoomed = plot.figure.value!;
+    expect(zoomed.left).toBe(14 + zoomed.labelRoom + zoomed.positions);
+    expect(zoomed.left - unzoomed.left).toBe(zoomed.inset);
+    expect([zoomed.left + zoomed.width, zoomed.top, zoomed.height]).toEqual([
+      unzoomed.left + unzoomed.width,
+      unzoomed.top,
+      unzoomed.height,
+    ]);
+    plot.viewport.value = WHOLE;
+    expect(plot.figure.value).toEqual(unzoomed);
   });
 
   test("without tokens positions are the labels, and take no room twice", async () => {
@@ -80,8 +89,26 @@ describe("numbers fit", () => {
     expect(large.plot.numbersFit.value).toBe(true);
     const small = await plotOf(weights(40, 40));
     expect(small.plot.numbersFit.value).toBe(false);
-    small.plot.viewport.value = { k: 22 / small.plot.figure.value!.cellWidth, x: 0, y: 0 };
+    small.plot.viewport.value = { k: 20 / small.plot.figure.value!.cellWidth, x: 0, y: 0 };
     expect(small.plot.numbersFit.value).toBe(true);
+  });
+
+  test("below zero too, or no cell of the picture has one", async () => {
+    const measured = (text: string, size: number) => text.length * size * 0.55;
+    const signs = [18, 19, 20, 21, 22, 28, 34, 44].map((cell) => isRoomFor(cell, cell, true, 1, measured));
+    expect(signs).toEqual([false, false, false, false, true, true, true, true]);
+    expect([17, 18, 21, 22].map((cell) => isRoomFor(cell, cell, false, 1, measured))).toEqual([
+      false,
+      true,
+      true,
+      true,
+    ]);
+    const scores = await plotOf(weights(40, 40), {
+      picture: pictureOf(weights(40, 40), { stage: "scores" }),
+      stage: "scores",
+    });
+    scores.plot.viewport.value = { k: 19 / scores.plot.figure.value!.cellWidth, x: 0, y: 0 };
+    expect(scores.plot.numbersFit.value).toBe(false);
   });
 
   test("not into a narrow widget", async () => {
@@ -221,7 +248,9 @@ describe("places", () => {
     });
     const small = figureOf(100, 100);
     expect(small.cellWidth).toBeLessThan(12);
-    expect(boxAt(latticeFor(100, 100), 0, 1, 1, 1)).toMatchObject({ x: small.cellWidth, width: small.cellWidth });
+    const right = Math.round(2 * small.cellWidth);
+    const left = Math.round(small.cellWidth);
+    expect(boxAt(latticeFor(100, 100), 0, 1, 1, 1)).toMatchObject({ x: left, width: right - left });
   });
 
   test("a span holds its start and not its stop", () => {

@@ -14,12 +14,21 @@ test.each([
 });
 
 test.each([
-  [4.451, "4.45"],
+  [4.451, "4.5"],
   [-4.451, "−4.5"],
-  [25.18, "25.2"],
+  [0.016, ".02"],
+  [-0.016, "−.02"],
+  [0.98, ".98"],
+  [-0.98, "−.98"],
+  [-0.996, "−1.0"],
+  [25.18, "25"],
   [-25.18, "−25"],
   [0, "0"],
-  [-0.001, "0.00"],
+  [-0.001, ""],
+  [0.001, ""],
+  [1234, "1234"],
+  [-1234, "−1234"],
+  [-123456, "−1e5"],
   [123.4, "123"],
   [99.96, "100"],
   [123456, "1e5"],
@@ -27,6 +36,18 @@ test.each([
   [-Infinity, "−∞"],
 ])("a score of %s reads %j in its cell", (value, text) => {
   expect(cellNumber(value, "scaled")).toBe(text);
+});
+
+test("a number in a cell has as many decimals below zero as above", () => {
+  for (let value = 0.0013; value < 2e6; value *= 1.07) {
+    expect(cellNumber(-value, "scores").replace("−", "")).toBe(cellNumber(value, "scores"));
+    const text = cellNumber(-value, "scores");
+    expect(text === "" || Number(text.replaceAll("−", "-")) < 0, text).toBe(true); // never −0, nor 0 on blue
+  }
+});
+
+test("a weight of 1 may be shorter, where cells are small; others keep their decimals", () => {
+  expect([1, 0.998, 0.23].map((value) => cellNumber(value, "weights", 1))).toEqual(["1.0", "1.0", ".23"]);
 });
 
 test.each([

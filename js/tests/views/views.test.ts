@@ -80,7 +80,7 @@ describe("the panel", () => {
       while (held < 0.9) held += sorted[count++]!.value;
       expect(sums(view)).toEqual({
         Entropy: `${entropy.toFixed(2)} of ${Math.log2(20).toFixed(2)} bits`,
-        "90 % of weight in": `${count} ${count === 1 ? "key" : "keys"}`,
+        "90 % in": `${count} ${count === 1 ? "key" : "keys"}`,
         Sum: "1.0000",
       });
     }
@@ -275,10 +275,10 @@ describe("the legend", () => {
     const cells = weights(64, 64);
     const picture = quantised(cells, {}, 2);
     const { view, host } = await draw(cells, { picture });
-    expect(view.legend).toContain("each cell: the maximum of 2 × 2");
+    expect(view.legend).toContain("each cell of the picture: the maximum of 2 × 2");
     host.fromPython({ pool: "mean", picture: quantised(cells, { pool: "mean" }, 2) });
     await settle();
-    expect(view.legend).toContain("each cell: the mean of 2 × 2");
+    expect(view.legend).toContain("each cell of the picture: the mean of 2 × 2");
   });
 });
 
@@ -428,7 +428,7 @@ describe("the picker", () => {
 
   test("heads that share keys and values stand over one line, and say with whom", async () => {
     const { view } = await draw(CAUSAL, { facts: factsOf(CAUSAL, { heads: 8, groups: 2 }) });
-    expect(view.button("head 5").title).toBe("head 5, key/value head 1");
+    expect(view.button("head 5").title).toBe("head 5, key/value head 1; small picture on its own range");
     expect(view.all(".aw-shared[data-last]")).toHaveLength(2);
     expect((await draw(CAUSAL)).view.all(".aw-shared")).toHaveLength(0);
   });

@@ -11,7 +11,7 @@ import type { Picture } from "../../contract/decode";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import type { Bin } from "../../data/matrix";
 import { paint } from "../../draw/cells";
-import { createPlot, type Plot } from "../../state/plot";
+import { createPlot, isRoomFor, type Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, signed } from "../../text/format";
 import { pictureCanvas } from "../heatmap/heatmap";
@@ -186,7 +186,8 @@ function painter(
         dpr: ui.dpr.value,
         unit: ui.unit.value,
         font: ui.font.value,
-        numbers: plot.numbersFit.value,
+        numbers:
+          plot.numbersFit.value && isRoomFor(rows.cell, columns.cell, mapper.signed, ui.unit.value, plot.measure.value),
         exact: of.pictures[name].exact,
         patch: null,
       });

@@ -1,6 +1,6 @@
 /** Where the three pictures of a comparison stand: numbers in, numbers out. Lengths are CSS pixels. */
 
-import { type Figure, fit, type LabelRoom, type Mode } from "../../geometry/layout";
+import { type Figure, fit, type LabelRoom, type Mode, wholePixels } from "../../geometry/layout";
 
 export const GAP = 21; // between two pictures
 const HEAD = 72; // above them: name, letter, pinned key
@@ -39,8 +39,8 @@ export function layoutCompare(input: {
     ...cells,
     left,
     top: (HEAD + (isBeside(mode) ? 0 : SWITCH)) * unit,
-    width: Math.round(cells.cellWidth * cells.columns * dpr) / dpr,
-    height: Math.round(cells.cellHeight * cells.rows * dpr) / dpr,
+    width: wholePixels(cells.cellWidth * cells.columns, dpr),
+    height: wholePixels(cells.cellHeight * cells.rows, dpr),
     overhang: 0,
     labelRoom,
     keyRoom: 0,

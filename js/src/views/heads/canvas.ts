@@ -147,10 +147,13 @@ function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, x: num
 
 /** The metric behind the picture: what shows of it is a margin. */
 function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: number, y: number, share: number): void {
-  const margin = (layout.across - layout.size) / 2;
+  const margin = (layout.across - layout.size) / 2 - 0.75 * style.unit; // the page shows between two tints
+  const side = layout.size + 2 * margin;
   context.globalAlpha = 0.6 * share;
   context.fillStyle = style.data;
-  context.fillRect(x - margin, y - margin, layout.across, layout.down);
+  context.beginPath();
+  context.roundRect(x - margin, y - margin, side, side, 3 * style.unit);
+  context.fill();
   context.globalAlpha = 1;
 }
 

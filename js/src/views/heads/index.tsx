@@ -110,7 +110,7 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   frame.append(layers.node, scroller, card.node);
   node.append(caption.node, frame, problem.node, live);
   const views = [caption, names, layers, card, problem, marks];
-  return { node, frame, scroller, board, canvas, live, layers: layers.node, views };
+  return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, views };
 }
 
 /** Put everything where the layout says. */
@@ -127,6 +127,9 @@ function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>
   const survey = ui.store.survey.value;
   const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
   frame.style.minHeight = px(tall);
+  // Where the card stands below the pictures its room is kept: some heads have more metrics than others.
+  const isBelow = survey !== null && ui.mode.value === "narrow";
+  parts.card.style.minHeight = isBelow ? px(tallest(survey) * ui.unit.value) : "";
   layers.style.top = px(at.top);
   ui.extent.value = ui.mode.value === "narrow" ? null : at.left + at.width;
 }

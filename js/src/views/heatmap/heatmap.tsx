@@ -6,7 +6,7 @@ import { mount, part, px, type View } from "../../components/dom";
 import { watchKeyboard } from "../../components/keyboard";
 import { headWords, numberOf, stackWords } from "../../components/phrases";
 import { createPointer } from "../../components/pointer";
-import { ExactTo, Readout, Rings, ZoomHint } from "../../components/rings";
+import { ExactTo, PaddedRows, Readout, Rings, WholeHead, ZoomHint } from "../../components/rings";
 import { BLOCKED } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { createPlot, type Plot } from "../../state/plot";
@@ -31,13 +31,15 @@ export function heatmap(ui: Ui): Heatmap {
   const over = part("aw-over");
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
-  frame.append(canvas, over);
+  const padded = mount(part("aw-over"), () => <PaddedRows ui={ui} plot={plot} />);
+  frame.append(canvas, padded.node, over);
 
   const pointer = createPointer(ui, plot, canvas);
   watchKeyboard(ui, plot, canvas, pointer);
   const parts = [
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
+    mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
     mount(part("aw-floating"), () => (pointer.hint.value ? <ZoomHint plot={plot} /> : <Readout ui={ui} plot={plot} />)),
   ];
   const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
@@ -56,6 +58,13 @@ export function heatmap(ui: Ui): Heatmap {
       Object.assign(node.style, { width: px(left + width + overhang), height: px(top + height + below) });
       Object.assign(frame.style, { left: px(left), top: px(top), width: px(width), height: px(height) });
       Object.assign(canvas.style, { width: px(width), height: px(height) });
+    }),
+    effect(() => {
+      const { figure, cellGrid } = { figure: plot.figure.value, cellGrid: plot.cellGrid.value };
+      if (figure === null || cellGrid === null) return;
+      const { rows, columns } = cellGrid;
+      const inset = `0 ${px(figure.width - columns.size)} ${px(figure.height - rows.size)} 0`; // whole cells only
+      for (const above of [over, padded.node]) above.style.inset = inset;
     }),
     effect(() => {
       if (painter.draw()) frame.toggleAttribute("data-zoomed", plot.viewport.value.k > 1);
@@ -84,7 +93,7 @@ export function heatmap(ui: Ui): Heatmap {
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, exactTo, rings, sink]) view.dispose();
+      for (const view of [...parts, padded, exactTo, rings, sink]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;

@@ -34,7 +34,7 @@ export function heatmapView(ui: Ui): View {
       const unit = ui.unit.value;
       beside.style.marginLeft = px(PANEL_GAP * unit);
       beside.style.width = px(figure.panel);
-      colours.node.style.paddingLeft = px(figure.left);
+      colours.node.style.paddingLeft = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
       const least = Math.min(ui.width.value, LEGEND_LEAST * unit);
       const wide = Math.max(figure.left + figure.width + figure.overhang, least);
       colours.node.style.maxWidth = px(wide);

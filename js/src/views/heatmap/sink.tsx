@@ -7,9 +7,9 @@ import { pointIn } from "../../components/gestures";
 import { type Grid, NAN, NUMBER, type Picture } from "../../contract/decode";
 import { foldGrid, paint } from "../../draw/cells";
 import { type Axis, cellUnder, startOf } from "../../geometry/cell-grid";
-import { GAPS_FROM, labelFont, NUMBERS_FROM, usesTicks } from "../../geometry/layout";
+import { GAPS_FROM, labelFont, usesTicks } from "../../geometry/layout";
 import type { Span } from "../../geometry/viewport";
-import type { Plot } from "../../state/plot";
+import { isRoomFor, type Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { SINK, SINK_TITLE } from "../../text/words";
 
@@ -116,7 +116,8 @@ function draw(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, { grid, rows }: Col
     dpr: ui.dpr.value,
     unit: ui.unit.value,
     font: ui.font.value,
-    numbers: own && figure.mode !== "narrow" && Math.min(rows.cell, width) >= NUMBERS_FROM * ui.unit.value,
+    numbers:
+      own && figure.mode !== "narrow" && isRoomFor(rows.cell, width, mapper.signed, ui.unit.value, plot.measure.value),
     exact: own,
     patch: null,
   });

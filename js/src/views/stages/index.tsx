@@ -1,12 +1,12 @@
 /** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
 
 import { type Signal, signal } from "@preact/signals-core";
-import { mount, part, px, Token, type View } from "../../components/dom";
+import { Chevron, mount, part, px, Token, type View } from "../../components/dom";
 import { deviationOf, Findings, lookAtFindings } from "../../components/findings";
 import { headLines, pinLines, pressKey } from "../../components/keyboard";
 import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
 import { Unfold } from "../../components/unfold";
-import { whatIfName } from "../../components/what-if";
+import { WhatIfPanel, whatIfName } from "../../components/what-if";
 import { NAN, NUMBER } from "../../contract/decode";
 import { legendOf } from "../../contract/stages";
 import type { Stage } from "../../contract/values";
@@ -58,7 +58,6 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   return (
     <>
       <Headline ui={ui} pair={pair} />
-      <Changed ui={ui} />
       <div class="aw-steps-row" data-aw="picture" role="group" aria-label="Stages of the computation">
         {found.pictures.map((small, index) => (
           <>
@@ -73,10 +72,11 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
               about="Each row of the output is the mean of all values v, by the weights of the row"
               side={side}
             />
-            <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} />
+            <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} beside={found.pictures[0]} />
           </>
         )}
       </div>
+      <Rules ui={ui} chosen={chosen} />
       {every > 1 && (
         <p class="aw-prompt">
           {sampled < found.pictures.length
@@ -186,33 +186,63 @@ function Parity({ ui }: { ui: Ui }) {
   );
 }
 
-/** Other rules are in force: what they change, and the way back. */
+/** Other rules: which are in force, what they change, and the way to others and back. */
+function Rules({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
+  const { store } = ui;
+  const { saved, stages: all } = store.facts.value;
+  const name = whatIfName(store.what_if.value);
+  const canChange = !saved && all.length > 2;
+  const isOpen = canChange && chosen.open.value.has(RULES);
+  const toggle = () => {
+    const others = [...chosen.open.value].filter((other) => other !== RULES);
+    chosen.open.value = new Set(isOpen ? others : [...others, RULES]);
+  };
+  const words = (
+    <>
+      What if: <b>{name}</b>
+    </>
+  );
+  return (
+    <>
+      <div class="aw-rules-line">
+        {canChange ? (
+          <button type="button" class="aw-rules-toggle" aria-expanded={isOpen} onClick={toggle}>
+            <Chevron /> {words}
+          </button>
+        ) : (
+          name !== "none" && <span>{words}</span>
+        )}
+        {name !== "none" && <Changed ui={ui} />}
+      </div>
+      {isOpen && <WhatIfPanel ui={ui} />}
+    </>
+  );
+}
+
+const RULES = "What if";
+
+/** What the rules in force change, and the way back. */
 function Changed({ ui }: { ui: Ui }) {
   const { store } = ui;
-  const changes = store.what_if.value;
-  const name = whatIfName(changes);
-  if (name === "none") return null;
   const original = deviationOf(ui)?.original;
   const of = original && original.queries < store.facts.value.queries ? `, in ${count(original.queries)} queries` : "";
+  const largest =
+    original && original.weights !== null
+      ? `largest change of a weight ${listNumber(original.weights, "weights")}` +
+        (original.output === null ? "" : `, of a number of the output ${listNumber(original.output, "scores")}`) +
+        of
+      : "";
   return (
-    <div class="aw-changed">
-      <span>
-        What if: <b>{name}</b>
-        {original && original.weights !== null && (
-          <span class="aw-muted">
-            {" "}
-            · largest change of a weight {listNumber(original.weights, "weights")}
-            {original.output === null ? "" : `, of a number of the output ${listNumber(original.output, "scores")}`}
-            {of}
-          </span>
-        )}
+    <span class="aw-changed">
+      <span class="aw-muted" title={largest || undefined}>
+        {largest}
       </span>
       {!store.facts.value.saved && (
         <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
           As it was
         </button>
       )}
-    </div>
+    </span>
   );
 }
 
@@ -366,8 +396,13 @@ function Output({
   of,
   paints,
   side,
-}: Omit<SmallProps, "small" | "pair"> & { output: NonNullable<Stages["output"]> }) {
-  const { width, height } = sizeOf(output, side);
+  beside,
+}: Omit<SmallProps, "small" | "pair"> & {
+  output: NonNullable<Stages["output"]>;
+  beside: SmallPicture | undefined;
+}) {
+  // As large as the pictures before it: a row of it stands level with the query's row in these.
+  const { width, height } = sizeOf(beside ?? output, side);
   const query = ui.store.query.value;
   const row = height / output.grid.rows;
   return (

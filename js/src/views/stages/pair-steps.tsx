@@ -49,7 +49,7 @@ interface RowProps {
   readonly formula: ComponentChildren;
   readonly result: string;
   readonly unit: string;
-  /** The result without the other rules in force, where that differs. */
+  /** The result without the other rules in force, "" where there are none: its line is kept, so that nothing moves. */
   readonly before?: string | undefined;
   /** What the step is for. */
   readonly about?: ComponentChildren;
@@ -70,7 +70,11 @@ function Row({ name, formula, result, unit, before, about, children }: RowProps)
       <div class="aw-step-result">
         <output>{result}</output>
         <div>{unit}</div>
-        {before !== undefined && before !== result && <div class="aw-step-before">○ {before} before</div>}
+        {before !== undefined && before !== "" && before !== result ? (
+          <div class="aw-step-before">○ {before} before</div>
+        ) : (
+          before !== undefined && <div>&nbsp;</div>
+        )}
       </div>
     </section>
   );
@@ -83,7 +87,7 @@ const frame = (wide: number, tall: number) => ({
   style: { width: `calc(${wide + MARGIN - 2} * var(--aw-u))` },
 });
 const beforeOf = (pair: ExplainedPair, name: keyof Numbers, say: (value: number | null) => string) =>
-  pair.original === null ? undefined : say(pair.original[name] as number | null);
+  pair.original === null ? "" : say(pair.original[name] as number | null);
 
 /** The sum of q_d · k_d as it grows; its last edge is the score. */
 function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Signal<boolean> }) {
@@ -435,6 +439,11 @@ function Softmax({ ui, pair, wide }: StepProps) {
               {shown.has(index) && (
                 <text x={center} y={tall + 14} data-own={index === own || undefined}>
                   {clipped(labels.at(key).text)}
+                  {labels.at(key).subscript !== "" && (
+                    <tspan class="aw-subscript" dy="2.5">
+                      {labels.at(key).subscript}
+                    </tspan>
+                  )}
                 </text>
               )}
             </g>
@@ -569,8 +578,6 @@ function Value({ ui, pair, wide }: StepProps) {
     );
   };
   const thin = Math.max(0.75, bar * 0.75);
-  const keyName = ui.store.keyLabels.value.at(pair.key).text;
-  const queryName = ui.store.queryLabels.value.at(pair.query).text;
   return (
     <Row
       name="Value"
@@ -579,7 +586,7 @@ function Value({ ui, pair, wide }: StepProps) {
       unit={
         pair.contribution === 0 && pair.share === null ? "nothing is attended to" : "of all contributions ‖weight · v‖"
       }
-      before={pair.original === null ? undefined : shareOf(pair.original)}
+      before={pair.original === null ? "" : shareOf(pair.original)}
     >
       <svg class="aw-chart" {...frame(wide, 2 * half + 2)} role="img" aria-label="Weight times value">
         {Array.from(output, (number, index) => rect(index, number, "aw-whole", bar))}
@@ -591,17 +598,16 @@ function Value({ ui, pair, wide }: StepProps) {
       <div class="aw-notes">
         <span>
           <i class="aw-above" />
-          <i class="aw-below" /> from <bdi>{keyName}</bdi>
+          <i class="aw-below" /> from <Token labels={ui.store.keyLabels.value} index={pair.key} subscript />
         </span>
         <span>
-          <i class="aw-whole" /> the whole output of <bdi>{queryName}</bdi>, {count(output.length)}{" "}
+          <i class="aw-whole" /> the whole output of{" "}
+          <Token labels={ui.store.queryLabels.value} index={pair.query} subscript />, {count(output.length)}{" "}
           {output.length === 1 ? "number" : "numbers"}
         </span>
-        {was !== null && (
-          <span>
-            <i class="aw-hollow" /> before
-          </span>
-        )}
+        <span style={was === null ? { visibility: "hidden" } : undefined}>
+          <i class="aw-hollow" /> before
+        </span>
       </div>
     </Row>
   );

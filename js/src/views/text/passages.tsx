@@ -232,7 +232,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
   const left = !withImage && flows.some((flow) => flow.left.value > 0);
   const patched = !withImage && flows.some(({ passage }) => passage.patches !== null);
   const known = model.weights.value;
-  const masked = known?.kinds.includes(BLOCKED) === true;
+  const masked = picture.grid?.kinds.includes(BLOCKED) === true;
   const stage = known?.stage ?? picture.of.stage;
   const reading = ui.hovered.value ?? ui.pinned.value;
   const mark =
@@ -240,24 +240,30 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
   const range = store.color_range.value;
   return (
     <>
-      {mapper !== null && (
-        <div class="aw-ramp">
-          <span>
-            {legendOf(stage)}
-            {mapper.log ? ", log" : ""}
-          </span>
-          <Ramp paints={mapper.signed ? both.diverging : both.sequential} ticks={ticksOf(mapper, stage)} mark={mark} />
-        </div>
-      )}
+      {/* One line of its own: nothing moves when there are colours to explain. */}
+      <div class="aw-ramp">
+        {mapper === null ? (
+          <span>{prompt(ui, flows)}</span>
+        ) : (
+          <>
+            <span>
+              {legendOf(stage)}
+              {mapper.log ? ", log" : ""}
+            </span>
+            <Ramp
+              paints={mapper.signed ? both.diverging : both.sequential}
+              ticks={ticksOf(mapper, stage)}
+              mark={mark}
+            />
+          </>
+        )}
+      </div>
       <div class="aw-kinds">
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no colour: masked" : "grey: masked"}</span>}
-        {mapper !== null && (range === "unit" || Array.isArray(range)) && (
-          <span>{range === "unit" ? "fixed range" : "own range"}</span>
-        )}
+        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "own range"}</span>}
         {store.pieces.value === "words" && <span>words: weights to one summed, from one averaged</span>}
-        {model.weights.value === null && <span>{prompt(ui, flows)}</span>}
       </div>
     </>
   );

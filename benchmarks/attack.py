@@ -1,0 +1,527 @@
+"""Send random messages and states to widgets, and check what each of them leaves and costs.
+
+    python benchmarks/attack.py                      # 100,000 messages and states, most to short heads
+    python benchmarks/attack.py --json out.json --messages 20000 --seed 3
+    python benchmarks/attack.py --only words
+
+What comes from a front-end is untrusted. Of every message is asked: nothing is raised; each request has exactly one
+reply; all that is sent can be sent; the traits are such as their own definitions take; both sides hold the same; and,
+now and then, that a good question is answered with the right numbers. README.md beside this file says what is measured.
+It exits with 1 where a message took more than a second of one core, or more than 64 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import json
+import math
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+
+import comm
+import torch
+from front_end import FrontEnd, decode
+
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget._messages.requests import ANSWERS, MAX_NAME, MAX_REFUSED
+from attnwidget._widget.keywords import WRITABLE, names_of
+from attnwidget._widget.selection import Selection
+
+SECONDS, BYTES = 1.0, 64e6  # of one core, and of memory, that a message may take
+GOOD_EVERY = 25  # messages from one good question to the next
+
+Target = Callable[[], AttentionWidget]
+
+
+def tensors(*shape: int, seed: int = 0) -> list[torch.Tensor]:
+    return list(torch.randn(3, *shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def short() -> AttentionWidget:
+    return AttentionWidget(*tensors(2, 4, 20, 8), is_causal=True, tokens=[f"t{n % 7}" for n in range(20)])
+
+
+def layers_that_differ() -> AttentionWidget:
+    """An encoder–decoder's: the second has fewer keys and heads, the third fewer queries, the last weights only."""
+    q, k, v = tensors(1, 4, 16, 8)
+    few = Attention(q[:, :2], k[:, :2, :7], v[:, :2, :7])
+    return AttentionWidget.from_attention(
+        AttentionStack(
+            [
+                Attention(q, k, v, sinks=0.5),
+                few,
+                Attention(q[:, :, :5], k, v),
+                Attention.from_weights(torch.eye(9)[None, None]),
+            ]
+        )
+    )
+
+
+def stacks() -> AttentionWidget:
+    q, k, v = tensors(1, 2, 12, 4)
+    return AttentionWidget.from_attention(
+        {(0, "encoder"): Attention(q, k, v), (0, "cross"): Attention(q, k[:, :, :5], v[:, :, :5]), (1, "encoder"):
+         Attention(q[:, :, :9], k[:, :, :9])},
+        tokens={"encoder": None, "cross": list("abcdefghijkl")},
+    )  # fmt: skip
+
+
+def words() -> AttentionWidget:
+    pieces = ["the", "Ġbank", "Ġl", "ent", "Ġmo", "ney", "Ġto", "Ġthe", "Ġri", "ver"] * 2
+    return AttentionWidget(*tensors(1, 3, 20, 8), tokens=pieces, pieces="words", is_causal=True)
+
+
+def patches() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 2, 17, 4), grid=(4, 4), grid_start=1, view="image")
+
+
+def comparison() -> AttentionWidget:
+    q, k, v = tensors(1, 3, 18, 8)
+    return compare(
+        {"no mask": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True), "<b>": Attention(k, q)}
+    )
+
+
+def long_comparison() -> AttentionWidget:
+    q, k, v = tensors(1, 2, 12_000, 16)
+    return compare(Attention(q, k, v, window=256), Attention(q, k, v, window=512, is_causal=True))
+
+
+def middle() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 4, 600, 16), is_causal=True, tokens=[f"t{n % 50}" for n in range(600)])
+
+
+def wide() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 32, 4096, 16), window=512, is_causal=True)
+
+
+def long() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 2, 20_000, 16), is_causal=True, tokens=[f"t{n % 99}" for n in range(20_000)])
+
+
+# Of each target how it is made, and its share of all messages.
+TARGETS: dict[str, tuple[Target, float]] = {
+    "short": (short, 0.25),
+    "layers that differ": (layers_that_differ, 0.25),
+    "stacks": (stacks, 0.1),
+    "words": (words, 0.15),
+    "patches": (patches, 0.05),
+    "comparison": (comparison, 0.14),
+    "middle": (middle, 0.04),
+    "wide": (wide, 0.004),
+    "long": (long, 0.01),
+    "long comparison": (long_comparison, 0.006),
+}
+SHORT = tuple(list(TARGETS)[:6])  # those that tests have time for
+
+
+# What is sent.
+
+DEEP: list[Any] = []
+for _ in range(1200):
+    DEEP = [DEEP]
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 0.5, -0.0, 1.5, 1e300, -1e-320, math.inf, -math.inf, math.nan, 2**31, 2**53, 2**63,
+    10**300, -(10**300), 10**400, "", "x", "0", "nan", "\ud800", "a\udfff b", "\x00", "\u202e", "x" * 100_000,
+    "<img src=x onerror=alert(1)>", "__class__", "mean 0 1", "max 0 99", "mean", [], {}, [[]], [None], [{}], {"a": 1},
+    {"\ud800": 1}, {"length": 10**9}, {1: 2}, {None: None}, [0] * 5000, [[0, 0]] * 3000, DEEP, b"bytes", bytearray(8),
+    memoryview(b"view"), (1, 2), range(3), [math.nan, math.inf], ["\ud800"], [10**300, 1], [True], [[1, 2, 3]],
+    "constructor", "weights", "max", "query", "heatmap", [0, 1], [1, 0], [0.0, 1.0], "unit", 10**5000,
+]  # fmt: skip
+OURS = re.compile(r"[A-Z]\w*(Error|Exception)\b")  # what is told of a mistake of the package's own
+NAMES = ("weights", "scores", "scaled", "capped", "masked", "contribution", "allowed")
+DEAR = ("cost", "sweep", "jacobian", "gradients")  # asked for less often: these measure, or compute a lot
+KINDS = [kind for kind in ANSWERS for _ in range(1 if kind in DEAR else 8)]
+RULES = ("scale", "temperature", "softcap", "mask", "sinks", "causal", "window", "drop_keys", "dtype")
+
+
+class Sender:
+    """Makes random messages and states for a widget: some that could be, some that could not, many that nearly could.
+
+    Args:
+        dice: what is random.
+        w: whom they are for.
+        odd: the share of values that are anything.
+    """
+
+    def __init__(self, dice: random.Random, w: AttentionWidget, odd: float = 0.08) -> None:
+        self.dice, self.w, self.share = dice, w, odd
+        att = w._shown.layers[w.layer]
+        self.most = max(att.shape.Q, att.shape.K)
+
+    def state(self) -> dict[str, Any]:
+        names = names_of(type(self.w), *WRITABLE)
+        few = self.dice.sample(names, self.dice.choice([1, 1, 1, 2, 3, 5]))
+        return {name: self._odd_or(lambda name=name: self._trait(name)) for name in few}
+
+    def content(self) -> Any:
+        if self.dice.random() < self.share / 4:
+            return self._odd()
+        content: dict[str, Any] = {}
+        if self.dice.random() < 0.2:
+            content["what_if"] = self._odd_or(self._rules)
+        if self.dice.random() < 0.9:
+            content["requests"] = self._odd_or(lambda: [self._odd_or(self._request) for _ in range(self._few())])
+        return content
+
+    def _few(self) -> int:
+        return self.dice.choice([0, 1, 1, 1, 2, 3, 8])
+
+    def _odd(self) -> Any:
+        return self.dice.choice(ODD)
+
+    def _odd_or(self, make: Callable[[], Any]) -> Any:
+        return self._odd() if self.dice.random() < self.share else make()
+
+    def _place(self) -> int:
+        return self.dice.choice([0, 1, self.dice.randrange(self.most), self.most - 1, self.dice.randrange(-2, 24)])
+
+    def _span(self) -> list[int]:
+        first, second = sorted([self._place(), self._place()])
+        return [first, second + 1] if self.dice.random() < 0.7 else [first, min(self.most, first + 20)]
+
+    def _small(self) -> int:
+        return self.dice.choice([0, 0, 0, 1, 1, 2, 3, 7])
+
+    def _pin(self) -> list[int | None]:
+        return [self.dice.choice([None, self._place()]), self.dice.choice([None, self._place(), self._place()])]
+
+    def _trait(self, name: str) -> Any:
+        dice = self.dice
+        traits: dict[str, Callable[[], Any]] = {
+            "layer": self._small, "batch": self._small, "head": self._small, "forward": self._small,
+            "query": lambda: dice.choice([None, self._place(), self._place()]),
+            "key": lambda: dice.choice([None, self._place(), self._place()]),
+            "heads": lambda: [self._small() for _ in range(dice.choice([1, 2, 2, 3]))],
+            "pins": lambda: [self._pin() for _ in range(self._few())],
+            "top_k": lambda: dice.choice([None, 1, 5, 10**6]),
+            "threshold": dice.random,
+            "color_range": lambda: dice.choice(["head", "row", "unit", [0, 1], [-1.5, 2.5]]),
+            "what_if": self._rules,
+            "stack": lambda: dice.choice(["", "encoder", "cross", "decoder"]),
+            "against": lambda: dice.choice(["causal", "B", "<b>", "no mask"]),
+        }  # fmt: skip
+        if name in traits:
+            return traits[name]()
+        trait = self.w.traits()[name]
+        return dice.choice(getattr(trait, "words", ODD))
+
+    def _rules(self) -> dict[str, Any]:
+        dice = self.dice
+        rules: dict[str, Callable[[], Any]] = {
+            "scale": lambda: dice.choice([0.1, 1, 0, -2.5, 1e30, 1e-30]),
+            "temperature": lambda: dice.choice([0.1, 1, 20, 1e-30]),
+            "softcap": lambda: dice.choice([None, 0.5, 50]),
+            "mask": lambda: dice.choice([True, False]), "sinks": lambda: dice.choice([None, True, False]),
+            "causal": lambda: dice.choice([True, False, "lower right"]),
+            "window": lambda: dice.choice([None, 1, 3, 512, 10**6]),
+            "drop_keys": lambda: [self._place() for _ in range(self._few())],
+            "dtype": lambda: dice.choice(["float16", "bfloat16", "int8"]),
+        }  # fmt: skip
+        names = dice.sample(RULES, dice.choice([0, 1, 1, 1, 2, 3]))
+        return {name: self._odd_or(rules[name]) for name in names}
+
+    def _request(self) -> dict[str, Any]:
+        dice = self.dice
+        at = self.w if dice.random() < 0.7 else None
+        fields: dict[str, Callable[[], Any]] = {
+            "id": lambda: str(dice.randrange(10**6)), "kind": lambda: dice.choice(KINDS),
+            "layer": lambda: at.layer if at else self._small(), "batch": lambda: at.batch if at else self._small(),
+            "head": lambda: at.head if at else dice.choice([0, 1, "mean 0 1"]),
+            "stage": lambda: dice.choice(NAMES), "pool": lambda: dice.choice(["max", "mean"]),
+            "query": self._place, "key": self._place, "start": self._place, "stop": self._place,
+            "count": lambda: dice.choice([1, 8, 64]), "over": lambda: dice.choice(["sum", "mean"]),
+            "side": lambda: dice.choice(["query", "key"]), "text": lambda: dice.choice(["t1", "a", "zz"]),
+            "action": lambda: dice.choice(["stop", "resume"]), "own": lambda: dice.choice([True, False]),
+            "skip_first": lambda: dice.choice([True, False]), "view": lambda: f"v{dice.randrange(12)}",
+            "heads": lambda: [0, dice.choice([1, 2])], "against": lambda: getattr(self.w, "against", ""),
+            "tiles": lambda: [[dice.randrange(8), dice.randrange(8), 0, 0] for _ in range(1 + self._few())],
+        }  # fmt: skip
+        made = {name: self._odd_or(field) for name, field in fields.items()}
+        made["queries"] = self._odd_or(dice.choice([self._span, lambda: [self._place()]]))
+        made["keys"] = self._odd_or(self._span)
+        if made["kind"] == "ranked":
+            made.pop(dice.choice(["queries", "keys"]))
+        for name in dice.sample(list(made), dice.choice([0, 0, 0, 0, 1])):
+            made.pop(name)
+        return made
+
+
+# What is checked.
+
+
+class Fault(AssertionError):
+    """Raised for what a message may not leave."""
+
+
+@dataclass
+class Victim:
+    """A widget under attack, with what its front-end holds.
+
+    Args:
+        make: makes the widget.
+        dice: what is random.
+    """
+
+    make: Target
+    dice: random.Random
+    front_end: FrontEnd = field(default_factory=FrontEnd)
+
+    def __post_init__(self) -> None:
+        with replaced(comm, "create_comm", self.front_end.create_comm):
+            self.w = self.make()
+        self.sender = Sender(self.dice, self.w)
+        self.held: dict[str, Any] = {}
+        self._take()
+
+    def _take(self) -> list[dict[str, Any]]:
+        """Take in what was sent; return the custom messages."""
+        told = []
+        for message in self.front_end.messages:
+            self.held |= message.state
+            if message.data.get("method") == "custom":
+                told.append(message.data["content"])
+        self.front_end.messages.clear()
+        return told
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.w.set_state(state)  # as ipywidgets calls it; an exception would escape into the kernel's log
+        for name, value in state.items():
+            self.held.setdefault(name, value)
+        sent = {name for message in self.front_end.messages for name in message.state}
+        self.held |= {name: value for name, value in state.items() if name not in sent}
+        told = self._take()
+        if any("replies" in one for one in told):
+            raise Fault("a state was answered with replies")
+
+    def send(self, content: Any) -> None:
+        self.w._receive(self.w, content, [])
+        replies = [one["replies"] for one in self._take() if "replies" in one]
+        requests = content.get("requests") if isinstance(content, dict) else None
+        wanted = [len(requests)] if isinstance(requests, list) and len(requests) <= MAX_REFUSED else []
+        if [len(one) for one in replies] != wanted:
+            raise Fault(f"{wanted} requests have {[len(one) for one in replies]} replies")
+        for reply, request in zip(*replies, requests, strict=True) if wanted else ():
+            name = request.get("id") if isinstance(request, dict) else None
+            if isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME and reply["id"] != name:
+                raise Fault(f"request {name} has reply {reply['id']}")
+            if not reply["ok"] and (OURS.match(reply["error"]) or not 0 < len(reply["error"]) <= 500):
+                raise Fault(f"an error that tells nobody what to do: {reply['error']!r}")
+
+    def check(self) -> None:
+        """Raise Fault where the widget is not whole."""
+        w = self.w
+        for name in names_of(type(w), *WRITABLE):
+            value, trait = getattr(w, name), w.traits()[name]
+            if plain(trait._validate(w, value)) != plain(value):
+                raise Fault(f"{name} is {value!r}, which its own definition does not take")
+            if json.dumps(plain(w.get_state([name])[name])) != json.dumps(plain(self.held.get(name))):
+                raise Fault(f"{name} is {w.get_state([name])[name]!r:.200} here and {self.held.get(name)!r:.200} there")
+        if w.head not in w.heads:
+            raise Fault(f"head {w.head} is not one of {w.heads}")
+        if (w.query, w.key) != (tuple(w.pins[-1]) if w.pins else (None, None)):
+            raise Fault(f"{w.query, w.key} is not the last of {w.pins}")
+        if w.top_k is not None and w.top_k < 1:
+            raise Fault(f"top_k is {w.top_k}")
+        if OURS.match(w.picture["error"] or "") or any(OURS.match(said) for said in w.errors.values()):
+            raise Fault(f"what is shown failed: {w.picture['error']}, {w.errors}")
+        shown = Selection.of(w)
+        of = {"layer": w.layer, "batch": w.batch, "head": shown.shown_head, "stage": w.stage, "pool": w.pool}
+        wrong = {name: w.picture[name] for name in of if w.picture[name] != of[name]}
+        if wrong and not (w.view == "stages" and w._scheduler.find_loop()):
+            raise Fault(f"the picture is of another selection: {wrong}")
+
+    def ask(self) -> None:
+        """Raise Fault unless a good question is answered with the right numbers."""
+        w, att = self.w, self.w._shown.layers[self.w.layer]
+        query = self.dice.randrange(att.shape.Q)
+        keys = range(min(att.shape.K, 64))
+        where = {"layer": w.layer, "batch": w.batch, "head": w.head, "stage": w.stage}
+        request = {"id": "good", "kind": "cells", "queries": [query, query + 1], "keys": [0, len(keys)], **where}
+        w._receive(w, {"requests": [request]}, [])
+        (message,) = [one for one in self.front_end.messages if "replies" in (one.data.get("content") or {})]
+        (reply,) = message.data["content"]["replies"]
+        buffers = message.buffers
+        self._take()
+        if not reply["ok"]:
+            raise Fault(f"a good question was refused: {reply['error']}")
+        found = decode(reply["values"], buffers).ravel()
+        block = att.block(w.stage, batch=w.batch, head=w.head, queries=range(query, query + 1), keys=keys)
+        if not torch.equal(torch.tensor(found).nan_to_num(), block[0].to(torch.float32).nan_to_num()):
+            raise Fault("a good question was answered with wrong numbers")
+
+    def close(self) -> None:
+        self.w.close()
+
+
+@contextlib.contextmanager
+def replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it, whichever side wrote it: there 1 and 1.0 are one number."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, dict):
+        return {str(name): plain(value[name]) for name in sorted(value, key=str)}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+# The attack.
+
+
+@dataclass
+class Report:
+    """What was sent to one target, and what the dearest of it cost."""
+
+    sent: int = 0
+    seconds: list[tuple[float, str]] = field(default_factory=list)
+    memory: list[tuple[float, str]] = field(default_factory=list)
+
+    def note(self, spent: Spent, what: str) -> None:
+        self.sent += 1
+        for kept, value in ((self.seconds, spent.seconds), (self.memory, spent.memory)):
+            kept.append((value, what))
+            kept.sort(key=lambda one: -one[0])
+            del kept[5:]
+
+
+class Spent(NamedTuple):
+    """What one message took."""
+
+    seconds: float = 0.0
+    memory: float = 0.0
+
+
+Meter = Callable[[Callable[[], None]], Spent]
+
+
+def unmeasured(act: Callable[[], None]) -> Spent:
+    """Run something, whatever it takes."""
+    act()
+    return Spent()
+
+
+async def attack(make: Target, messages: int, dice: random.Random, *, meter: Meter = unmeasured) -> Report:
+    """Send random messages and states to a widget whose kernel's loop runs, and check it after each.
+
+    Args:
+        make: makes the widget.
+        messages: how many.
+        dice: what is random.
+        meter: runs one, and measures it.
+
+    Raises:
+        Fault: what a message may not leave, with the message.
+    """
+    victim, report = Victim(make, dice), Report()
+    try:
+        for n in range(messages):
+            await _attack_once(victim, n, dice, meter, report)
+    finally:
+        victim.close()
+    return report
+
+
+async def _attack_once(victim: Victim, n: int, dice: random.Random, meter: Meter, report: Report) -> None:
+    is_state = dice.random() < 0.45
+    sent = victim.sender.state() if is_state else victim.sender.content()
+    act: Callable[[Any], None] = victim.set_state if is_state else victim.send
+    what = f"{'state' if is_state else 'message'} {in_short(sent)}"
+    try:
+        report.note(meter(lambda: act(sent)), what)
+        if dice.random() < 0.3:
+            await asyncio.sleep(dice.choice([0, 0.003]))  # what can wait comes between messages
+        victim.check()
+        if n % GOOD_EVERY == 0:
+            victim.ask()
+    except BaseException as error:
+        raise Fault(f"after {n} messages, {what}: {error!r}") from error
+
+
+def in_short(sent: Any) -> str:
+    """Return what was sent, short enough for a line."""
+    with contextlib.suppress(RecursionError, ValueError):
+        return repr(sent)[:400]
+    return f"a {type(sent).__name__} that has no repr"
+
+
+# What it costs.
+
+
+def measured(act: Callable[[], None]) -> Spent:
+    """Run something, and return its processor time and by how much the process grew at its height."""
+    Path("/proc/self/clear_refs").write_text("5")  # the height begins anew
+    before, begun = _status("VmRSS"), time.process_time()
+    act()
+    return Spent(time.process_time() - begun, max(0.0, _status("VmHWM") - before))
+
+
+def _status(name: str) -> float:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024.0 * int(found[1]) if found else math.nan
+
+
+def give_back_at_once() -> None:
+    """Let freed memory leave the process, so that what is used again is seen again."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks are the system's own
+        libc.mallopt(-1, 1 << 16)  # M_TRIM_THRESHOLD
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=list(TARGETS))
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    give_back_at_once()
+    reports, failed = {}, False
+    for name, (make, share) in TARGETS.items():
+        if asked.only in (None, name):
+            messages = asked.messages if asked.only else round(share * asked.messages)
+            reports[name] = asyncio.run(attack(make, messages, random.Random(f"{asked.seed} {name}"), meter=measured))
+            failed |= tell(name, reports[name])
+    total = sum(report.sent for report in reports.values())
+    print(f"\n{total:,} messages and states, no fault" + (", but some took too much" if failed else ""))
+    if asked.json:
+        asked.json.write_text(json.dumps({name: vars(report) for name, report in reports.items()}, indent=1))
+    return int(failed)
+
+
+def tell(name: str, report: Report) -> bool:
+    """Print what was dearest; return whether it was too dear."""
+    (seconds, slowest), (memory, largest) = report.seconds[0], report.memory[0]
+    print(f"{name:18} {report.sent:7,} sent, at most {seconds:6.3f} s, {memory / 1e6:6.1f} MB", flush=True)
+    if seconds > SECONDS:
+        print(f"    over {SECONDS} s: {slowest}", flush=True)
+    if memory > BYTES:
+        print(f"    over {BYTES / 1e6:.0f} MB: {largest}", flush=True)
+    return seconds > SECONDS or memory > BYTES
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,232 @@
+"""What a picture shows of a long head, of padding and of a range, and that what is ringed is what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gallery import Gallery, show
+from lab import OfflinePages
+
+from attnwidget import AttentionWidget
+from attnwidget.samples import load_sample
+
+Show = Callable[..., Gallery]
+
+
+@pytest.fixture
+def gallery(offline_page: OfflinePages) -> Show:
+    def opened(widget: AttentionWidget, **keywords: Any) -> Gallery:
+        return show(offline_page, widget, **keywords)
+
+    return opened
+
+
+def bank(**more: Any) -> AttentionWidget:
+    q, k, v, tokens, mask = load_sample("bank")
+    return AttentionWidget(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, **more})
+
+
+def long(length: int, **more: Any) -> AttentionWidget:
+    """A head whose later half has only weak weights, but for its first key."""
+    generator = torch.Generator().manual_seed(length)
+    q, k = (torch.randn(1, 1, length, 8, generator=generator) for _ in range(2))
+    q[..., 0], k[..., 0, 0] = 4.0, 8.0
+    return AttentionWidget(q, k, is_causal=True, tokens=["river"] * length, **more)
+
+
+def box(shown: Gallery) -> tuple[float, float]:
+    found = shown.page.locator("[data-aw=picture]").bounding_box()
+    assert found is not None
+    return found["x"], found["width"]
+
+
+@pytest.mark.parametrize("length", [512, 600, 2048])
+@pytest.mark.parametrize(("width", "least"), [(360, 260), (900, 490)])
+def test_a_long_head_uses_the_width(gallery: Show, length: int, width: int, least: int) -> None:
+    """No room is kept for token labels where there are none: the picture begins after its positions."""
+    shown = gallery(long(length), width=width)
+    left, wide = box(shown)
+    assert left < 64
+    assert wide >= least
+    shown.screenshot(f"long-{length}-{width}")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_zoomed_in_cells_are_whole_and_a_button_leads_back(gallery: Show, host: str) -> None:
+    shown = gallery(long(1500), host=host, width=900)
+    right = sum(box(shown))
+    assert shown.page.get_by_role("button", name="Whole head").count() == 0
+    field = shown.page.locator("[data-aw=goto]")
+    field.fill("1200, 1190")
+    field.press("Enter")
+    shown.wait_for_lines()
+    shown.screenshot(f"zoomed-whole-cells-{host}")
+    assert sum(box(shown)) == pytest.approx(right, abs=0.6)  # tokens have come in on the left alone
+    assert box(shown)[0] > 64
+    edges = shown.page.evaluate(
+        """() => {
+          const canvas = document.querySelector("[data-aw=picture]");
+          const { width, height } = canvas;
+          const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+          const alpha = (x, y) => pixels[4 * (y * width + x) + 3];
+          const run = (at) => { // of the runs of painted pixels along a line, the lengths of the first and the last
+            const runs = [];
+            let long = 0;
+            for (let i = 0; i < at.length; i++) {
+              if (at[i]) long++;
+              else if (long) { runs.push(long); long = 0; }
+            }
+            if (long) runs.push(long);
+            return runs;
+          };
+          const middle = Math.round(height / 2);
+          const rows = Array.from({ length: height }, (_, y) => alpha(8, y) > 0);
+          return run(rows);
+        }"""
+    )
+    assert len(edges) > 8
+    assert max(edges) - min(edges) <= 2  # the first and the last are as tall as all others
+    shown.check()
+    shown.page.get_by_role("button", name="Whole head").click()
+    shown.wait_for_lines()
+    assert shown.page.get_by_role("button", name="Whole head").count() == 0
+    assert shown.widgets[0].query == 1200
+
+
+def test_weak_weights_have_colours_of_their_own(gallery: Show) -> None:
+    """On the range of the head they are one flat colour; the range of what is in view is a click, or a key, away."""
+    shown = gallery(long(1500), width=900)
+    field = shown.page.locator("[data-aw=goto]")
+    field.fill("1400, 1300")
+    field.press("Enter")
+    shown.wait_for_lines()
+    colours = """() => {
+      const picture = document.querySelector("[data-aw=picture]");
+      const canvas = Object.assign(document.createElement("canvas"), { width: picture.width, height: picture.height });
+      const context = canvas.getContext("2d", { willReadFrequently: true });
+      context.drawImage(picture, 0, 0);
+      const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+      const seen = new Set();
+      for (let at = 0; at < pixels.length; at += 4) {
+        if (pixels[at + 3] === 255) seen.add(pixels[at] >> 5 << 6 | pixels[at + 1] >> 5 << 3 | pixels[at + 2] >> 5);
+      }
+      return seen.size;
+    }"""
+    flat = shown.page.evaluate(colours)
+    shown.page.get_by_role("button", name="range of this head").click()
+    shown.wait_for_lines()
+    shown.screenshot("range-in-view")
+    assert shown.widgets[0].color_range == "view"
+    assert shown.page.evaluate(colours) > flat + 5
+    assert "range in view" in shown.page.locator("[data-aw=legend]").inner_text()
+    shown.page.locator("[data-aw=picture]").focus()
+    shown.page.keyboard.press("w")
+    shown.wait_for_lines()
+    assert shown.widgets[0].color_range == "head"
+    assert shown.page.evaluate(colours) == flat
+    shown.check()
+
+
+def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> None:
+    shown = gallery(bank(), width=900)
+    value = shown.page.locator(".aw-menu[aria-label=Colour] > button")
+    assert value.inner_text().split("\n")[-1].endswith("linear")
+    shown.choose("Colour", "0 to 1")
+    assert "linear, 0 to 1" in " ".join(value.inner_text().split())
+    shown.choose("Colour", "layer")
+    assert shown.widgets[0].color_range == "layer"
+    legend = shown.page.locator("[data-aw=legend]").inner_text()
+    assert "range of the layer's heads" in legend
+    highs = np.frombuffer(shown.widgets[0].thumbnails["highs"]["data"], "<f4")
+    assert f"{highs.max():.2g}".lstrip("0") in legend.split()
+    third = shown.page.locator("[role=radio][aria-label='head 3']")
+    assert "on the range of all heads of the layer" in (third.get_attribute("title") or "")
+    before = shown.page.locator("[data-aw=legend] .aw-ramp").inner_text()
+    third.click()
+    shown.wait_for_lines()
+    assert shown.page.locator("[data-aw=legend] .aw-ramp").inner_text() == before
+    shown.screenshot("range-of-the-layer")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+def test_rows_of_padding_are_said_to_be(gallery: Show, host: str) -> None:
+    shown = gallery(bank(batch=1), host=host, width=900)
+    tokens = load_sample("bank").tokens[1]
+    first = tokens.index("[PAD]")
+    rows = shown.page.locator(".aw-padded")
+    assert rows.count() == 1
+    shown.hover(len(tokens) - 1, 1)
+    shown.settle()
+    shown.screenshot(f"padding-{host}")
+    assert "[PAD] 19, padding" in " ".join(shown.page.locator("[data-aw=status]").inner_text().split())
+    assert "rows of padding" in shown.page.locator("[data-aw=legend]").inner_text()
+    found = rows.bounding_box()
+    assert found is not None
+    assert found["y"] == pytest.approx(shown.place(first, 0)[1] - found["height"] / (len(tokens) - first) / 2, abs=1.5)
+    shown.check()
+
+
+def test_without_a_kernel_the_ring_stays_with_the_picture(gallery: Show) -> None:
+    shown = gallery(bank(), width=900)
+    before = shown.pixels()
+    shown.end_kernel()
+    shown.page.locator("[role=radio][aria-label='head 3']").click()
+    shown.page.get_by_text("The kernel is gone").wait_for()
+    shown.settle()
+    chosen = shown.page.locator("[role=radiogroup][aria-label=Head] [aria-checked=true]")
+    assert chosen.get_attribute("aria-label") == "head 7"
+    assert "head 7" in shown.page.locator("[data-aw=status]").inner_text()
+    assert shown.pixels() == before
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_the_toolbar_of_a_narrow_widget_is_whole(gallery: Show, width: int) -> None:
+    for how in ({"view": "stages", "query": 14, "key": 16}, {"what_if": {"scale": 0.1, "causal": True}}):
+        shown = gallery(bank(**how), width=width)
+        more = shown.page.locator(".aw-menu[aria-label=More] > button").bounding_box()
+        assert more is not None
+        assert more["x"] + more["width"] <= width + 8
+        shown.screenshot(f"toolbar-{width}-{how.get('view', 'heatmap')}")
+        shown.check()
+
+
+@pytest.mark.parametrize("width", [360, 900])
+def test_other_rules_cover_nothing(gallery: Show, width: int) -> None:
+    shown = gallery(bank(view="stages", query=14, key=16), width=width, height=2200)
+    shown.page.get_by_role("button", name="What if").click()
+    shown.wait_for_lines()
+    assert shown.page.locator(".aw-popup").count() == 0
+    panel = shown.page.locator(".aw-other-rules").bounding_box()
+    pictures = shown.page.locator(".aw-steps-row").bounding_box()
+    ladder = shown.page.locator(".aw-ladder").bounding_box()
+    assert panel is not None
+    assert pictures is not None
+    assert ladder is not None
+    assert pictures["y"] + pictures["height"] <= panel["y"]
+    assert panel["y"] + panel["height"] <= ladder["y"]
+    shown.page.get_by_role("radio", name="without the mask").click()
+    shown.wait_for_lines()
+    assert shown.widgets[0].what_if == {"mask": False}
+    shown.screenshot(f"what-if-{width}")
+    shown.check()
+
+
+def test_the_output_is_as_large_as_the_stages_before_it(gallery: Show) -> None:
+    shown = gallery(bank(view="stages", query=14, key=16), width=900)
+    sizes = shown.page.evaluate(
+        "() => [...document.querySelectorAll('.aw-small-picture')].map((node) => [node.offsetWidth, node.offsetHeight])"
+    )
+    assert len(sizes) == 5
+    assert sizes[4] == sizes[0]
+
+
+def test_repeated_tokens_have_their_numbers_under_the_softmax(gallery: Show) -> None:
+    shown = gallery(bank(view="stages", query=14, key=14), width=900)
+    names = shown.page.locator('.aw-step svg[aria-label="The query\'s weights"] text').all_text_contents()
+    assert [name for name in names if name.startswith("bank")] == ["bank5", "bank14"]
