@@ -275,7 +275,7 @@ class ComparedPicture:
         for piece in cuts(region.queries, region.query_bin, QUERIES):
             queries = self.queries[piece.start : piece.stop]
             yield from self._normalizing(queries)
-            for columns in cuts(self.both.span(key, queries, region.keys), region.key_bin, KEYS):
+            for columns in cuts(self.both.span(key, queries, region.keys), region.key_bin, max(1, KEYS // 2)):
                 one, other = self.both.blocks(key.stage, key.batch, key.head, queries, columns)
                 for found, block in zip(self._pooled, (one, other, change_of(one, other, key.stage)), strict=True):
                     found.add(piece, columns, block)
