@@ -29,12 +29,13 @@ import torch
 from torch import Tensor
 
 from ._utils.indexing import Block, hull
-from ._utils.validation import as_size
+from ._utils.validation import as_size, told
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NO_KEYS = range(0)
+LONGEST_WINDOW = 2**53
 
 
 class KeyBounds(NamedTuple):
@@ -365,7 +366,7 @@ def sliding_window(n: int) -> Mask:
     """Make a window: with `causal` the n keys up to the query's own; alone |query − key| < n, on both sides.
 
     Args:
-        n: how many keys, the query's own among them. Queries and keys count from 0 alike.
+        n: how many keys, the query's own among them; at most 2⁵³. Queries and keys count from 0 alike.
 
     The window of Mistral 7B (Jiang et al. 2023, §2).
 
@@ -377,6 +378,8 @@ def sliding_window(n: int) -> Mask:
             [0, 0, 1, 1]], dtype=torch.int32)
     """
     n = as_size(n, "window")
+    if n > LONGEST_WINDOW:
+        raise ValueError(f"window is {told(n)}: give at most {LONGEST_WINDOW:,} keys, or leave it out")
     return Band(1 - n, n - 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log2
 from statistics import median
 from typing import Any
 
@@ -79,7 +80,7 @@ def sweep(
         raise ValueError("one of q and k is None: give both, or none for fresh ones")
     if q is None:
         source = torch.Generator().manual_seed(seed)
-        q, k = (torch.randn(as_size(queries, "queries"), max(sizes), generator=source) for _ in range(2))
+        q, k = (torch.randn(as_size(queries, "queries"), max(sizes), generator=source, device="cpu") for _ in range(2))
     q, k = as_tensor(q, "q").detach(), as_tensor(k, "k").detach()
     if q.ndim != 2 or k.ndim != 2 or q.shape[1] != k.shape[1]:
         raise ValueError(f"q is {tuple(q.shape)} and k is {tuple(k.shape)}: give one head, (Q, D) and (K, D)")
@@ -100,7 +101,7 @@ def _step(q: Tensor, k: Tensor) -> Step:
         theory=q.shape[1],
         entropy=float(found.entropy.mean()),
         unscaled_entropy=float(raw.entropy.mean()),
-        most=float(torch.tensor(float(len(k))).log2()),
+        most=log2(len(k)),
         peak=float(found.peak.mean()),
         unscaled_peak=float(raw.peak.mean()),
         sensitivity=float(found.sensitivity.mean()),
@@ -156,7 +157,7 @@ def cost(lengths: Sequence[int] = LENGTHS, *, head_size: int = 64, runs: int = 5
 
 
 def _cost(n: int, head_size: int, runs: int, source: torch.Generator) -> Cost:
-    q, k, v = (torch.randn(1, 1, n, head_size, generator=source) for _ in range(3))
+    q, k, v = (torch.randn(1, 1, n, head_size, generator=source, device="cpu") for _ in range(3))
     acts: dict[str, Callable[[], Any]] = {
         "dense": lambda: torch.softmax(q @ k.mT * head_size**-0.5, -1) @ v,
         "fused": lambda: F.scaled_dot_product_attention(q, k, v),

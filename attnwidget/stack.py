@@ -294,6 +294,11 @@ def attention_of(q: Any, k: Any, v: Any, keywords: Mapping[str, Any]) -> Attenti
     return Attention(q, k, v, **keywords)
 
 
+def is_missing(weights: Any) -> bool:
+    """Return whether a model returned no weights: None, or an empty tuple, or one of these for each layer or token."""
+    return weights is None or (isinstance(weights, list | tuple) and all(map(is_missing, weights)))
+
+
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
     """Make one attention of weights, or a stack of layers where there are five dimensions or a list."""
     nested = isinstance(weights, list | tuple) and len(weights) > 0 and isinstance(weights[0], list | tuple)
@@ -302,10 +307,11 @@ def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention 
             "weights holds a tuple for each token, as generate() returns them: give that of one, weights[0] for the "
             "prompt, or capture(model) around generate(), which has all of them as one map"
         )
-    if weights is None or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
+    if is_missing(weights) or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
         raise TypeError(
-            "weights is or holds None, so the model returned none: load it with attn_implementation='eager' and call "
-            "it with output_attentions=True, or record it as it is, with capture(model)"
+            "weights is or holds None, or is empty, so the model returned none: load it with "
+            "attn_implementation='eager' and call it with output_attentions=True, or record it as it is, with "
+            "capture(model)"
         )
     if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
         values = [None] * len(weights) if v is None else v

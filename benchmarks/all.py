@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: engine, wire, capture, graph, heads, drag, peers, browser.
+"""All benchmarks, one after the other: engine, wire, capture, graph, heads, drag, peers, browser, many.
 
     make bench                                     # with all that they need
     python benchmarks/all.py --json folder         # and the numbers as JSON, a file for each
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("engine", "wire", "capture", "graph", "heads", "drag", "peers", "browser")
+ALL = ("engine", "wire", "capture", "graph", "heads", "drag", "peers", "browser", "many")
 
 
 def main() -> int:

@@ -106,7 +106,7 @@ PROBE = """
     const { data = {} } = msg.content;
     const custom = data.method === "custom" ? data.content : {};
     const what = data.method === "custom" ? Object.keys(custom)[0] : `${msg_type} ${data.method ?? ""}`.trim();
-    const state = data.state ? { ...data.state, _esm: 0, _css: 0 } : null;
+    const state = data.state ? { ...data.state, _esm: 0, _css: 0, code: 0, style: 0 } : null;
     const content = state ? { ...msg.content, data: { ...data, state } } : msg.content;
     let bytes = new TextEncoder().encode(JSON.stringify(content)).length;
     for (const buffer of msg.buffers ?? []) bytes += buffer.byteLength;

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from wire import SCRIPT
 
 ROOT = Path(__file__).parents[1]
 HEAD_SIZE = 64
@@ -65,6 +66,7 @@ def attnwidget(given: Head) -> Tool:
     from gallery import portable, state_of
 
     from attnwidget import AttentionWidget
+    from attnwidget._utils.assets import bundled
 
     facts: dict[str, int] = {}
 
@@ -74,7 +76,8 @@ def attnwidget(given: Head) -> Tool:
         def publish_msg(
             self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **_: Any
         ) -> None:
-            size = len(json.dumps(data, ensure_ascii=False).encode())
+            state = {name: part for name, part in (data or {}).get("state", {}).items() if name not in SCRIPT}
+            size = len(json.dumps({**(data or {}), "state": state}, ensure_ascii=False).encode())
             size += sum(memoryview(buffer).nbytes for buffer in buffers or [])
             facts["opening"] = facts.get("opening", 0) + size
 
@@ -85,8 +88,7 @@ def attnwidget(given: Head) -> Tool:
         return AttentionWidget(given.q, given.k, tokens=given.tokens, is_causal=True)
 
     def page(shown: AttentionWidget) -> str:
-        facts["opening"] -= sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in (shown._esm, shown._css))
-        html = standalone(shown._esm, shown._css, json.dumps(portable(state_of(shown))))
+        html = standalone(bundled("widget.js"), bundled("widget.css"), json.dumps(portable(state_of(shown))))
         shown.close()
         return html
 

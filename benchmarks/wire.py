@@ -38,6 +38,7 @@ from attnwidget._utils.assets import STATIC
 TOKENS, HEADS, HEAD_SIZE = 2048, 12, 64
 KIB, MIB, MB = 1024, 1024**2, 1e6
 BUDGETS = {"opening": 1 * MIB, "head": 256 * KIB, "memory": 64 * MB, "bundle": 200 * 1000}
+SCRIPT = ("_esm", "_css", "code", "style")  # sent once, by the first widget
 PATTERNS = ("random", "causal", "peaked", "sink")
 
 
@@ -85,7 +86,7 @@ class _Counter(BaseComm):
         super().__init__(**keywords)
 
     def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **_: Any) -> None:
-        state = {name: part for name, part in (data or {}).get("state", {}).items() if name not in ("_esm", "_css")}
+        state = {name: part for name, part in (data or {}).get("state", {}).items() if name not in SCRIPT}
         content = {**(data or {}), "state": state} if state else data
         self.traffic.bytes += len(json.dumps(content, ensure_ascii=False).encode())
         self.traffic.bytes += sum(memoryview(buffer).nbytes for buffer in buffers or [])

@@ -1,4 +1,4 @@
-// Builds ../attnwidget/static: widget.js, widget.css, page.js (the script of saved files), the ramps that Python draws
+// Builds ../attnwidget/static: widget.js, widget.css, loader.js (what every widget carries), page.js (the script of saved files), the ramps that Python draws
 // with, and the licences of what is inside.
 //
 //   node build.mjs           once
@@ -14,7 +14,7 @@ import * as esbuild from "esbuild";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const STATIC = join(HERE, "..", "attnwidget", "static");
-/** Jupyter sends the bundle with every widget, and saves it with every notebook. */
+/** Jupyter sends the bundle with every kernel, and saves it with every notebook. */
 const MOST_BYTES = 204_800;
 
 const common = {
@@ -97,12 +97,13 @@ const toStatic = {
     build.onEnd(async ({ errors, metafile, outputFiles }) => {
       if (errors.length) return undefined;
       const { outputFiles: pages } = await esbuild.build(page);
+      const { outputFiles: loaders } = await esbuild.build({ ...loader, define: { DIGEST: JSON.stringify(digest()) } });
       const output = (name) => outputFiles.find((file) => file.path.endsWith(name)).text;
       const script = packed(output("widget.js"), digest());
       const style = output("widget.css");
       console.log(
         `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}\n` +
-          `page.js     ${size(pages[0].text)}`,
+          `loader.js   ${size(loaders[0].text)}\npage.js     ${size(pages[0].text)}`,
       );
       if (Buffer.byteLength(script) > MOST_BYTES) {
         const text = `widget.js is larger than ${MOST_BYTES.toLocaleString("en")} bytes, and was not written`;
@@ -111,6 +112,7 @@ const toStatic = {
       write(join(STATIC, "THIRD-PARTY.txt"), licences(metafile));
       write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "draw", "ramps.json"), "utf8"));
       write(join(STATIC, "page.js"), pages[0].text);
+      write(join(STATIC, "loader.js"), loaders[0].text);
       write(join(STATIC, "widget.css"), style);
       write(join(STATIC, "widget.js"), script);
       return undefined;
@@ -127,6 +129,9 @@ const widget = {
   plugins: [toStatic],
   write: false,
 };
+
+/** What each widget carries; the rest is sent once. */
+const loader = { ...common, entryPoints: ["src/loader.ts"], format: "esm", outdir: "out", write: false };
 
 /** Run by a page of its own, as no module: one that is opened from file:// may load none. */
 const page = { ...common, entryPoints: ["src/export-page.ts"], format: "iife", outdir: "out", write: false };

@@ -100,7 +100,7 @@ def as_fields(found: Metrics) -> dict[str, float | int | None]:
 def pair(layers: LayerSource, names: Sequence[str], query: int, key: int, batch: int) -> Tensor:
     """Compute the weight of one query on one key in all heads of all layers: see `AttentionStack.pair`."""
     most = max(layers[layer].shape.H for layer in range(len(layers)))
-    found = torch.full((len(layers), most), nan, dtype=torch.float64)
+    found = torch.full((len(layers), most), nan, dtype=torch.float64, device="cpu")
     for layer, name in enumerate(names):
         att = layers[layer]
         try:

@@ -289,14 +289,15 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
     real = [query for query in range(att.shape.Q) if att.shape.Q != att.shape.K or query not in padded]
     if not open_pads or not real:
         return
-    share = _weight_on(head, torch.tensor(real), torch.tensor(open_pads))
+    keys = torch.tensor(open_pads, device="cpu")
+    share = _weight_on(head, torch.tensor(real, device="cpu"), keys)
     if share == 0:
         return
     why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
     yield Finding(
         "attention to padding",
         "warning" if tokens is not None else "note",
-        _places("key", torch.tensor(open_pads)),
+        _places("key", keys),
         f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {share:.1%} of the weight",
         "Block them: mask=masks.padding(lengths), or attention_mask with mask_means='keep'.",
         key=open_pads[0],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.matmul import exact
+from .._engine.matmul import exact, exactly
 from .._engine.softmax import exact_block, sink_weights, whole_rows
 from .._engine.stages import new, plain, streamed, values
 from .._rules.rules import Bias, ScoreFunction, indices
@@ -42,55 +43,125 @@ class Gradients:
     sink: Tensor | None = None
 
 
+class GradientRows(NamedTuple):
+    """Gradients of the weights and of the scores of some queries, (queries, K); scores None where weights were given.
+
+    rows: the queries.
+    """
+
+    rows: range
+    weights: Tensor
+    scores: Tensor | None
+
+
+class VectorGradients(NamedTuple):
+    """Gradients of q, k and v, and of the logit of the learned sink; None as in `Gradients`."""
+
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor
+    sink: Tensor | None
+
+
 def gradients(head: Head, grad_output: Any) -> Gradients:
     """Return the gradients of a head: see `Attention.gradients`."""
+    att = head.att
+    Q, K = att.shape.Q, att.shape.K
+    steps = exactly(att.device, computing_gradients(head, grad_output, max(1, STRIPE // max(K, 1))))
+    kept: tuple[Tensor | None, Tensor | None] | None = None
+    while True:
+        try:
+            found = next(steps)
+        except StopIteration as end:
+            vectors: VectorGradients = end.value
+            weights, scores = kept or (None, None)
+            return Gradients(vectors.q, vectors.k, vectors.v, weights, scores, vectors.sink)
+        if Q * K > DENSE:
+            continue
+        if kept is None:
+            kept = new(att, Q, K), None if found.scores is None else new(att, Q, K)
+        for whole, part in zip(kept, (found.weights, found.scores), strict=True):
+            if whole is not None and part is not None:
+                whole[found.rows.start : found.rows.stop] = part
+
+
+def computing_gradients(
+    head: Head, grad_output: Any, limit: int, width: int = 1
+) -> Generator[GradientRows, None, VectorGradients]:
+    """Compute the gradients of a head, some queries after the other.
+
+    Args:
+        head: the head.
+        grad_output: dL/dO, (Q, Dv); None for ones.
+        limit: how many queries at a time, at most.
+        width: where queries are cut: at multiples of this, as far as the limit allows.
+
+    Raises:
+        ValueError: there is no v.
+    """
     att = head.att
     if att.v is None:
         raise ValueError("there is no v, so no output to differentiate: give Attention(q, k, v)")
     Q, K, Dv = att.shape.Q, att.shape.K, att.shape.Dv or 0
-    with exact(att.device):
-        dO = _given(att, grad_output, Q, Dv)
-        v = values(head, range(K))  # (K, Dv)
-        small, scored = Q * K <= DENSE, att.source.gives == "scores"
-        dA = new(att, Q, K) if small else None
-        dS = new(att, Q, K) if small and scored else None
-        dV = torch.zeros_like(v)
-        q, k = (None if x is None else x.to(att.result_dtype) for x in (head.q, head.k))
-        dsink = None if head.sink is None else new(att).fill_(0)
-        dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
-        for rows in cuts(range(Q), 1, max(1, STRIPE // max(K, 1))):
-            at, cells = slice(rows.start, rows.stop), head.block(rows)
-            p = _weights(att, cells)  # (queries, K)
-            by_weight = dO[at] @ v.mT  # (queries, K)
-            dV += _reached(p.mT, dO[at])
-            if dA is not None:
-                dA[at] = by_weight
-            if not scored:
-                continue
-            if dsink is not None:  # it has no value: dL/dA is 0 there
-                taken = sink_weights(head, rows)
-                dsink -= (taken * (p * by_weight.masked_fill(p == 0, 0)).sum(1)).sum() if taken is not None else 0
-            by_score = _through_scores(att, cells, _through_softmax(p, by_weight))
-            if dS is not None:
-                dS[at] = by_score
-            if q is not None and k is not None and dQ is not None and dK is not None:
-                dQ[at] = _reached(by_score, k)
-                dK += _reached(by_score.mT, q[at])
-        return Gradients(dQ, dK, dV, dA, dS, dsink)
+    dO = _given(att, grad_output, Q, Dv)
+    v = values(head, range(K))  # (K, Dv)
+    scored = att.source.gives == "scores"
+    dV = torch.zeros_like(v)
+    q, k = (None if x is None else x.to(att.result_dtype) for x in (head.q, head.k))
+    dsink = None if head.sink is None else new(att).fill_(0)
+    dQ, dK = (None if x is None else torch.zeros_like(x) for x in (q, k))
+    for rows in cuts(range(Q), width, limit):
+        at, cells = slice(rows.start, rows.stop), head.block(rows)
+        p = _weights(att, cells)  # (queries, K)
+        by_weight = dO[at] @ v.mT  # (queries, K)
+        dV += _reached(p.mT, dO[at])
+        if not scored:
+            yield GradientRows(rows, by_weight, None)
+            continue
+        if dsink is not None:  # it has no value: dL/dA is 0 there
+            taken = sink_weights(head, rows)
+            dsink -= (taken * (p * by_weight.masked_fill(p == 0, 0)).sum(1)).sum() if taken is not None else 0
+        by_score = _through_scores(att, cells, _through_softmax(p, by_weight))
+        if q is not None and k is not None and dQ is not None and dK is not None:
+            dQ[at] = _reached(by_score, k)
+            dK += _reached(by_score.mT, q[at])
+        del p
+        yield GradientRows(rows, by_weight, by_score)
+    return VectorGradients(dQ, dK, dV, dsink)
 
 
 def jacobian(head: Head, query: int) -> Tensor:
     """Return the softmax's Jacobian at one row: see `Attention.jacobian`."""
-    att = head.att
+    K = head.att.shape.K
+    return next(jacobian_rows(head, query, max(1, K)))[1]
+
+
+def jacobian_rows(head: Head, query: int, limit: int, width: int = 1) -> Generator[tuple[range, Tensor], None, None]:
+    """Compute the softmax's Jacobian at one row, some of its rows after the other.
+
+    Args:
+        head: the head.
+        query: at which query.
+        limit: how many rows at a time, at most.
+        width: where they are cut: at multiples of this, as far as the limit allows.
+
+    Yields:
+        Which rows, and these, (rows, K).
+    """
+    att, K = head.att, head.att.shape.K
     query = as_index(query, att.shape.Q, "query", "queries")
-    if att.shape.K > LARGEST_JACOBIAN:
+    if K > LARGEST_JACOBIAN:
         raise ValueError(
-            f"the Jacobian of a row over {att.shape.K:,} keys has {att.shape.K**2:,} numbers: "
+            f"the Jacobian of a row over {K:,} keys has {K**2:,} numbers: "
             f"give an attention of at most {LARGEST_JACOBIAN:,} keys"
         )
     with exact(att.device):
         p = _weights(att, head.block(range(query, query + 1)))[0]
-        return torch.diag(p) - torch.outer(p, p)
+    for rows in cuts(range(K), width, limit):
+        with exact(att.device):
+            part = torch.outer(p[rows.start : rows.stop], p).neg_()  # (rows, K)
+            part.diagonal(rows.start).add_(p[rows.start : rows.stop])
+        yield rows, part
 
 
 def _given(att: AttentionBase, grad_output: Any, Q: int, Dv: int) -> Tensor:

@@ -106,16 +106,18 @@ class HeadSampler:
                 bins = self._kept.whole_bins(*bins)
         self._row_bin, self._key_bin = bins or (1, 1)
         sizes = (ceil(n / self._row_bin), ceil(shape.K / self._key_bin)) if bins else (0, 0)
-        self.values = new(att, len(heads), *sizes).zero_()
-        self.allowed = torch.zeros(len(heads), *sizes, dtype=torch.bool, device=att.device)
-        self.means = MetricMeans(len(heads))
+        with exact(att.device):
+            self.values = new(att, len(heads), *sizes).zero_()
+            self.allowed = torch.zeros(len(heads), *sizes, dtype=torch.bool, device=att.device)
+            self.means = MetricMeans(len(heads))
 
     def steps(self) -> Iterator[None]:
         """Compute all of it; yields after each block."""
         if not self.heads:
             return
         if self._kept is not None:
-            self._take(self._kept)
+            with exact(self.att.device):
+                self._take(self._kept)
             yield
             return
         att, shape = self.att, self.att.shape
@@ -141,9 +143,9 @@ class HeadSampler:
                         self._picture(at, piece, found)
                     if index is not None:
                         measures.append(measure(index, found, real))
-                first = stop
-                if index is not None and first == self.heads.stop:
-                    self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
+                    first = stop
+                    if index is not None and first == self.heads.stop:
+                        self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
                 yield
 
     def _take(self, kept: KeptLevels) -> None:
@@ -170,8 +172,8 @@ class HeadSampler:
 
     def _real_keys(self) -> RealKeys:
         att, K = self.att, self.att.shape.K
-        allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
         with exact(att.device):
+            allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
             for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
                 cells = Block(self.batch, self.heads[0], range(row, row + 1), range(K))
                 allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]

@@ -65,7 +65,8 @@ def as_ids(tokens: Sequence[str]) -> Tensor:
     tensor([0, 1, 0])
     """
     known: dict[str, int] = {}
-    return torch.tensor([known.setdefault(token, len(known)) for token in tokens], dtype=torch.int64)
+    numbers = [known.setdefault(token, len(known)) for token in tokens]
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 class MetricIndex:
@@ -98,7 +99,7 @@ class MetricIndex:
     ) -> None:
         self.ids = ids
         self.own: Tensor | None = None
-        self.before = self.row = torch.empty(0)
+        self.before = self.row = torch.empty(0, device=device)
         self.distance: Tensor | None = None
         self.alike: dict[str, tuple[Tensor, Tensor]] = {}
         if own is None:
@@ -158,8 +159,8 @@ class MetricMeans:
     """Means of the metrics of some heads, as rows come in."""
 
     def __init__(self, heads: int) -> None:
-        self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64)
-        self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64)
+        self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64, device="cpu")
+        self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64, device="cpu")
 
     def add(self, names: Sequence[str], rows: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Add rows of all heads.

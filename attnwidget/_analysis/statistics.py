@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from math import inf, log, nan
 
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
-from .._engine.matmul import exact, exp_
-from .._engine.softmax import Softmax, head_logsumexp, sink_weights
+from .._engine.matmul import exact, exactly, exp_
+from .._engine.softmax import Softmax, normalizing, run_to_end, sink_weights
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import as_index, cuts
@@ -63,43 +64,62 @@ class Statistics:
 
 def statistics(head: Head) -> Statistics:
     """Return the statistics of a head: see `Attention.statistics`."""
+    return run_to_end(exactly(head.att.device, computing_statistics(head, range(head.att.shape.Q))))
+
+
+def cells_of_statistics(head: Head, queries: range) -> int:
+    """Return how many cells `computing_statistics` looks at, each as often as it does."""
+    att, keys = head.att, range(head.att.shape.K)
+    scored = 2 if "scores" in att.stages else 1
+    every = sum(
+        len(queries[at.start : at.stop]) * len(att.rules.span(head.block(queries[at.start : at.stop], keys)))
+        for at in cuts(range(len(queries)), 1, QUERIES)
+    )
+    return every * (scored + (streamed(att, "weights") == "masked"))
+
+
+def computing_statistics(head: Head, queries: range) -> Generator[int, None, Statistics]:
+    """Compute the statistics of some queries of a head, which the rows and the variances of scores are of.
+
+    Yields:
+        After each block, how many cells it had.
+    """
     att = head.att
-    with exact(att.device):
-        entropy, peak, squares, total, allowed = _rows(head)
-        sink = sink_weights(head, range(att.shape.Q))
-        entropy = entropy if sink is None else entropy - torch.xlogy(sink, sink) / log(2)
-        several = allowed > 1
-        scores = _scores_variance(head) if "scores" in att.stages else None
-        return Statistics(
-            q_variance=_variance(head.q),
-            k_variance=_variance(head.k),
-            v_variance=_variance(head.v),
-            scores_variance=scores,
-            scaled_variance=None if scores is None else scores * att.scale**2,
-            theory=att.shape.D,
-            entropy=entropy,
-            peak=peak,
-            sensitivity=(total - squares).clamp_(min=0),
-            allowed=allowed,
-            total=total,
-            sink=sink,
-            empty_rows=int((allowed == 0).sum()),
-            saturated_rows=int((several & (peak >= SATURATED)).sum()),
-            uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
-        )
+    entropy, peak, squares, total, allowed = yield from _rows(head, queries)
+    sink = sink_weights(head, queries)
+    entropy = entropy if sink is None else entropy - torch.xlogy(sink, sink) / log(2)
+    several = allowed > 1
+    scores = (yield from _scores_variance(head, queries)) if "scores" in att.stages else None
+    return Statistics(
+        q_variance=_variance(head.q),
+        k_variance=_variance(head.k),
+        v_variance=_variance(head.v),
+        scores_variance=scores,
+        scaled_variance=None if scores is None else scores * att.scale**2,
+        theory=att.shape.D,
+        entropy=entropy,
+        peak=peak,
+        sensitivity=(total - squares).clamp_(min=0),
+        allowed=allowed,
+        total=total,
+        sink=sink,
+        empty_rows=int((allowed == 0).sum()),
+        saturated_rows=int((several & (peak >= SATURATED)).sum()),
+        uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
+    )
 
 
-def _rows(head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of each row, (Q,) each."""
+def _rows(head: Head, queries: range) -> Generator[int, None, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of some rows, (queries,) each."""
     att = head.att
     stage = streamed(att, "weights")
-    known = head_logsumexp(head) if stage == "masked" else None
-    entropy, peak, squares, total = new(att, 4, att.shape.Q).zero_()
-    keys_allowed = torch.zeros(att.shape.Q, dtype=torch.int64, device=att.device)
-    for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        at = slice(rows.start, rows.stop)
+    entropy, peak, squares, total = new(att, 4, len(queries)).zero_()
+    keys_allowed = torch.zeros(len(queries), dtype=torch.int64, device=att.device)
+    for piece in cuts(range(len(queries)), 1, QUERIES):
+        at, rows = slice(piece.start, piece.stop), queries[piece.start : piece.stop]
+        known = (yield from normalizing(head, rows)) if stage == "masked" else None
         for keys, S, allowed in blocks(head, rows, stage):
-            log_p = S.log() if known is None else known.take(rows).log_weights(S)  # (keys, queries)
+            log_p = S.log() if known is None else known.log_weights(S)  # (keys, queries)
             p = S if known is None else exp_(log_p.clone())
             entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
             peak[at] = torch.maximum(peak[at], p.amax(0))
@@ -109,6 +129,8 @@ def _rows(head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
                 keys_allowed[at] += allowed.expand(len(rows), len(keys)).sum(1)
             else:
                 keys_allowed[at] += len(keys) * allowed
+            del S
+            yield len(rows) * len(keys)
     return entropy / log(2), peak, squares, total, keys_allowed
 
 
@@ -121,17 +143,18 @@ def _variance(x: Tensor | None) -> float | None:
     return _of_sample(found[0], found[2])
 
 
-def _scores_variance(head: Head) -> float:
+def _scores_variance(head: Head, queries: range) -> Generator[int, None, float]:
     att, found = head.att, (0, 0.0, 0.0)
-    for rows in cuts(range(att.shape.Q), 1, QUERIES):
-        row = head.block(rows)
+    for piece in cuts(range(len(queries)), 1, QUERIES):
+        row = head.block(queries[piece.start : piece.stop])
         for keys in att.rules.pieces(row, 1, KEYS):
             cells = row._replace(keys=keys)
             allowed = allowed_cells(att, cells)
             if allowed is False:
                 continue
             S = plain(att, cells, "scores")
-            found = _merged(found, S[allowed.expand(len(rows), len(keys)).mT] if isinstance(allowed, Tensor) else S)
+            found = _merged(found, S[allowed.expand(len(piece), len(keys)).mT] if isinstance(allowed, Tensor) else S)
+            yield len(piece) * len(keys)
     return _of_sample(found[0], found[2])
 
 

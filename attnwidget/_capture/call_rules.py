@@ -32,7 +32,7 @@ class CallRules:
 
 def rules_of_rows(rules: CallRules, rows: list[int], device: torch.device) -> CallRules:
     """Return the rules of some rows of a call's batch; a sample that had ended may attend to nothing."""
-    index = torch.tensor(rows).clamp(min=0)
+    index = torch.tensor(rows, device="cpu").clamp(min=0)
 
     def taken(x: Any) -> Any:
         if isinstance(x, Spans):
@@ -44,7 +44,7 @@ def rules_of_rows(rules: CallRules, rows: list[int], device: torch.device) -> Ca
     found = replace(rules, mask=taken(rules.mask), bias=taken(rules.bias))
     if ENDED not in rows:
         return found
-    there = (torch.tensor(rows) != ENDED)[:, None, None].to(device)
+    there = (torch.tensor(rows, device=device) != ENDED)[:, None, None]
     allowed = allowed_by_mask(found, device)
     mask: KeptMask = allowed
     if isinstance(allowed, Spans):

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from ..masks import causal_lower_right
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
+from .grown_keys import CacheWrapper
 from .matching import BeamSearch, OutputCallback, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
 from .traced_tensors import Caller
@@ -95,6 +96,7 @@ def add_listener(listener: Listener) -> None:
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
             _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
+            _undo.callback(CacheWrapper().remove)
             _undo.enter_context(without_compilation())
             _undo.enter_context(without_fast_path())
         _listeners.append(listener)

@@ -247,7 +247,7 @@ def _tensor_of(part: Mapping[str, Any]) -> Tensor:
     """Return one tensor, in memory that torch has aligned."""
     dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
     if not part["data"]:
-        return torch.empty(part["shape"], dtype=dtype)
+        return torch.empty(part["shape"], dtype=dtype, device="cpu")
     return torch.frombuffer(part["data"], dtype=dtype).clone().view(part["shape"])
 
 

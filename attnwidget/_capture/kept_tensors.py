@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from .lineage import take_rows
 from .observed_call import ObservedCall, Unreadable
 from .parts import take_part
 
+APPENDED = 64  # calls whose tensors are kept apart before they are joined
 SLACK = 64  # queries that are kept beyond those that are wanted: some may be taken away again, as by an assistant
 
 
@@ -37,16 +37,14 @@ class TensorKeeper:
 
     def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
         """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
-        given = [call.k] + ([call.v] if self.values and call.v is not None else [])
-        given += [call.q] if self.queries is None else []  # of some queries, which they are is not known yet
-        return sum(
-            x.numel()
-            // x.shape[2]
-            * (x.shape[2] if positions is None else positions)
-            * (self.dtype or x.dtype).itemsize
-            for x in given
-            if x.numel()
-        )
+        given = [call.k, call.v if self.values else None, call.q if self.queries is None else None]
+        count = 0  # of some queries, which they are is not known yet
+        for x in given:
+            if x is not None:
+                B, heads, length, size = x.shape
+                kept = length if positions is None else positions
+                count += B * heads * kept * size * (self.dtype or x.dtype).itemsize
+        return count
 
     def tensor(self, x: Tensor) -> Tensor:
         """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
@@ -108,10 +106,16 @@ def bytes_of_mask(mask: Any) -> int:
 
 
 class GrowingTensor:
-    """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed."""
+    """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed.
+
+    What is appended is copied at once, and joined to the rest where that is asked for, or when there is much of it.
+    """
 
     def __init__(self, x: Tensor, *, is_copy: bool) -> None:
-        self._buffer, self.length, self._is_copy = x, x.shape[2], is_copy
+        self._buffer, self._is_copy = x, is_copy
+        self._joined = self.length = x.shape[2]  # how many positions of the buffer are filled, and how many there are
+        self._appended: list[Tensor] = []
+        self._position_bytes = x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,7 +126,7 @@ class GrowingTensor:
     @property
     def nbytes(self) -> int:
         """Return how many bytes its positions take."""
-        return math.prod(self.shape) * self._buffer.element_size()
+        return self.length * self._position_bytes
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +139,7 @@ class GrowingTensor:
 
     def view(self, start: int = 0) -> Tensor:
         """Return the positions from `start` on, without a copy."""
-        return self._buffer.narrow(2, start, self.length - start)
+        return self._whole().narrow(2, start, self.length - start)
 
     def version(self) -> int | None:
         """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""
@@ -143,14 +147,29 @@ class GrowingTensor:
 
     def append(self, x: Tensor) -> None:
         """Append the positions of x (B, heads, positions, size)."""
-        after = self.length + x.shape[2]
-        if after > self._buffer.shape[2] or not self._is_copy:
+        self._appended.append(x.to(self.device, self._buffer.dtype, copy=True, memory_format=torch.contiguous_format))
+        self.length += x.shape[2]
+        if len(self._appended) >= APPENDED or not self._is_copy:
+            self._whole()
+
+    def _whole(self) -> Tensor:
+        """Return the buffer, with all that was appended."""
+        if not self._appended:
+            return self._buffer
+        if self.length > self._buffer.shape[2] or not self._is_copy:
             B, heads, _, size = self._buffer.shape
-            larger = self._buffer.new_empty(B, heads, max(after, self.length * 3 // 2 + 16), size)
-            larger.narrow(2, 0, self.length).copy_(self.view())
+            larger = self._buffer.new_empty(B, heads, max(self.length, self._joined * 3 // 2 + 16), size)
+            larger.narrow(2, 0, self._joined).copy_(self._buffer.narrow(2, 0, self._joined))
             self._buffer, self._is_copy = larger, True
-        self._buffer.narrow(2, self.length, x.shape[2]).copy_(x)
-        self.length = after
+        new = self._appended[0] if len(self._appended) == 1 else torch.cat(self._appended, 2)
+        self._buffer.narrow(2, self._joined, self.length - self._joined).copy_(new)
+        self._joined, self._appended = self.length, []
+        return self._buffer
+
+    def shorten(self, by: int) -> None:
+        """Drop the last positions."""
+        self._whole()
+        self._joined = self.length = self.length - by
 
     def take(self, rows: Tensor) -> GrowingTensor:
         """Return of each position the rows that `rows` (samples, positions) names."""
@@ -159,11 +178,15 @@ class GrowingTensor:
     def keep(self, positions: Sequence[int]) -> None:
         """Keep some positions alone, ascending."""
         self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
-        self._is_copy, self.length = True, len(positions)
+        self._is_copy, self._joined = True, len(positions)
+        self.length = self._joined
 
     def trim(self) -> Tensor:
         """Return all positions in memory of just that size, which later growth leaves alone."""
-        if self._buffer.shape[2] > self.length:
+        if self._appended and self.length != self._joined:  # joined in memory of the right size at once
+            self._buffer = torch.cat([self._buffer.narrow(2, 0, self._joined), *self._appended], 2)
+            self._is_copy, self._joined, self._appended = True, self.length, []
+        elif self._buffer.shape[2] > self.length:
             self._buffer, self._is_copy = self.view().clone(memory_format=torch.contiguous_format), True
         return self._buffer
 

@@ -316,6 +316,8 @@ class RecordMatcher:
 
     def _begin_records(self, base: ForwardRecords | None = None, left: ModelCall | None = None) -> ForwardRecords:
         """Begin the records of another forward pass, and drop those that are not to be kept."""
+        for record in () if self._thread.last is None else self._thread.last.values():
+            record.confirm_keys()
         records = ForwardRecords(self._count, base, left)
         self._count += 1
         self.forwards.append(records)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .grown_keys import GrownKeys
 from .text import CallText
 
 EAGER = (
@@ -36,4 +37,5 @@ class ObservedCall:
     cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
     dropout: bool = False  # some of the weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits
+    grown: GrownKeys | None = None  # what is known of its keys from the cache that they are in
     text: CallText | None = None  # what stands at its positions, as far as it is known

@@ -56,7 +56,8 @@ class _Part:
 
     def _indices(self, indices: Sequence[Any]) -> list[Any]:
         """Return b, h, q_idx and kv_idx as the function counts them."""
-        found, device = list(indices), torch.as_tensor(indices[3]).device
+        found, keys = list(indices), indices[3]
+        device = keys.device if isinstance(keys, Tensor) else torch.device("cpu")
         if device not in self._numbers:
             self._numbers[device] = torch.tensor(self._which, device=device)
         found[self._axis] = self._numbers[device][found[self._axis]]

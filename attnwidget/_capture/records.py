@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, simplify
 from ..attention import Attention
 from .call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
+from .grown_keys import GrownKeys, SeenKeys
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .observed_call import EAGER, ObservedCall
@@ -28,6 +30,10 @@ UNVERIFIED = (
 )
 CHANGED_IN_PLACE = (
     "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
+)
+KEYS_CHANGED = (
+    "keys in its cache were changed between two calls in a way that torch does not count, as through .data: change "
+    "them by operations of torch, or capture the whole text in one forward pass, without a cache"
 )
 TOO_COARSE = (
     "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
@@ -73,6 +79,10 @@ class Record:
         self._unverified = True  # nothing of its output was seen yet
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
+        self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
+        self._is_confirmed = False  # whether keys that were known to continue others were compared once
+        self._unconfirmed: tuple[Tensor, int] | None = None  # the last keys that were not compared, and their version
+        self._lost_keys = False  # whether they turned out to be others
         self._attention: Attention | None = None
 
     @staticmethod
@@ -130,9 +140,31 @@ class Record:
         past, stop = (K, total) if self.cross else (K - Q, total - dropped)
         if not 0 < past <= stop or (self.cross and past != total) or dropped >= self.queries:
             return None
+        known = not dropped and past == total and self._holds_first_keys_of(call)
+        if known and self._is_confirmed:
+            return Continuation(list(range(B)))
         now = self._keeper.converted(call.k.narrow(2, 0, past))
         order = _order_of(self._running_keys(stop - past, stop), now, None if wanted is None else wanted.order)
+        self._is_confirmed = known and order is not None and is_unchanged(order)
         return None if order is None else Continuation(order, dropped)
+
+    def _holds_first_keys_of(self, call: ObservedCall) -> bool:
+        """Return whether the cache has put new keys after those of the last call, and done nothing else to them."""
+        last, now = self._grown, call.grown
+        if not isinstance(last, GrownKeys):
+            return last is not None and last.are(call.k)
+        return now is not None and now.length == call.k.shape[2] and now.before == last.number
+
+    def confirm_keys(self) -> None:
+        """Compare the keys that were last with those that are kept, where the cache alone has told that they continue.
+
+        Torch counts no change that is made past it, as through `.data`.
+        """
+        last, self._unconfirmed = self._unconfirmed, None
+        if last is None or last[0]._version != last[1]:
+            return
+        now = self._keeper.converted(last[0])
+        self._lost_keys |= not torch.equal(self._running_keys(0, self.k.length), now)
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record from a place before its end; None if it does not."""
@@ -159,6 +191,10 @@ class Record:
         K, new = call.k.shape[2], call.q.shape[2]
         past = K if self.cross else K - new
         first = self.k.length - past
+        self._unconfirmed = (
+            (call.k, call.k._version) if self._is_confirmed and self._holds_first_keys_of(call) else None
+        )
+        self._grown = _what_is_known_of_keys(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
         if not self.cross:
@@ -233,6 +269,7 @@ class Record:
         Args:
             chosen: as `Lineage.rows` takes it; without it samples are those that ran last.
         """
+        self.confirm_keys()
         rows = self._lineage.rows(chosen)
         while len(rows) > 1 and set(rows[-1]) == {ENDED}:  # no sample has these queries
             self.shorten(self._lineage.sizes[-1])
@@ -242,7 +279,8 @@ class Record:
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self._rearranged = True
-        of_queries = torch.tensor(rows).T.repeat_interleave(torch.tensor(self._lineage.sizes), 1)
+        sizes = torch.tensor(self._lineage.sizes, device="cpu")
+        of_queries = torch.tensor(rows, device="cpu").T.repeat_interleave(sizes, 1)
         self.text.take(of_queries)
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
@@ -286,6 +324,8 @@ class Record:
             return UNVERIFIED
         if any(map(bool, self._differences)) or self._kept_is_contradicted():
             return CONTRADICTED
+        if self._lost_keys:
+            return KEYS_CHANGED
         if self._is_too_coarse:
             return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}")
         changed = [*self._changed, *self._changed_in_place()]
@@ -329,14 +369,15 @@ class Record:
         self._attention = None
         if not by:
             return
+        self._grown = self._unconfirmed = None
         self._lineage.shorten(by)
         for kept in () if self.cross else (self.k, self.v):
             if kept is not None:
-                kept.length -= by
+                kept.shorten(by)
         self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
         self.text.shorten(self.queries - by)
         by = by if self._queries is None else self._queries.remove(by)
-        self.q.length -= by
+        self.q.shorten(by)
         while by and self.call_rules[-1].queries <= by:
             by -= self.call_rules.pop().queries
         if by:
@@ -419,6 +460,13 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
     how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
     with torch.no_grad():
         return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
+
+
+def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:
+    """Return what is known of a call's keys: of cross-attention the tensor, of others what their cache has done."""
+    if call.cross:
+        return None if call.k.is_inference() else SeenKeys(weakref.ref(call.k), call.k._version)
+    return call.grown if call.grown is not None and call.grown.length == call.k.shape[2] else None
 
 
 def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int] | None:

@@ -183,6 +183,9 @@ class ReducedRecord(Record):
         """Raise Unreadable: nothing continues this."""
         raise Unreadable(GROWS)
 
+    def confirm_keys(self) -> None:
+        """Do nothing: no keys are kept."""
+
     def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
         """Do nothing: there is one call."""
 

@@ -86,7 +86,7 @@ class GrowingNumbers:
         if whole is None:
             self._parts = [(rows.shape[1], None)]
             return
-        taken = whole[rows.clamp(min=0), torch.arange(rows.shape[1])]
+        taken = whole[rows.clamp(min=0), torch.arange(rows.shape[1], device=rows.device)]
         self._parts = [(rows.shape[1], taken.masked_fill(rows < 0, ended))]
 
     def copy(self) -> GrowingNumbers:
@@ -145,7 +145,8 @@ class RecordText:
         """Take at each query the rows that `rows` (samples, queries) names; -1: the sample had ended there."""
         if bool((rows < 0).any()) and self._real.joined() is None:
             self._real = GrowingNumbers()
-            self._real.append(torch.ones(self._ids.batches, rows.shape[1], dtype=torch.int64), *rows.shape)
+            ones = torch.ones(self._ids.batches, rows.shape[1], dtype=torch.int64, device="cpu")
+            self._real.append(ones, *rows.shape)
             self._real.batches = self._ids.batches
         self._ids.take(rows)
         self._real.take(rows, ended=0)

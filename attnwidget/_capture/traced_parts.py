@@ -39,7 +39,7 @@ def parts_of(
     axis = int(kwargs.get("dim", others[place] if len(others) > place else 0)) % x.ndim
     given = {name: value for name, value in kwargs.items() if name != "dim"}
     rest = others[1:] if first else others[:1] if place else ()
-    places = func(torch.arange(x.shape[axis]), *((0, *rest) if first else rest), **given)
+    places = func(torch.arange(x.shape[axis], device="cpu"), *((0, *rest) if first else rest), **given)
     for part, where in zip(*(((result,), (places,)) if isinstance(result, Tensor) else (result, places)), strict=True):
         one = int(where) if where.ndim == 0 else slice(int(where[0]), int(where[-1]) + 1)
         if isinstance(one, slice) and one == slice(0, x.shape[axis]):
@@ -76,7 +76,7 @@ def gather(
     softmax, sizes, part = known.softmax, known.scores.sizes, known.part
     assert part is not None
     if softmax.seen is None:
-        softmax.seen = torch.zeros(sizes[:-1], dtype=torch.bool)
+        softmax.seen = torch.zeros(sizes[:-1], dtype=torch.bool, device="cpu")
     softmax.seen[part] = True
     softmax.parts.append((part, v, weights if known.dropout else result))
     if not bool(softmax.seen.all()):

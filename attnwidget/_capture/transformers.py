@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .._rules.row_spans import Spans, as_spans
 from .flex_attention import is_block_mask, read_block_mask
+from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
 
 
@@ -70,6 +71,7 @@ def read_call(
         cross=_is_cross(module),
         cached=causal,
         dropout=bool(others.get("dropout")) and module.training,
+        grown=grown_keys(key),
     )
     kind = implementation or "eager"
     call.sinks = _sinks(kind, module, query.shape[1], others)

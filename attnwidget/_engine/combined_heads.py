@@ -62,6 +62,10 @@ class CombinedHeads:
         return tuple((one, queries) for one in self.heads_in_cells(batch, head))
 
     @property
+    def zero_where_blocked(self) -> bool:
+        return self.att.source.gives == "scores" or self.att.source.zero_where_blocked
+
+    @property
     def has_sinks(self) -> bool:
         return self.att.has_sinks
 

@@ -7,10 +7,19 @@ from math import ceil
 from .._utils.indexing import Block, cuts
 from .base import AttentionBase
 from .kept_levels import only_overviews
-from .stages import NORMALIZED, QUERIES, streamed
+from .stages import NORMALIZED, QUERIES, excludes, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
+COMBINED = 4  # cells that one of several heads as one, or of words, is worth
+STATISTICS = 5  # cells that one of a row's statistics is worth: it is read several times
+GRADIENT = 16  # and one of the gradients, of five products
+PEAK = 4  # and one of a bin whose largest is looked for
+RANKED = 16  # and one of a line that is ranked, or whose rows are summed
+JACOBIAN = 8  # and one of a Jacobian
+SWEEP = 1 << 24  # cells that a sweep of head sizes is worth
+CHANGE = 8  # and one of a comparison, of two attentions
+ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
 
@@ -23,12 +32,13 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
         return 0
     heads = att.source.heads_in_cells(batch, head)
     if heads:
-        return sum(cells(*one, queries, keys, stage) for one in heads)
-    if streamed(att, stage) != "masked":
-        return len(queries) * len(keys)
+        return COMBINED * sum(cells(*one, queries, keys, stage) for one in heads)
+    if not excludes(att, streamed(att, stage)):
+        return len(queries) * len(keys) * (COMBINED if att.source.derived else 1)
     pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / COUNTED_PIECES)))
     parts = (queries[piece.start : piece.stop] for piece in pieces)
-    return sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
+    found = sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
+    return COMBINED * found if att.source.derived else found
 
 
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:
@@ -62,3 +72,7 @@ class CostBudget:
         if cells > self.left:
             raise ValueError(f"this takes {cells:,} numbers to compute, at most {self.most:,} at once: {advice}")
         self.left -= cells
+
+    def use(self, cells: int) -> None:
+        """Take away what was computed, as far as there is any left."""
+        self.left = max(0, self.left - cells)

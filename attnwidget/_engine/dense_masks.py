@@ -91,4 +91,4 @@ def block_out(x: Tensor, allowed: Tensor) -> None:
     keep = allowed.to(integer).neg_()  # all bits or none
     bits = x.view(integer)
     bits &= keep
-    bits |= keep.bitwise_not_().bitwise_and_(torch.tensor(-inf, dtype=x.dtype).view(integer).item())
+    bits |= keep.bitwise_not_().bitwise_and_(torch.tensor(-inf, dtype=x.dtype, device="cpu").view(integer).item())

@@ -229,7 +229,8 @@ class LevelBuild:
         self.level: CachedLevel | None = None
         self._steps: Generator[float, None, None] | None = None
         if levels.find(key) is None:
-            self.level = self._empty()
+            with exact(self.att.device):
+                self.level = self._empty()
             self._steps = self._from(0)
 
     @property
@@ -273,10 +274,10 @@ class LevelBuild:
         return self.share
 
     def close(self) -> None:
-        """Cancel."""
+        """Cancel: what was not finished is not there."""
         if self._steps is not None:
             self._steps.close()
-            self._steps = None
+            self._steps = self.level = None
 
     def _empty(self) -> CachedLevel:
         (row_level, column_level), (Q, K) = self._levels.finest, (self.att.shape.Q, self.att.shape.K)

@@ -49,7 +49,7 @@ class _KnownRows:
     def __init__(self, versions: Versions, queries: int, like: Tensor):
         self.versions = versions
         self.numbers = LogSumExp(*torch.zeros(2, queries, dtype=like.dtype, device=like.device))
-        self.known = torch.zeros(queries, dtype=torch.bool)
+        self.known = torch.zeros(queries, dtype=torch.bool, device="cpu")
         self.complete = False
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from math import e as EULER
 from math import inf, log2
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,27 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEAST_CONVOLVED_CELLS = 1 << 17  # of a product, from which on a convolution is quicker
 LOG2_E = log2(EULER)
 
+Y = TypeVar("Y")
+R = TypeVar("R")
+
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
     """Compute in the precision of the tensors, without gradients, whatever mode the caller is in."""
     with torch.inference_mode(False), torch.no_grad(), full(device):  # what is cached here is used outside
         yield
+
+
+def exactly(device: torch.device, steps: Generator[Y, None, R]) -> Generator[Y, None, R]:
+    """Run steps as `exact` does, each by itself: the caller's mode is back between them."""
+    while True:
+        try:
+            with exact(device):
+                made = next(steps)
+        except StopIteration as end:
+            found: R = end.value
+            return found
+        yield made
 
 
 @contextmanager
@@ -124,7 +139,7 @@ def _keep_freed_memory() -> None:
     small enough to be kept anyway cost a tenth more. Whoever goes through blocks lets go of one before the next is
     made, so that it comes to lie in the same memory, and that in the processor's cache.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 def exp_(x: Tensor) -> Tensor:

@@ -84,6 +84,10 @@ class MergedWords:
         return {f"{name} of the pieces": x for name, x in tensors.items()}
 
     @property
+    def zero_where_blocked(self) -> bool:
+        return self.pieces.source.gives == "scores" or self.pieces.source.zero_where_blocked
+
+    @property
     def has_sinks(self) -> bool:
         return self.pieces.has_sinks
 
@@ -128,6 +132,33 @@ class MergedWords:
             found.index_add_(0, of_row[at.start : at.stop], by_key.index_add_(1, of_column, allowed))
         by_row = kv_idx.shape[-1] == len(keys) if len(keys) > 1 else q_idx.shape[-1] == 1
         return found > 0 if by_row else (found > 0).mT  # as the indices lie
+
+
+@dataclass(frozen=True, eq=False)
+class WordMask(masks.Mask):
+    """Which words may attend to which, with the bounds that those of their pieces give."""
+
+    words: MergedWords
+    shared = False
+
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return self.words(b, h, q_idx, kv_idx)
+
+    def bounds(self, cells: Block) -> masks.KeyBounds:
+        queries, keys = (bounds.of(cells.batch) for bounds in (self.words.queries, self.words.keys))
+        rows, columns = hull(cells.queries), hull(cells.keys)
+        there = (range(int(ends[at.start]), int(ends[at.stop])) for ends, at in ((queries, rows), (keys, columns)))
+        span = self.words.pieces.rules.span(Block(cells.batch, cells.head, *there))
+        if not span:
+            return masks.KeyBounds(masks.NO_KEYS, masks.NO_KEYS)
+        first, last = (self.words.keys.word_of(piece, cells.batch) for piece in (span.start, span.stop - 1))
+        return masks.KeyBounds(masks.overlap(range(first, last + 1), columns), masks.NO_KEYS)
+
+    def describe(self, batch: int) -> str:
+        return "mask"
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        raise ValueError("which words may attend to which follows from their pieces: save the attention of the pieces")
 
 
 class WordRows:
@@ -241,7 +272,7 @@ def merged(att: A, words: Any, key_words: Any = None) -> A:
     limited = (att.rules.rules and not causal) or att.rules.by_score or padded
     shape = Shape(B, H, H, queries.words, keys.words, None, None)
     # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
-    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=source if limited else None))
+    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=WordMask(source) if limited else None))
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:

@@ -27,12 +27,14 @@ from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting
 from .regions import Region, TileAddress, bins, tile_region
 from .softmax import is_finite, normalizing, run_to_end
-from .stages import NORMALIZED, QUERIES, allowed_cells, new, streamed
+from .stages import NORMALIZED, QUERIES, allowed_cells, excludes, new, streamed
 from .stripes import Stripe, Stripes
 
 T = TypeVar("T")
 
 POOLS = ("max", "mean")
+COMBINED_QUERIES = 2048  # of several heads as one, computed at once: of all these heads together
+LEAST_QUERIES = 16  # and of each
 SCATTERED_QUERIES = 128  # of a sample, computed at once where rules exclude keys: more of them share fewer
 
 
@@ -435,8 +437,9 @@ class PoolingPlan:
     def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str):
         self.att, self.region, self.pool = att, region, pool
         self.head, queries = Head(att, region.batch, region.head), region.queries
-        masked = streamed(att, stage) == "masked"
-        self.rules = att.rules if masked else Rules()
+        self._masked = masked = streamed(att, stage) == "masked"
+        self._excludes = excludes(att, streamed(att, stage))
+        self.rules = att.rules if self._excludes else Rules()
         self.limits = att.rules.band_limits(region.batch)
         self.normalized = masked and stage in NORMALIZED
         self.whole_rows = region.keys == range(att.shape.K)
@@ -448,12 +451,15 @@ class PoolingPlan:
 
     def _queries_at_once(self) -> int:
         limit = rows_at_once(self.att, self.region.query_bin) if self.dense else QUERIES
-        excludes = self.limits is not None and self.limits != BandLimits()
-        return min(limit, SCATTERED_QUERIES) if self.region.queries.step > 1 and excludes else limit
+        limited = self.limits is not None and self.limits != BandLimits()
+        limit = min(limit, SCATTERED_QUERIES) if self.region.queries.step > 1 and limited else limit
+        heads = len(self.att.source.heads_in_cells(self.region.batch, self.region.head))
+        return limit if heads < 2 else max(LEAST_QUERIES, min(limit, COMBINED_QUERIES // heads))
 
     def new_values(self) -> Tensor:
         """Return (rows, columns), each bin as it is where no cell of it is computed."""
-        return new(self.att, *self.region.shape).fill_(-inf if self.pool == "max" and not self.normalized else 0)
+        outside = 0 if self.normalized or (self._excludes and not self._masked) else -inf
+        return new(self.att, *self.region.shape).fill_(outside if self.pool == "max" else 0)
 
     def new_counts(self) -> AllowedCounts | None:
         """Return a counter of the allowed cells in the blocks of the pass; None where they need not be counted."""

@@ -194,22 +194,34 @@ def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
     """Compute weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
     att = head.att
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
-    stage = streamed(att, "weights")
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
         at = slice(rows.start, rows.stop)
-        total = torch.zeros_like(out[at])  # (queries, Dv)
-        if stage == "weights":
-            for keys, S, _ in blocks(head, rows, stage):
-                total += weigh(S, values(head, keys))
-            out[at] = total
-            continue
-        softmax = Softmax(head, len(rows))
+        out[at], found = run_to_end(output_rows(head, rows))
+        if found is not None:
+            m[at], log_l[at] = found
+    return out, LogSumExp(m, log_l) if streamed(att, "weights") == "masked" else None
+
+
+def output_rows(head: Head, rows: Indices) -> Generator[int, None, tuple[Tensor, LogSumExp | None]]:
+    """Compute weights · v of some queries, (queries, Dv), and their log-normalizers, where there are any.
+
+    Yields:
+        After each block, how many cells it had.
+    """
+    att, stage = head.att, streamed(head.att, "weights")
+    total = new(att, len(rows), att.shape.Dv or 0).zero_()  # (queries, Dv)
+    if stage == "weights":
         for keys, S, _ in blocks(head, rows, stage):
-            e, shrink = softmax.add(S, S.amax(0))
-            total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
-        out[at] = (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0)
-        m[at], log_l[at] = softmax.logsumexp()
-    return out, LogSumExp(m, log_l) if stage == "masked" else None
+            total += weigh(S, values(head, keys))
+            yield len(rows) * len(keys)
+        return total, None
+    softmax = Softmax(head, len(rows))
+    for keys, S, _ in blocks(head, rows, stage):
+        e, shrink = softmax.add(S, S.amax(0))
+        total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
+        del e, S
+        yield len(rows) * len(keys)
+    return (total / softmax.l[:, None]).masked_fill((softmax.m == -inf)[:, None], 0), softmax.logsumexp()
 
 
 def weigh(e: Tensor, v: Tensor) -> Tensor:

@@ -67,6 +67,10 @@ class Source(Protocol):
         """Return whose log-normalizers blocks of some queries need: heads, and queries of each; None for their own."""
 
     @property
+    def zero_where_blocked(self) -> bool:
+        """Whether its weights are 0 wherever the rules block: then what known rules exclude need not be computed."""
+
+    @property
     def has_sinks(self) -> bool:
         """Whether learned sinks take a share of the weights that it gives."""
 
@@ -80,6 +84,7 @@ class TensorSource:
     description: tuple[str, ...] = ()
     derived = False
     has_sinks = False
+    zero_where_blocked = False
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()

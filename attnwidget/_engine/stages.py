@@ -34,6 +34,11 @@ def streamed(att: AttentionBase, stage: str) -> str:
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
+def excludes(att: AttentionBase, stage: str) -> bool:
+    """Return whether what known rules exclude is left out of a stage that is streamed."""
+    return stage == "masked" or (stage == "weights" and att.source.zero_where_blocked)
+
+
 def rows_of(head: Head, queries: Indices, stage: str) -> SourceRows:
     """Return the rows of some queries, scaled as a stage needs them."""
     att = head.att
@@ -109,6 +114,7 @@ def blocks(
     width: int = 1,
     *,
     within: range | None = None,
+    zeros: bool = True,
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
     """Iterate over the blocks of some queries along the keys; for the stage masked, blocked ones are left out.
 
@@ -118,6 +124,7 @@ def blocks(
         stage: masked, or a stage that follows from single cells.
         width: keys to a bin; a block has whole bins or a part of one.
         within: only these keys.
+        zeros: whether weights come too that known rules make 0.
 
     Yields:
         The keys of a block; its numbers, (keys, queries), which the caller may overwrite and the next block does; and
@@ -126,7 +133,7 @@ def blocks(
     att = head.att
     rows = rows_of(head, queries, "capped" if stage == "masked" else stage)
     scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
-    rules = att.rules if stage == "masked" else Rules()
+    rules = att.rules if stage == "masked" or (not zeros and excludes(att, stage)) else Rules()
     row = head.block(queries, within)
     for keys in rules.pieces(row, width, KEYS):
         cells = row._replace(keys=keys)

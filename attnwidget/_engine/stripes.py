@@ -61,7 +61,7 @@ class Stripe:
         The next block may reuse the memory of the one before.
         """
         region, base = self.region, streamed(self.att, self.stage)
-        return blocks(self.head, self.rows, base, region.key_bin, within=region.keys)
+        return blocks(self.head, self.rows, base, region.key_bin, within=region.keys, zeros=False)
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block, (keys, queries), which it may overwrite."""

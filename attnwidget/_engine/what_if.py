@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -12,14 +11,15 @@ from torch import Tensor
 
 from .._rules.options import AttentionOptions
 from .._utils.indexing import Block, as_index, hull
-from .._utils.validation import as_number, as_positive
-from ..masks import NO_KEYS, KeyBounds, Mask, causal_lower_right
+from .._utils.validation import as_number, as_positive, told
+from ..masks import LONGEST_WINDOW, NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
 from .kept_levels import KeptLevels
 from .sources import Source
 
 CAUSAL = (False, True, "lower right")
 A = TypeVar("A", bound=AttentionBase)
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 NUMBERS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -95,67 +95,75 @@ def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"what_if is {type(changes).__name__}: give a dict such as {{'scale': 1.0}}")
     unknown = [name for name in changes if name not in READERS]
     if unknown:
-        raise ValueError(f"what_if has {unknown[0]!r}: there are {', '.join(READERS)}")
+        raise ValueError(f"what_if has {told(unknown[0])}: there are {', '.join(READERS)}")
     if isinstance(att.source, KeptLevels) and changes:
         raise att.source.refusal("what it would be under other rules is")
     if att.source.gives == "weights" and changes:
         raise ValueError("only weights were given, so nothing before them can be changed: give Attention(q, k)")
-    return {name: READERS[name](att, value) for name, value in changes.items()}
+    made = {name: READERS[name](att, value) for name, value in changes.items()}
+    _held(made.get("scale", att.scale) / made.get("temperature", 1.0), "scale / temperature")
+    return made
 
 
 def _scale(att: AttentionBase, value: Any) -> float:
-    found = as_number(value, "scale")
-    if not isfinite(found):
-        raise ValueError(f"scale is {found}: give a finite number")
-    return found
+    return _held(as_number(value, "scale"), "scale")
+
+
+def _held(number: float, name: str) -> float:
+    """Return a number; raise ValueError where float32, in which scores are computed, does not hold it."""
+    if number and not SMALLEST <= abs(number) <= LARGEST:
+        raise ValueError(
+            f"{name} is {number:g}, which float32 does not hold: give 0 or {SMALLEST:.0e} to {LARGEST:.0e}"
+        )
+    return number
 
 
 def _causal(att: AttentionBase, value: Any) -> bool | str:
-    if value not in CAUSAL or not isinstance(value, bool | str):
-        raise ValueError(f"causal is {value!r}: give True (upper left, as torch), 'lower right' or False")
+    if not isinstance(value, bool | str) or value not in CAUSAL:
+        raise ValueError(f"causal is {told(value)}: give True (upper left, as torch), 'lower right' or False")
     return value
 
 
 def _mask(att: AttentionBase, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"mask is {value!r}: give False to take the mask away, True to keep it")
+        raise TypeError(f"mask is {told(value)}: give False to take the mask away, True to keep it")
     return value
 
 
 def _sinks(att: AttentionBase, value: Any) -> bool:
     if value is not None and not isinstance(value, bool):
-        raise TypeError(f"sinks is {value!r:.60}: give None or False to take the learned sinks away, True to keep them")
+        raise TypeError(f"sinks is {told(value)}: give None or False to take the learned sinks away, True to keep them")
     return value is True
 
 
 def _window(att: AttentionBase, value: Any) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or value < 1:
-        raise ValueError(f"window is {value!r}: give the number of keys, 1 or more, or None")
+    if type(value) is not int or not 1 <= value <= LONGEST_WINDOW:
+        raise ValueError(f"window is {told(value)}: give the number of keys, 1 to {LONGEST_WINDOW:,}, or None")
     return value
 
 
 def _softcap(att: AttentionBase, value: Any) -> float | None:
-    return None if value is None else as_positive(value, "softcap")
+    return None if value is None else _held(as_positive(value, "softcap"), "softcap")
 
 
 def _drop_keys(att: AttentionBase, value: Any) -> list[int]:
     if not isinstance(value, list | tuple | range):
-        raise TypeError(f"drop_keys is {value!r:.60}: give a list of keys")
+        raise TypeError(f"drop_keys is {told(value)}: give a list of keys")
     return sorted({as_index(key, att.shape.K, "key", "keys") for key in value})
 
 
 def _dtype(att: AttentionBase, value: Any) -> str:
     name = str(value).removeprefix("torch.")
     if name not in NUMBERS:
-        raise ValueError(f"dtype is {value!r}: give one of {', '.join(NUMBERS)}")
+        raise ValueError(f"dtype is {told(value)}: give one of {', '.join(NUMBERS)}")
     return name
 
 
 READERS: dict[str, Callable[[Any, Any], Any]] = {
     "scale": _scale,
-    "temperature": lambda att, value: as_positive(value, "temperature"),
+    "temperature": lambda att, value: _held(as_positive(value, "temperature"), "temperature"),
     "softcap": _softcap,
     "mask": _mask,
     "sinks": _sinks,

@@ -9,6 +9,7 @@ import os
 import pathlib
 from typing import Any
 
+from .._tokens.characters import one_line
 from .._utils import files
 from .._utils.assets import bundled
 from . import snapshot
@@ -74,20 +75,20 @@ def to_html(
 def _page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
     whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
     if title is not None:
-        whole["state"]["title"] = title
+        whole["state"]["title"] = title.encode("utf-8", "replace").decode()
     script = bundled("page.js").replace("</script", "<\\/script")
     look, dark = look_of(widget.traits.theme), LOOKS["dark"]
     auto = widget.traits.theme == "auto"
     page = PAGE.format(
         policy=_policy(script),
         schemes="light dark" if auto else "dark" if look.dark else "light",
-        title=html.escape(whole["state"]["title"] or "Attention"),
+        title=html.escape(one_line(whole["state"]["title"]) or "Attention"),
         style=bundled("widget.css").replace("</style", "<\\/style"),
         colors=f"background: {look.page}; color: {look.ink};",
         dark=f"@media (prefers-color-scheme: dark) {{ body {{ background: {dark.page}; color: {dark.ink}; }} }}"
         if auto
         else "",
-        footer=html.escape(_footer(widget, choices)),
+        footer=html.escape(one_line(_footer(widget, choices))),
         still=_preview(widget),
         data=base64.b64encode(snapshot.packed(whole)).decode(),
         script=script,
@@ -131,5 +132,5 @@ def _preview(widget: WidgetView) -> str:
     made = preview_of(widget)
     if made is None:
         return ""
-    name = html.escape(repr(widget.traits))
+    name = html.escape(one_line(repr(widget.traits)))
     return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(made).decode()}">'

@@ -58,6 +58,9 @@ class LayersView(Protocol):
     def levels(self, layer: int) -> LevelCache:
         """Return the overviews that are kept of a layer."""
 
+    def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
+        """Return the overviews that are kept of a head, or of several as one by their name, and its number there."""
+
 
 class TraitsView(Protocol):
     """The traits of a widget that say what is shown, and how."""
@@ -83,9 +86,12 @@ class TraitsView(Protocol):
     top_k: int | None
     threshold: float
     direction: str
+    bar: str
+    order: str
     facts: dict[str, Any]
     picture: dict[str, Any]
     stages: dict[str, Any] | None
+    survey: dict[str, Any] | None
 
 
 class WidgetView(Protocol):

@@ -6,29 +6,39 @@ value among them, with its sign. Streamed block by block: no (Q, K) tensor of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import ceil, inf
 from operator import ne
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .._engine import cost
+from .._engine.base import Head
 from .._engine.level_cache import LevelKey
+from .._engine.matmul import exactly
 from .._engine.pooling import count_cells, larger_by_size, pool_first
 from .._engine.regions import Region, bins
-from .._engine.stages import KEYS, MASKED, QUERIES, SIGNED
-from .._utils.indexing import cuts
+from .._engine.softmax import normalizing
+from .._engine.stages import KEYS, MASKED, NORMALIZED, QUERIES, SIGNED, streamed
+from .._utils.indexing import Block, as_indices, cuts
 from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
-from .picture import PICTURE_SIZE, is_long
+from .picture import PICTURE_SIZE
 
+Made = dict[str, Any]
+
+MOST_AT_ONCE = 4  # times what a head may cost at once, that a picture of both may
+CELLS_AT_ONCE = 1 << 20  # of each side, where the largest change is looked for
+NAMED = ("query", "queries")  # for errors
 SIDES = 3  # pictures that are sent together: A, B and the difference
 MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
-MAX_SAMPLED_CELLS = 1 << 24  # of the rows of a long head: fewer of very long ones
+MAX_SAMPLED_CELLS = 1 << 23  # of the rows of a long head: fewer of very long ones
 LEAST_SIZE = 32  # rows and columns, however long the heads
 MAX_MATCHED_TOKENS = 4096  # of a sequence that is matched with one of another length
 MAX_LISTED_CHANGES = 12
@@ -130,13 +140,41 @@ class ComparedPair:
                 "keys": columns[keys.start : keys.stop : keys.step],
             }
             values = att.block(stage, **where)
-            allowed = att.block("allowed", **where) if stage in MASKED else torch.ones_like(values, dtype=torch.bool)
+            allowed = att.block("allowed", **where) if stage in MASKED else values.new_ones((), dtype=torch.bool)
+            allowed = allowed.expand(values.shape)
             found.append(ComparedBlock(values.to(self.a.device), allowed.to(self.a.device)))
         return found[0], found[1]
 
-    def is_long(self, key: LevelKey) -> bool:
-        """Whether all cells of both take too long to wait for them."""
-        return is_long(self.a, key) or is_long(self.b, key)
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Numbers that change whenever a tensor of either does."""
+        return (*self.a.versions(), *self.b.versions())
+
+    def span(self, key: LevelKey, queries: range, keys: range) -> range:
+        """Return the places of keys outside of which both sides give these queries nothing in this stage."""
+        if key.stage not in MASKED or not self.queries.is_plain or not self.keys.is_plain or not queries or not keys:
+            return keys
+        spans = [att.rules.span(Block(key.batch, key.head, queries, keys)) for att in (self.a, self.b)]
+        open_spans = [one for one in spans if one]
+        if not open_spans:
+            return keys[:0]
+        return range(min(one.start for one in open_spans), max(one.stop for one in open_spans))
+
+    def cells(self, key: LevelKey) -> int:
+        """Return how many cells of both are computed for all places, without those that known rules exclude."""
+        return sum(
+            cost.cells(att, key.batch, key.head, range(att.shape.Q), range(att.shape.K), key.stage)
+            for att in (self.a, self.b)
+        )
+
+    def takes_long(self, key: LevelKey) -> bool:
+        """Whether a picture of all cells of both takes too long to wait for it."""
+        return cost.CHANGE * self.cells(key) > MOST_AT_ONCE * cost.AT_ONCE
+
+    def column_takes_long(self, key: LevelKey) -> bool:
+        """Whether the weights of one key, which all queries' log-normalizers are needed for, take too long."""
+        needed = (cost.normalizers(att, key.batch, key.head, range(att.shape.Q), "weights") for att in (self.a, self.b))
+        return sum(needed) > 2 * cost.AT_ONCE
 
 
 class ComparedBlock(NamedTuple):
@@ -159,32 +197,137 @@ def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
 # Pictures.
 
 
-def pictures(both: ComparedPair, key: LevelKey) -> dict[str, Any]:
+def pictures(both: ComparedPair, key: LevelKey) -> Made:
     """Draw A, B and their difference, each at most 512 × 512.
 
     They are exact, or of a long head one exact query in each bin; of very long ones in fewer and larger bins.
     """
-    rows, columns = both.queries.length, both.keys.length
-    long = both.is_long(key)
-    size = min(PICTURE_SIZE, max(LEAST_SIZE, MAX_SAMPLED_CELLS // columns)) if long else PICTURE_SIZE
-    query_bin, key_bin = ceil(rows / size), ceil(columns / size)
-    queries, sampled = range(rows), None
-    if long and query_bin > 1:
-        queries = range((rows - 1) % query_bin, rows, query_bin)
-        sampled = {"first": queries.start, "every": query_bin, "exact": 0}
-    a, b, change = _pooled(both, key, queries, 1 if sampled else query_bin, key_bin)
-    signed = key.stage in SIGNED
-    return {
-        "queries": rows,
-        "keys": columns,
-        "query_bin": query_bin,
-        "key_bin": key_bin,
-        "sampled": sampled,
-        "a": _encoded(a, signed),
-        "b": _encoded(b, signed),
-        "change": _encoded(change, True),
-        **_partners(both),
-    }
+    found = rough(both, key) if both.takes_long(key) else ComparedPicture(both, key, _bins_of(both, PICTURE_SIZE))
+    for _ in found.steps():
+        pass
+    return found.message()
+
+
+def rough(both: ComparedPair, key: LevelKey) -> ComparedPicture:
+    """Return the picture of a long head that comes first: one query in each of as many bins as are quick."""
+    size = min(PICTURE_SIZE, max(LEAST_SIZE, MAX_SAMPLED_CELLS // both.keys.length))
+    return ComparedPicture(both, key, _bins_of(both, size), sampled=True)
+
+
+def _bins_of(both: ComparedPair, size: int) -> tuple[int, int]:
+    return ceil(both.queries.length / size), ceil(both.keys.length / size)
+
+
+class ComparedPicture:
+    """A, B and their difference, pooled in steps.
+
+    Args:
+        both: what is compared.
+        key: which stage of which head, and how its bins are pooled.
+        bins: queries and keys to a bin.
+        sampled: whether only one query of each bin is looked at.
+
+    Attributes:
+        rows: how many rows of it are finished.
+    """
+
+    def __init__(self, both: ComparedPair, key: LevelKey, bins: tuple[int, int], *, sampled: bool = False) -> None:
+        self.both, self.key, self.rows = both, key, 0
+        self.query_bin, self.key_bin = bins
+        count, keys = both.queries.length, range(both.keys.length)
+        self.sampled = sampled and self.query_bin > 1
+        self.queries = range((count - 1) % self.query_bin, count, self.query_bin) if self.sampled else range(count)
+        rows = 1 if self.sampled else self.query_bin
+        self._region = Region(key.batch, key.head, range(len(self.queries)), keys, rows, self.key_bin)
+        side = MaximumBins if key.pool == "max" else MeanBins
+        about = both, self._region, key.stage
+        self._pooled: tuple[PooledBins, PooledBins, PooledBins] = side(*about), side(*about), ChangeBins(*about)
+
+    def steps(self) -> Iterator[int]:
+        """Compute all of it; yields after each block how many cells of both it had."""
+        region, key = self._region, self.key
+        for piece in cuts(region.queries, region.query_bin, QUERIES):
+            queries = self.queries[piece.start : piece.stop]
+            yield from self._normalizing(queries)
+            for columns in cuts(self.both.span(key, queries, region.keys), region.key_bin, KEYS):
+                one, other = self.both.blocks(key.stage, key.batch, key.head, queries, columns)
+                for found, block in zip(self._pooled, (one, other, change_of(one, other, key.stage)), strict=True):
+                    found.add(piece, columns, block)
+                yield 2 * len(queries) * len(columns)
+            self.rows = piece.stop // region.query_bin if piece.stop < region.queries.stop else region.shape[0]
+
+    def _normalizing(self, queries: range) -> Iterator[int]:
+        """Find the log-normalizers that blocks of some queries need; those of one piece of queries are then known."""
+        if self.key.stage not in NORMALIZED:
+            return
+        for att, places in ((self.both.a, self.both.queries.a), (self.both.b, self.both.queries.b)):
+            if streamed(att, self.key.stage) == "masked":
+                rows = as_indices(places[queries.start : queries.stop : queries.step], att.shape.Q, *NAMED, att.device)
+                yield from exactly(att.device, normalizing(Head(att, self.key.batch, self.key.head), rows))
+
+    def blocks(self) -> list[ComparedBlock]:
+        """Return A, B and the change, (rows, columns), as far as they are pooled."""
+        return [one.block() for one in self._pooled]
+
+    def message(self, below: ComparedPicture | None = None) -> Made:
+        """Return it as it is sent.
+
+        Args:
+            below: where it is not finished, a sampled one of the same bins, which stands for the rows that are missing.
+        """
+        both, parts = self.both, self.blocks()
+        sampled = None
+        if below is not None or self.sampled:
+            queries = self.queries if below is None else below.queries
+            sampled = {"first": queries.start, "every": queries.step, "exact": 0 if below is None else self.rows}
+        if below is not None:
+            others = below.blocks()
+            parts = [
+                ComparedBlock(*(torch.cat([x[: self.rows], y[self.rows :]]) for x, y in zip(*pair, strict=True)))
+                for pair in zip(parts, others, strict=True)
+            ]
+        signed = self.key.stage in SIGNED
+        return {
+            "queries": both.queries.length,
+            "keys": both.keys.length,
+            "query_bin": self.query_bin,
+            "key_bin": self.key_bin,
+            "sampled": sampled,
+            "a": _encoded(parts[0], signed),
+            "b": _encoded(parts[1], signed),
+            "change": _encoded(parts[2], True),
+            **_partners(both),
+        }
+
+
+class ExactComparison:
+    """The exact picture of a comparison of long heads, in steps; what is known by then can be sent at any time.
+
+    Args:
+        both: what is compared.
+        key: which stage of which head, and how its bins are pooled.
+
+    Attributes:
+        finer: whether there is a sampled picture of as many rows as the exact one has.
+    """
+
+    def __init__(self, both: ComparedPair, key: LevelKey) -> None:
+        bins = _bins_of(both, PICTURE_SIZE)
+        self._below = ComparedPicture(both, key, bins, sampled=True)
+        self._exact = ComparedPicture(both, key, bins)
+        self.finer = self.finished = False
+
+    def steps(self) -> Iterator[int]:
+        """Compute all of it; yields after each block how many cells of both it had."""
+        if self._below.sampled:
+            yield from self._below.steps()
+            self.finer = True
+        yield from self._exact.steps()
+        self.finished = True
+
+    def message(self) -> Made:
+        """Return what is known, as it is sent: the exact picture at the end."""
+        return self._exact.message(None if self.finished else self._below)
 
 
 def _partners(both: ComparedPair) -> dict[str, Any]:
@@ -193,7 +336,7 @@ def _partners(both: ComparedPair) -> dict[str, Any]:
     def sent(axis: Axis) -> dict[str, Any] | None:
         if axis.is_plain:
             return None
-        a, b = (encoding.encode(torch.tensor(side).numpy().astype("uint32")) for side in (axis.a, axis.b))
+        a, b = (encoding.encode(np.array(side, "uint32")) for side in (axis.a, axis.b))
         return {"a": a, "b": b, "only": list(axis.only)}
 
     return {
@@ -212,29 +355,6 @@ def _encoded(block: ComparedBlock, signed: bool) -> dict[str, Any]:
     return {**cells, "blocked": None}
 
 
-def _pooled(
-    both: ComparedPair, key: LevelKey, queries: range, query_bin: int, key_bin: int
-) -> tuple[ComparedBlock, ComparedBlock, ComparedBlock]:
-    """Pool both sides as the key says, and the change to that of largest absolute value in each bin.
-
-    Returns:
-        A, B and the change, (rows, columns).
-    """
-    stage, batch, head, keys = key.stage, key.batch, key.head, range(both.keys.length)
-    if query_bin * key_bin == 1:
-        one, other = both.blocks(stage, batch, head, queries, keys)
-        return one, other, change_of(one, other, stage)
-    region = Region(batch, head, range(len(queries)), keys, query_bin, key_bin)
-    side = MaximumBins if key.pool == "max" else MeanBins
-    a, b, change = side(both, region, stage), side(both, region, stage), ChangeBins(both, region, stage)
-    for piece in cuts(region.queries, query_bin, QUERIES):
-        for columns in cuts(keys, key_bin, KEYS):
-            one, other = both.blocks(stage, batch, head, queries[piece.start : piece.stop], columns)
-            for found, block in ((a, one), (b, other), (change, change_of(one, other, stage))):
-                found.add(piece, columns, block)
-    return a.block(), b.block(), change.block()
-
-
 class PooledBins:
     """Cells of a region, pooled as blocks come in. A blocked weight is 0, so only blocked scores are left out.
 
@@ -251,6 +371,8 @@ class PooledBins:
         self.region, self.masked, self.att = region, stage == "masked", both.a
         dtype = torch.promote_types(both.a.result_dtype, both.b.result_dtype)
         self.new = torch.zeros(region.shape, dtype=dtype, device=both.a.device)
+        # What known rules exclude is never read: no number at all where scores are masked, else 0.
+        self.least = -inf if self.masked or stage not in MASKED else 0.0
         self.allowed = torch.zeros(region.shape, dtype=torch.bool, device=both.a.device)
 
     def add(self, rows: range, columns: range, block: ComparedBlock) -> None:
@@ -287,7 +409,7 @@ class MaximumBins(PooledBins):
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
-        self.high = self.new - inf
+        self.high = self.new + self.least
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
         self.high[at] = torch.maximum(self.high[at], self.pool(values, torch.amax))
@@ -301,16 +423,17 @@ class MeanBins(PooledBins):
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
-        self.sum, self.left_out = self.new.clone(), self.new.clone()
+        self.sum, self.counted = self.new.clone(), self.new.clone()
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
-        if out is not None:
-            values = values.masked_fill(out, 0)
-            self.left_out[at] += self.pool(out.to(self.sum.dtype), torch.sum)
-        self.sum[at] += self.pool(values, torch.sum)
+        if self.masked:
+            there = torch.ones_like(values) if out is None else out.logical_not().to(values.dtype)
+            self.counted[at] += self.pool(there, torch.sum)
+        self.sum[at] += self.pool(values if out is None else values.masked_fill(out, 0), torch.sum)
 
     def block(self) -> ComparedBlock:
-        return ComparedBlock(self.sum / (count_cells(self.att, self.region) - self.left_out), self.allowed)
+        cells = self.counted if self.masked else count_cells(self.att, self.region)
+        return ComparedBlock(self.sum / cells, self.allowed)
 
 
 class ChangeBins(PooledBins):
@@ -318,7 +441,7 @@ class ChangeBins(PooledBins):
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
-        self.high, self.low = self.new - inf, self.new + inf
+        self.high, self.low = self.new + self.least, self.new - self.least
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
         above, below = (
@@ -334,17 +457,24 @@ class ChangeBins(PooledBins):
 # Single places.
 
 
-def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> dict[str, Any]:
+def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> Made:
     """Find the cell that changes most among some places, with both its numbers; a number that is blocked is None."""
-    a, b = both.blocks(key.stage, key.batch, key.head, queries, keys)
-    change = change_of(a, b, key.stage)
-    size = change.values.abs().nan_to_num(inf, inf).masked_fill(~change.allowed, -1)
-    row, column = divmod(int(size.argmax()), len(keys))
-    numbers = (
-        as_json(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
-        for block in (change, a, b)
-    )
-    return {**dict(zip(("value", "a", "b"), numbers, strict=True)), "query": queries[row], "key": keys[column]}
+    found, most = {}, -inf
+    for piece in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // len(keys))):
+        a, b = both.blocks(key.stage, key.batch, key.head, queries[piece.start : piece.stop], keys)
+        change = change_of(a, b, key.stage)
+        size = change.values.abs().nan_to_num(inf, inf).masked_fill(~change.allowed, -1)
+        row, column = divmod(int(size.argmax()), len(keys))
+        if float(size[row, column]) <= most:
+            continue
+        most = float(size[row, column])
+        numbers = (
+            as_json(float(block.values[row, column])) if bool(block.allowed[row, column]) else None
+            for block in (change, a, b)
+        )
+        found = dict(zip(("value", "a", "b"), numbers, strict=True))
+        found |= {"query": queries[piece.start + row], "key": keys[column]}
+    return found
 
 
 def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, other: int | None) -> dict[str, Any]:

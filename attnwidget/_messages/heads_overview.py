@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from math import inf, isqrt
 from typing import Any
 
@@ -114,7 +115,7 @@ class Survey:
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
         self._indices: dict[tuple[Any, ...], MetricIndex] = {}
-        self._steps = self._run()
+        self._steps: Generator[None, None, None] | None = None
 
     @property
     def finished(self) -> bool:
@@ -127,16 +128,25 @@ class Survey:
         return bool(self._pictures)
 
     def __iter__(self) -> Iterator[None]:
-        """Iterate over the steps that are left; a later loop goes on where one stopped."""
+        """Iterate over the steps that are left; a later loop goes on where one stopped, or was interrupted."""
+        if self._steps is None or getgeneratorstate(self._steps) == GEN_CLOSED:
+            self._steps = self._run(len(self._pictures))
         return self._steps
 
-    def _run(self) -> Iterator[None]:
-        for layer, heads in enumerate(self.plan.heads):
+    def close(self) -> None:
+        """Compute no more: the steps, which know the survey, are let go."""
+        if self._steps is not None and getgeneratorstate(self._steps) != GEN_RUNNING:
+            self._steps.close()
+        self._steps = None
+
+    def _run(self, first: int) -> Generator[None, None, None]:
+        for layer, heads in list(enumerate(self.plan.heads))[first:]:
             sampler = self._sampler(layer, heads)
             yield from sampler.steps()
             pictures = zip(sampler.values, sampler.allowed, strict=True)
-            self._pictures.append(encoding.encode_thumbnails(pictures) if heads else None)
-            self._metrics.append(sampler.means.values)
+            made = encoding.encode_thumbnails(pictures) if heads else None
+            self._metrics[layer:] = [sampler.means.values]
+            self._pictures.append(made)  # the last: now the layer is ready
             yield
 
     def _sampler(self, layer: int, heads: int) -> HeadSampler:
@@ -151,7 +161,7 @@ class Survey:
             {"heads": heads, "groups": shape.G, "queries": shape.Q, "keys": shape.K, "rows": len(queries)}
             for shape, heads, queries in zip(shapes, self.plan.heads, self.plan.queries, strict=True)
         ]
-        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(NAMES), 0)
+        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(NAMES), 0, device="cpu")
         named = zip(NAMES, ready, strict=True)
         metrics = {name: None if bool(values.isnan().all()) else _numbers(values) for name, values in named}
         return {
@@ -177,8 +187,10 @@ class Surveys:
 
     def forget(self) -> None:
         """Drop what was computed: the tensors, the rules or the tokens are others."""
-        self._shown = None
         self.leave()
+        if self._shown is not None:
+            self._shown[1].close()
+        self._shown = None
 
     def leave(self) -> None:
         """Compute no more for now; what there is stays for the next time."""
@@ -206,9 +218,9 @@ class Surveys:
     def finish(self) -> None:
         """Compute now what is left of the survey that is shown."""
         if ALL_HEADS in self._slices.names and self._shown is not None:
-            self.leave()
             for _ in self._shown[1]:
                 pass
+            self.leave()  # now: what is interrupted goes on later
             self._tell(self._shown[1].message())
 
     def failed(self, error: Exception) -> dict[str, Any] | None:
@@ -235,7 +247,8 @@ class Surveys:
             log_told(log, "the overview of all heads", error)
             self._tell(self.failed(error) or found.message())
         else:
-            self._tell(found.message())
+            if self._shown is not None and self._shown[1] is found:
+                self._tell(found.message())
 
 
 def _numbers(values: Tensor) -> encoding.Envelope:

@@ -13,15 +13,20 @@ from torch import Tensor
 
 from .._engine import cost, overview
 from .._engine.base import AttentionBase, Shape
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import CachedLevel, LevelCache, LevelKey
 from .._engine.matmul import exact
 from .._engine.overview import Overview
+from .._engine.regions import Region
 from .._engine.softmax import run_to_end
 from .._engine.stages import MASKED, SIGNED
 from .._utils.failures import sentence_of
+from .._utils.time_left import TimeLeft
 from . import encoding, sinks
 
 PICTURE_SIZE = 512  # bins along a side, at most
+MAX_FIRST_CELLS = 1 << 27  # of the sampled rows that come first, in cells of a head
+LEAST_ROWS = 16  # of a picture that comes first
 OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]
@@ -43,12 +48,12 @@ class Limits:
     """How often a refinement reports, in seconds.
 
     report: from one report of exact rows, or of the progress, to the next.
-    estimate: since the start, before it says how long it will take.
+    estimate: over which its predictions have to agree before it says how long it will take.
     slice: of one step, or the time of one block if that is longer.
     """
 
     report: float = 0.25
-    estimate: float = 0.5
+    estimate: float = 2.5
     slice: float = 0.02
 
 
@@ -161,7 +166,8 @@ def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:
     def ignore(*_: Any) -> None:
         """Do nothing: this refinement is never advanced."""
 
-    return Refinement(levels, key, on_rows=ignore, on_progress=ignore, on_done=ignore, on_error=ignore).picture()
+    events = ("on_sampled", "on_rows", "on_progress", "on_done", "on_error")
+    return Refinement(levels, key, **dict.fromkeys(events, ignore)).picture()
 
 
 class Refinement:
@@ -170,6 +176,7 @@ class Refinement:
     Args:
         levels: where the exact level is kept.
         key: what the picture is of.
+        on_sampled: called with the picture where a rougher one came first, and rows that lie closer are ready.
         on_rows: called with rows that are now exact: `start`, `stop`, and what was encoded of them.
         on_progress: called with the share that is done and the seconds that are left, None if not known.
         on_done: called with the exact picture, at the end.
@@ -181,23 +188,40 @@ class Refinement:
         levels: LevelCache,
         key: LevelKey,
         *,
+        on_sampled: Callable[[Picture], None],
         on_rows: Callable[[dict[str, Any]], None],
         on_progress: Callable[[float, float | None], None],
         on_done: Callable[[Picture], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         self.levels, self.key, self.bins = levels, key, picture_bins(levels)
+        self._on_sampled = on_sampled
         self._on_rows, self._on_progress, self._on_done, self._on_error = on_rows, on_progress, on_done, on_error
         self._sent = 0  # rows of the picture
         self._low: float | None = None
         self._high: float | None = None
         self._limits = LIMITS
         att, (batch, head, stage, pool) = levels.att, key
-        bins = {"query_bin": self.bins.query_bin, "key_bin": self.bins.key_bin}
-        self._sampled = overview.sampled(att, batch, head, **bins, stage=stage, pool=pool)
-        self._queries = range((att.shape.Q - 1) % self.bins.query_bin, att.shape.Q, self.bins.query_bin)
-        self._own_keys = overview.own_keys(att, batch, head, self._sampled, self._queries)
+        self._query_bin = self._first_bin()  # from one query that is looked at to the next
+        bins = {"query_bin": self._query_bin, "key_bin": self.bins.key_bin}
+        self._take(overview.sampled(att, batch, head, **bins, stage=stage, pool=pool))
         self.build = levels.build(batch, head, stage=stage, pool=pool, seconds=self._limits.slice)
+
+    def _first_bin(self) -> int:
+        """Return how far apart the queries are of the first picture: a bin, or several where these take too long."""
+        att, (batch, head, stage, _), width = self.levels.att, self.key, self.bins.query_bin
+        if only_overviews(att) is not None:
+            return width
+        queries = range((att.shape.Q - 1) % width, att.shape.Q, width)
+        needed = cost.cells(att, batch, head, queries, range(att.shape.K), stage)
+        return width * min(ceil(len(queries) / LEAST_ROWS), ceil(needed / MAX_FIRST_CELLS))
+
+    def _take(self, found: Overview) -> None:
+        """Show these exact queries."""
+        att, (batch, head, *_) = self.levels.att, self.key
+        self._sampled = found
+        self._queries = range((att.shape.Q - 1) % self._query_bin, att.shape.Q, self._query_bin)
+        self._own_keys = overview.own_keys(att, batch, head, found, self._queries)
 
     @property
     def share(self) -> float:
@@ -220,7 +244,7 @@ class Refinement:
                 for whole, part in ((top.values, found.values), (top.allowed, found.allowed))
             )
             found = Overview(values, allowed, found.query_bin, found.key_bin)
-        sampled = {"first": self._queries.start, "every": self.bins.query_bin, "exact": rows}
+        sampled = {"first": self._queries.start, "every": self._query_bin, "exact": rows}
         made = encoded(found, self.key.stage, self._own_keys, sampled, long=True)
         return made | {"sink": sinks.column(self.levels.att, self.key, found.query_bin, sampled)}
 
@@ -232,23 +256,38 @@ class Refinement:
             self._on_error(error)
 
     def _steps(self) -> Iterator[None]:
-        begun = reported = time.monotonic()
-        before = self.build.share
+        if self._query_bin > self.bins.query_bin:
+            yield from self._look_closer()
+        reported = time.monotonic()
+        left = TimeLeft(reported, self.build.share, self._limits.estimate)
         for share in self.build:
             now = time.monotonic()
-            if self.build.changed:
-                raise RuntimeError("the tensors changed while the exact picture was computed: try again")
+            self._check_unchanged()
             if now - reported >= self._limits.report:
                 reported = now
                 self._send_rows()
-                gained = share - before
-                rate = gained / (now - begun) if now - begun >= self._limits.estimate else 0
-                self._on_progress(share, (1 - share) / rate if rate > 0 else None)
+                self._on_progress(share, left.at(now, share))
             yield
         level = self.build.level or self.levels.find(self.key)
         if level is None:
             raise RuntimeError("the exact picture was forgotten before it could be drawn: try again")
         self._on_done((yield from _folding(self.levels, self.key, level)))
+
+    def _look_closer(self) -> Iterator[None]:
+        """Compute one exact query for each bin of the picture to come, in slices."""
+        att, (batch, head, stage, pool), (_, _, width, key_bin) = self.levels.att, self.key, self.bins
+        region = Region(batch, head, range(att.shape.Q), range(att.shape.K), width, key_bin).sample(att)
+        steps = overview.OverviewPass(att, region, stage, pool, self._limits.slice)
+        for _ in steps:
+            self._check_unchanged()
+            yield
+        self._query_bin = width
+        self._take(steps.result)
+        self._on_sampled(self.picture())
+
+    def _check_unchanged(self) -> None:
+        if self.build.changed:
+            raise RuntimeError("the tensors changed while the exact picture was computed: try again")
 
     def _fold(self, level: CachedLevel, start: int, stop: int) -> Overview:
         """Fold rows of the picture from rows of the level."""

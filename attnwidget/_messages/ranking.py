@@ -97,7 +97,7 @@ def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None 
 
 def _strongest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
     if count == 0:
-        return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros(0, dtype=torch.int64, device=values.device)
     least = values.masked_fill(~allowed, -inf).topk(count).values[-1]
     above = (allowed & (values > least)).nonzero()[:, 0]  # fewer than count
     above = above[values[above].sort(descending=True, stable=True).indices]
@@ -148,8 +148,8 @@ def line(
     """
     length, others = (att.shape.K, "keys") if side == "queries" else (att.shape.Q, "queries")
     masked = stage in MASKED
-    total = torch.zeros(length, dtype=torch.float64)
-    any_allowed = torch.zeros(length, dtype=torch.bool)
+    total = torch.zeros(length, dtype=torch.float64, device="cpu")
+    any_allowed = torch.zeros(length, dtype=torch.bool, device="cpu")
     whole_rows = side == "queries"  # a query's weights are of all keys at once
     some = max(1, MAX_CELLS_AT_ONCE // length) if whole_rows else len(places)
     pieces = [range(length)] if whole_rows else list(cuts(range(length), 1, max(1, MAX_CELLS_AT_ONCE // len(places))))

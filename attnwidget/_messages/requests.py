@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from reprlib import repr as short  # what is untrusted may be long or deep
 from typing import Any, Protocol
 
 import torch
@@ -26,16 +25,24 @@ from .._engine.stages import MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
+from .._utils.indexing import cuts
 from .._utils.jsonable import as_json
+from .._utils.plain import sendable
+from .._utils.validation import told as short  # what is untrusted may be long or deep
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, sinks, stage_sections
 from .comparison import ComparedPair
-from .tiles import MAX_TILES_PER_REQUEST, Address, region
+from .long_answers import LongAnswer, LongAnswers
+from .tiles import MAX_SAMPLED_CELLS, MAX_TILES_PER_REQUEST, Address, region
 
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
+CELLS_AT_ONCE = 1 << 20  # of a bin, in which its peak is looked for
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
+FULL_REPLY = 768 * 1024  # bytes of answers from which on no more are given: one is a quarter of a MiB at most
+MAX_REFUSED = 1024  # beyond, the whole message is refused
+MAX_NAME = 200  # characters of a request's own name for itself
 MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
 MAX_PAIRS = 32
 MAX_FOUND = 20
@@ -53,6 +60,10 @@ class Context(Protocol):
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         """The layers that are shown."""
+
+    @property
+    def long_answers(self) -> LongAnswers:
+        """The answers that take several messages."""
 
     def levels(self, layer: int) -> LevelCache:
         """Return the overviews that are kept of a layer."""
@@ -81,6 +92,14 @@ class Context(Protocol):
         """Return the context of several heads as one, by their name."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Raised where someone interrupted the answers to a message, with a reply to each of its requests."""
+
+    def __init__(self, reply: dict[str, Any], buffers: list[bytes]) -> None:
+        super().__init__()
+        self.reply = reply, buffers
+
+
 @dataclass
 class Message:
     """One message that is being answered, what its answers may cost, and the buffers of the reply."""
@@ -90,10 +109,15 @@ class Message:
     tile_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
     buffers: list[bytes] = field(default_factory=list)
 
-    def afford(self, att: Attention, request: Reply, queries: range, keys: range) -> None:
-        """Raise ValueError if these cells take too long to compute."""
+    def check_room(self) -> None:
+        """Raise ValueError if the answers so far are as much as a reply may hold."""
+        if sum(map(len, self.buffers)) >= FULL_REPLY:
+            raise ValueError(f"the reply holds {FULL_REPLY // 1024} KiB by now: ask for this again, by itself")
+
+    def afford(self, att: Attention, request: Reply, queries: range, keys: range, worth: int = 1) -> None:
+        """Raise ValueError if these cells take too long to compute, each of them worth so many of a picture."""
         of = att, request["batch"], request["head"]
-        needed = cost.cells(*of, queries, keys, request["stage"])
+        needed = worth * cost.cells(*of, queries, keys, request["stage"])
         if len(keys) < att.shape.K:
             needed += cost.normalizers(*of, queries, request["stage"])
         self.budget.spend(needed, f"look closer, or {WAIT}")
@@ -107,20 +131,32 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
         content: the message, as it came from outside.
 
     Returns:
-        The reply with its buffers; None if the message holds no requests.
+        The reply with its buffers, one reply to each request; None if the message holds no requests. A message of
+        thousands is refused as a whole.
+
+    Raises:
+        Interrupted: someone interrupted it; the reply, whole, is in it.
     """
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
         return None
+    most = f"a message holds at most {MAX_REQUESTS} requests"
+    if len(requests) > MAX_REFUSED:
+        return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
     message = Message(context)
-    replies = [_answer_one(message, request) for request in requests[:MAX_REQUESTS]]
-    replies += [
-        _refusal(request, f"a message holds at most {MAX_REQUESTS} requests") for request in requests[MAX_REQUESTS:]
-    ]
+    replies: list[Reply] = []
+    try:
+        for request in requests[:MAX_REQUESTS]:
+            replies.append(_answer_one(message, request))
+    except KeyboardInterrupt as error:
+        replies += [_refusal(request, "interrupted: ask again") for request in requests[len(replies) :]]
+        raise Interrupted({"replies": replies}, message.buffers) from error
+    replies += [_refusal(request, most) for request in requests[MAX_REQUESTS:]]
     return {"replies": replies}, message.buffers
 
 
 def _answer_one(message: Message, request: Any) -> Reply:
+    begun = len(message.buffers)
     try:
         if not isinstance(request, dict):
             raise TypeError(f"a request is a dict, not {type(request).__name__}")
@@ -132,8 +168,10 @@ def _answer_one(message: Message, request: Any) -> Reply:
             stack = message.context.stack
             context = message.context.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, context=context), {**request, "head": 0}
+        message.check_room()
         return {**_ok(request), **ANSWERS[kind](message, request)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
+        del message.buffers[begun:]
         log_told(log, "a request", error)
         return _refusal(request, sentence_of(error))
 
@@ -170,18 +208,25 @@ def _cells(message: Message, request: Reply) -> Reply:
 def _peak(message: Message, request: Reply) -> Reply:
     att = _attention(message, request)
     queries, keys = _spans(att, request, MAX_BIN)
-    message.afford(att, request, queries, keys)
-    values, blocked = _block(att, request, queries, keys)
-    if blocked is not None:
-        if bool(blocked.all()):
-            return {"value": None, "query": None, "key": None}
-        values = values.masked_fill(blocked, -math.inf)
-    top = int(values.argmax())  # that of a NaN, if there is one: as the picture pools
-    value = float(values.flatten()[top])
-    if value == -math.inf and blocked is not None:
-        top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
-    row, column = divmod(top, values.shape[1])
-    return {"value": as_json(value), "query": queries.start + row, "key": keys.start + column}
+    message.afford(att, request, queries, keys, worth=cost.PEAK)
+    found: Reply = {"value": None, "query": None, "key": None}
+    best: Tensor | None = None
+    for piece in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(1, len(keys)))):
+        rows = queries[piece.start : piece.stop]
+        values, blocked = _block(att, request, rows, keys)
+        if blocked is not None:
+            if bool(blocked.all()):
+                continue
+            values = values.masked_fill(blocked, -math.inf)
+        top = int(values.argmax())  # that of a NaN, if there is one: as the picture pools
+        value = values.flatten()[top]
+        if best is not None and (bool(best.isnan()) or not bool((value > best) | value.isnan())):
+            continue
+        if bool(value == -math.inf) and blocked is not None:
+            top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
+        best, (row, column) = value, divmod(top, values.shape[1])
+        found = {"value": as_json(float(value)), "query": rows.start + row, "key": keys.start + column}
+    return found
 
 
 def _tiles(message: Message, request: Reply) -> Reply:
@@ -194,6 +239,7 @@ def _tiles(message: Message, request: Reply) -> Reply:
             f"tiles are a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
         )
     addresses = [_address(att, key, one) for one in asked]
+    message.budget.spend(MAX_SAMPLED_CELLS, "ask for fewer tiles at once")
     tiles, buffers = message.context.tiles(request["layer"], key, view, addresses, message.tile_budget)
     for tile in tiles:
         tile["values"]["data"] += len(message.buffers)
@@ -220,10 +266,10 @@ def _ranked(message: Message, request: Reply) -> Reply:
     length, batch, head = (att.shape.Q if side == "queries" else att.shape.K), request["batch"], request["head"]
     places, count = _places(request, side, length), _count(request, MAX_PLACES)
     if side == "queries":
-        message.budget.spend(len(places) * att.shape.K, "ask for fewer at once")
+        message.budget.spend(cost.RANKED * (len(places) + 1) * att.shape.K, "ask for fewer at once")
     else:
         queries = range(att.shape.Q)
-        message.budget.spend(len(places) * att.shape.Q, "ask for fewer at once")
+        message.budget.spend(cost.RANKED * (len(places) + 1) * att.shape.Q, "ask for fewer at once")
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None
@@ -300,8 +346,8 @@ def _change(message: Message, request: Reply) -> Reply:
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
     for att, rows, columns in ((both.a, both.queries.a, both.keys.a), (both.b, both.queries.b, both.keys.b)):
-        inside = ((places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys)))
-        message.afford(att, request, *(range(*ends) for ends in inside))
+        inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
+        message.afford(att, request, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
     return comparison.peak(both, key, queries, keys)
 
@@ -337,9 +383,7 @@ def _check(message: Message, request: Reply) -> Reply:
 
 
 def _spread(message: Message, request: Reply) -> Reply:
-    att, batch, head = _head(message, request)
-    message.budget.spend(att.shape.Q * att.shape.K, "Attention.statistics does it in Python, however long it takes")
-    return _detached(message, stage_sections.spread(att, batch, head))
+    return _over_several(message, request, stage_sections.spread)
 
 
 def _sweep(message: Message, request: Reply) -> Reply:
@@ -347,20 +391,33 @@ def _sweep(message: Message, request: Reply) -> Reply:
     own = request.get("own")
     if type(own) is not bool:
         raise ValueError(f"own is {short(own)}: give true or false")
+    message.budget.spend(cost.SWEEP, "ask for fewer at once")
     return _detached(message, stage_sections.sweep(att, batch, head, own))
 
 
 def _gradients(message: Message, request: Reply) -> Reply:
-    return _detached(message, stage_sections.gradients(*_head(message, request)))
+    return _over_several(message, request, stage_sections.gradients)
+
+
+def _over_several(message: Message, request: Reply, begin: Callable[[Attention, int, int], LongAnswer]) -> Reply:
+    """Answer what may take several messages, a slice further than the last time it was asked."""
+    att, batch, head = _head(message, request)
+    of = request["kind"], att, batch, head, att.versions()
+    answers = message.context.long_answers
+    return _detached(message, answers.answer(of, lambda: begin(att, batch, head), message.budget))
 
 
 def _jacobian(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
-    return _detached(message, stage_sections.jacobian(att, _integer(request, "query", att.shape.Q), batch, head))
+    query = _integer(request, "query", att.shape.Q)
+    message.budget.spend(cost.JACOBIAN * att.shape.K * att.shape.K, "ask for fewer at once")
+    return _detached(message, stage_sections.jacobian(att, query, batch, head))
 
 
 def _cost(message: Message, request: Reply) -> Reply:
-    return stage_sections.cost(_head(message, request)[0])
+    att = _head(message, request)[0]
+    message.budget.spend(message.budget.most, "ask for it alone")
+    return stage_sections.timing(att)
 
 
 def _detached(message: Message, made: Any) -> Any:
@@ -414,6 +471,7 @@ def _attention(message: Message, request: Reply) -> Attention:
     att, _, _ = _head(message, request)
     if request.get("stage") not in STAGES:
         raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
+    att.check_stage(request["stage"])
     return att
 
 
@@ -498,10 +556,10 @@ def _ok(request: Reply) -> Reply:
 
 
 def _refusal(request: Any, error: str) -> Reply:
-    return {"id": _id(request), "ok": False, "error": error}
+    return {"id": _id(request), "ok": False, "error": sendable(error)}
 
 
 def _id(request: Any) -> str | None:
     """Return the request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
     name = request.get("id") if isinstance(request, dict) else None
-    return name if isinstance(name, str) and name.isprintable() else None
+    return name if isinstance(name, str) and len(name) <= MAX_NAME and name.isprintable() else None

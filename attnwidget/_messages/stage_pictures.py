@@ -6,20 +6,23 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._engine import overview
+from .._engine import cost, overview
 from .._engine.base import Head
 from .._engine.level_cache import LevelKey
-from .._engine.matmul import exact, exp_
-from .._engine.pooling import pool_by_size, pool_first, pool_last
-from .._engine.softmax import is_finite, weigh
-from .._engine.stages import SIGNED, values
+from .._engine.matmul import exact, exactly, exp_
+from .._engine.overview import Overview
+from .._engine.pooling import larger_by_size, pool_first, pool_last
+from .._engine.regions import Region
+from .._engine.softmax import is_finite, output_rows, run_to_end, weigh
+from .._engine.stages import QUERIES, SIGNED, values
 from .._utils.indexing import cuts
 from ..attention import Attention
 from . import encoding, picture, sinks
@@ -28,6 +31,10 @@ SMALL_SIZE = 128  # rows and columns of a small picture, at most
 SHOWN = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
 MAX_EXACT_CELLS = 64 * 64  # of a small picture that is sent as exact numbers
 MAX_OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
+MAX_EXACT_STAGE_CELLS = 1 << 32  # of a head, 65,536², up to which its stages become exact: beyond that takes minutes
+CELLS_AT_ONCE = 1 << 18  # of matrices that are pooled as they are made
+SLICE_SECONDS = 0.02
+TOGETHER = 4  # cells that a cell of a stage is worth, as there are several, and the output
 SCALES = ("scale", "temperature")  # rules that multiply every score alike
 MAX_SCALED_CELLS = 1 << 20  # of a head whose scores are kept while its scale is dragged
 ONE_THREAD_CELLS = 1 << 14  # beyond, torch starts another thread, which is slow to wake while a browser is drawing
@@ -69,18 +76,30 @@ def stages(att: Attention, batch: int, head: int, scores: Picture | None = None)
     known = {} if scores is None else {"scores": scores}
     output = None
     if att.v is not None and att.shape.Q * (att.shape.Dv or 0) <= MAX_OUTPUT_CELLS:
-        output = _output(att.output(batch, head))
+        long = _is_long(att, batch, head, "weights")
+        output = _sampled_output(att, batch, head) if long else _output(att.output(batch, head))
     return {"pictures": [known.get(stage) or _stage(att, batch, head, stage) for stage in there], "output": output}
 
 
 def _stage(att: Attention, batch: int, head: int, stage: str) -> Picture:
     """Draw a stage exactly; of a long head from one exact row in each bin, `every` queries apart."""
     every = 1
-    if picture.is_long(att, LevelKey(batch, head, stage, "max")):
+    if _is_long(att, batch, head, stage):
         found = overview.sampled(att, batch, head, rows=SMALL_SIZE, columns=SMALL_SIZE, stage=stage)
         every = found.query_bin
     else:
         found = overview.overview(att, batch, head, size=SMALL_SIZE, stage=stage)
+    return _drawn(att, batch, head, stage, found, every)
+
+
+def _is_long(att: Attention, batch: int, head: int, stage: str) -> bool:
+    """Whether all stages of a head take too long to wait for them, so that rows of it are sampled."""
+    Q, K = att.shape.Q, att.shape.K
+    return Q > SMALL_SIZE and TOGETHER * cost.cells(att, batch, head, range(Q), range(K), stage) > cost.AT_ONCE
+
+
+def _drawn(att: Attention, batch: int, head: int, stage: str, found: Overview, every: int = 1) -> Picture:
+    """Encode the picture of a stage, exact or of rows that lie `every` queries apart."""
     encoded = _encoded(found.values, picture.blocked_bins(found, stage), signed=stage in SIGNED)
     sampled = None if every == 1 else {"first": (att.shape.Q - 1) % every, "every": every, "exact": 0}
     sink = sinks.column(att, LevelKey(batch, head, stage, "max"), found.query_bin, sampled)
@@ -97,20 +116,123 @@ def _encoded(x: Tensor, blocked: Tensor | None, *, signed: bool) -> Picture:
 
 def _output(output: Tensor) -> Picture:
     """Draw weights · v, (Q, Dv)."""
-    pooled, query_bin, value_bin = pool_matrix(output)
-    rows, columns = output.shape
-    encoded = _encoded(pooled, None, signed=True)
-    return {"query_bin": query_bin, "value_bin": value_bin, "rows": rows, "columns": columns, **encoded}
+    found = SmallMatrix(*output.shape)
+    found.add(range(found.rows), output)
+    return _output_of(found)
 
 
-def pool_matrix(x: Tensor) -> tuple[Tensor, int, int]:
-    """Pool a matrix to at most 128 × 128 bins, each the number of largest absolute value, with its sign.
+def _output_of(found: SmallMatrix, rows: int | None = None, every: int = 1) -> Picture:
+    """Draw weights · v of all queries, or of one in every so many of a number of rows."""
+    encoded = _encoded(found.values(), None, signed=True)
+    of = {"rows": found.rows if rows is None else rows, "columns": found.columns}
+    return {"query_bin": found.row_bin * every, "value_bin": found.column_bin, **of, **encoded}
 
-    Returns:
-        (rows, columns), and the rows and columns of a bin.
+
+def _sampled_output(att: Attention, batch: int, head: int) -> Picture:
+    """Draw weights · v of one query in each bin."""
+    Q = att.shape.Q
+    every = max(1, -(-Q // SMALL_SIZE))
+    steps = output_rows(att.head(batch, head), range((Q - 1) % every, Q, every))
+    output, _ = run_to_end(exactly(att.device, steps))
+    found = SmallMatrix(*output.shape)
+    found.add(range(found.rows), output)
+    return _output_of(found, Q, every)
+
+
+def small(x: Tensor) -> Picture:
+    """Return at most 128 × 128 numbers, of each bin the one of largest size; the range is that of all."""
+    found = SmallMatrix(*x.shape)
+    for rows in cuts(range(found.rows), found.row_bin, max(1, CELLS_AT_ONCE // max(found.columns, 1))):
+        found.add(rows, x[rows.start : rows.stop])
+    return found.picture()
+
+
+class SmallMatrix:
+    """A matrix pooled to at most 128 × 128 bins as its rows come in: of each bin the number of largest size.
+
+    Args:
+        rows, columns: of the matrix.
+
+    Attributes:
+        row_bin, column_bin: rows and columns to a bin.
     """
-    down, across = (max(1, -(-n // SMALL_SIZE)) for n in x.shape)
-    return pool_by_size(pool_by_size(x, down).mT, across).mT, down, across
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = rows, columns
+        self.row_bin, self.column_bin = (max(1, -(-n // SMALL_SIZE)) for n in (rows, columns))
+        self._high: Tensor | None = None  # of each bin
+        self._low: Tensor | None = None
+        self._range: tuple[float, float] | None = None  # of all finite numbers
+
+    def add(self, rows: range, x: Tensor) -> None:
+        """Pool some rows, (rows, columns): several whole bins, or a part of one."""
+        if self._high is None or self._low is None:
+            shape = -(-self.rows // self.row_bin), -(-self.columns // self.column_bin)
+            self._high, self._low = x.new_full(shape, -inf), x.new_full(shape, inf)
+        at = slice(rows.start // self.row_bin, -(-rows.stop // self.row_bin))
+        for bins, reduce, merge in ((self._high, torch.amax, torch.maximum), (self._low, torch.amin, torch.minimum)):
+            pooled = pool_first(pool_first(x, self.row_bin, reduce).mT, self.column_bin, reduce).mT
+            bins[at] = merge(bins[at], pooled)
+        finite = x[x.isfinite()]
+        if finite.numel():
+            low, high = float(finite.min()), float(finite.max())
+            before = self._range or (low, high)
+            self._range = min(low, before[0]), max(high, before[1])
+
+    def values(self) -> Tensor:
+        """Return the bins."""
+        if self._high is None or self._low is None:
+            return torch.zeros(0, 0, device="cpu")
+        return larger_by_size(self._high, self._low)
+
+    def picture(self) -> Picture:
+        """Return the picture, with the range of all numbers."""
+        encoded = encoding.encode_picture(self.values(), None, signed=True)
+        low, high = self._range or (None, None)
+        bins = {"row_bin": self.row_bin, "column_bin": self.column_bin}
+        return {**encoded, "low": low, "high": high, "rows": self.rows, "columns": self.columns, **bins}
+
+
+# Made exact.
+
+
+def exact_stages(att: Attention, batch: int, head: int, made: Picture) -> Iterator[Picture | None]:
+    """Make exact what was drawn of a long head from sampled rows: the output, then stage by stage, in slices.
+
+    Yields:
+        After each slice None, and after each stage all of them as they are by then.
+    """
+    queries, keys = range(att.shape.Q), range(att.shape.K)
+    bins = -(-len(queries) // SMALL_SIZE), -(-len(keys) // SMALL_SIZE)
+    if made["output"] is not None:
+        found = SmallMatrix(len(queries), att.shape.Dv or 0)
+        for rows in cuts(queries, found.row_bin, QUERIES):
+            steps_of_rows = exactly(att.device, output_rows(att.head(batch, head), rows))
+            while True:
+                try:
+                    next(steps_of_rows)
+                except StopIteration as end:
+                    found.add(rows, end.value[0])
+                    break
+                yield None
+        made = {**made, "output": _output_of(found)}
+        yield made
+    pictures = list(made["pictures"])
+    for at, one in enumerate(pictures):
+        if one["every"] == 1:
+            continue
+        stage = one["stage"]
+        steps = overview.OverviewPass(att, Region(batch, head, queries, keys, *bins), stage, "max", SLICE_SECONDS)
+        for _ in steps:
+            yield None
+        pictures[at] = _drawn(att, batch, head, stage, steps.result)
+        made = {**made, "pictures": list(pictures)}
+        yield made
+
+
+def becomes_exact(att: Attention, made: Picture) -> bool:
+    """Whether stages were drawn from sampled rows, and take no more than a minute or so to be made exact."""
+    return any(one["every"] > 1 for one in made["pictures"]) and att.shape.Q * att.shape.K <= MAX_EXACT_STAGE_CELLS
 
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:

@@ -5,6 +5,7 @@ Each is a dict of numbers that JSON can hold, envelopes, and lists and dicts of 
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,12 +13,21 @@ import torch
 from torch import Tensor
 
 from .. import scaling
+from .._analysis.gradients import VectorGradients, computing_gradients, jacobian_rows
+from .._analysis.statistics import Statistics, cells_of_statistics, computing_statistics
+from .._engine import cost
+from .._engine.base import Head
+from .._engine.matmul import exactly
+from .._engine.softmax import run_to_end
 from .._utils.jsonable import as_json
 from ..attention import Attention
 from . import encoding
-from .stage_pictures import pool_matrix
+from .long_answers import SLICE, LongAnswer
+from .stage_pictures import CELLS_AT_ONCE, SmallMatrix, small
 
 MAX_CHART_ROWS = 512  # of a chart, at most: beyond, every so many
+MAX_SPREAD_CELLS = 3 << 32  # of three passes over a head of 65,536 tokens: a minute; beyond, some rows are looked at
+MAX_SAMPLED_CELLS = 1 << 22  # of the rows that are looked at first
 MAX_SWEPT_ROWS = 128  # queries and keys of one's own that are swept
 MAX_GRADIENT_CELLS = 1 << 24  # cells of a head whose gradients are drawn
 TIMED_RUNS = 3  # of each length that is timed
@@ -25,18 +35,45 @@ TIMED_RUNS = 3  # of each length that is timed
 Made = dict[str, Any]
 
 
-def spread(att: Attention, batch: int, head: int) -> Made:
-    """Compute how widely q, k, scores and weights are spread, and entropy, peak and p(1 − p) of each row."""
-    found = att.statistics(batch, head)
-    every = max(1, -(-len(found.entropy) // MAX_CHART_ROWS))
+def spread(att: Attention, batch: int, head: int) -> LongAnswer:
+    """Begin to compute how widely q, k, scores and weights are spread, and entropy, peak and p(1 − p) of each row.
+
+    What is said first is of some queries, each exact; a head of more than `MAX_SPREAD_CELLS` stays so.
+    """
+    one, Q = att.head(batch, head), att.shape.Q
+    few = max(1, min(MAX_CHART_ROWS, MAX_SAMPLED_CELLS // max(1, att.shape.K)))
+    every = max(1, -(-Q // few))
+    sampled, whole = range(0, Q, every), range(Q)
+    cells = cells_of_statistics(one, whole)
+    first, todo = {}, whole
+    if cells > MAX_SPREAD_CELLS:
+        todo, cells = sampled, cells_of_statistics(one, sampled)
+    elif cells * cost.STATISTICS > SLICE:
+        first = _spread(att, run_to_end(exactly(att.device, computing_statistics(one, sampled))), sampled)
+    return LongAnswer(_spreading(att, one, todo), cells * cost.STATISTICS, first)
+
+
+def _spreading(att: Attention, head: Head, queries: range) -> Generator[int, None, Made]:
+    steps = exactly(att.device, computing_statistics(head, queries))
+    while True:
+        try:
+            yield cost.STATISTICS * next(steps)
+        except StopIteration as end:
+            return _spread(att, end.value, queries)
+
+
+def _spread(att: Attention, found: Statistics, queries: range) -> Made:
+    """Return the statistics of some queries, at most 512 of the numbers of each."""
+    some = max(1, -(-len(queries) // MAX_CHART_ROWS))
     variances = ("q_variance", "k_variance", "v_variance", "scores_variance", "scaled_variance")
     rows = {"entropy": found.entropy, "peak": found.peak, "sensitivity": found.sensitivity, "allowed": found.allowed}
     return {
         **{name: as_json(getattr(found, name)) for name in variances},
         "theory": found.theory,
         "scale": att.scale,
-        "every": every,
-        "rows": {name: vector(x[::every]) for name, x in rows.items()},
+        "every": some * queries.step,
+        "looked": len(queries),
+        "rows": {name: vector(x[::some]) for name, x in rows.items()},
         "means": {name: as_json(float(rows[name].double().mean())) for name in ("entropy", "peak", "sensitivity")},
         "empty": found.empty_rows,
         "saturated": found.saturated_rows,
@@ -60,44 +97,58 @@ def _step(step: scaling.Step) -> Made:
     return {name: vector(x) if isinstance(x, Tensor) else as_json(x) for name, x in vars(step).items()}
 
 
-def gradients(att: Attention, batch: int, head: int) -> Made:
-    """Compute the gradients of L = the sum of the output, each as a small picture with the range of all its numbers."""
+def gradients(att: Attention, batch: int, head: int) -> LongAnswer:
+    """Begin to compute the gradients of L = the sum of the output, each as a small picture with its whole range."""
     cells = att.shape.Q * att.shape.K
     if cells > MAX_GRADIENT_CELLS:
         raise ValueError(
             f"the gradients of {cells:,} weights are too many to draw: att.gradients() has those of q, k and v"
         )
-    found = att.gradients(batch=batch, head=head)
-    pictures = {name: getattr(found, name) for name in ("v", "weights", "scores", "q", "k")}
-    return {"pictures": {name: None if x is None else small(x) for name, x in pictures.items()}}
+    nothing = dict.fromkeys(("v", "weights", "scores", "q", "k"))
+    return LongAnswer(_differentiating(att, batch, head), cells * cost.GRADIENT, {"pictures": nothing})
+
+
+def _differentiating(att: Attention, batch: int, head: int) -> Generator[int, None, Made]:
+    Q, K = att.shape.Q, att.shape.K
+    weights, scores = SmallMatrix(Q, K), SmallMatrix(Q, K)
+    limit = max(1, CELLS_AT_ONCE // max(K, 1))
+    steps = exactly(att.device, computing_gradients(att.head(batch, head), None, limit, weights.row_bin))
+    while True:
+        try:
+            found = next(steps)
+        except StopIteration as end:
+            vectors: VectorGradients = end.value
+            break
+        weights.add(found.rows, found.weights)
+        if found.scores is not None:
+            scores.add(found.rows, found.scores)
+        cells = len(found.rows) * K
+        del found
+        yield cost.GRADIENT * cells
+    pictures = {
+        "v": small(vectors.v),
+        "weights": weights.picture(),
+        "scores": scores.picture() if att.source.gives == "scores" else None,
+        "q": None if vectors.q is None else small(vectors.q),
+        "k": None if vectors.k is None else small(vectors.k),
+    }
+    return {"pictures": pictures}
 
 
 def jacobian(att: Attention, query: int, batch: int, head: int) -> Made:
     """Compute the Jacobian of the softmax at one query, as a small picture."""
-    return {"query": query, "picture": small(att.jacobian(query, batch=batch, head=head))}
+    K = att.shape.K
+    found = SmallMatrix(K, K)
+    limit = max(1, CELLS_AT_ONCE // max(K, 1))
+    for rows, part in jacobian_rows(att.head(batch, head), query, limit, found.row_bin):
+        found.add(rows, part)
+    return {"query": query, "picture": found.picture()}
 
 
-def cost(att: Attention) -> Made:
+def timing(att: Attention) -> Made:
     """Measure what a head of this size takes on this machine as it grows."""
     rows = scaling.cost(head_size=att.shape.D or 64, runs=TIMED_RUNS)
     return {"head_size": att.shape.D or 64, "device": "cpu", "steps": [asdict(row) for row in rows]}
-
-
-def small(x: Tensor) -> Made:
-    """Return at most 128 × 128 numbers, of each bin the one of largest size; the range is that of all."""
-    made, row_bin, column_bin = pool_matrix(x)
-    finite = x[x.isfinite()]
-    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (None, None)
-    encoded = encoding.encode_picture(made, None, signed=True)
-    return {
-        **encoded,
-        "low": low,
-        "high": high,
-        "rows": x.shape[0],
-        "columns": x.shape[1],
-        "row_bin": row_bin,
-        "column_bin": column_bin,
-    }
 
 
 def vector(x: Tensor) -> Made:

@@ -97,7 +97,7 @@ def read_sinks(options: AttentionOptions, heads: int) -> Tensor | None:
     if options.sinks is None:
         return None
     if isinstance(options.sinks, int | float):
-        return torch.tensor(as_number(options.sinks, "sinks")).expand(heads)
+        return torch.tensor(as_number(options.sinks, "sinks"), device="cpu").expand(heads)
     found = as_tensor(options.sinks, "sinks").detach()
     check_floats(found, "sinks")
     if found.shape not in ((), (heads,)):

@@ -79,6 +79,21 @@ def is_invisible(character: str) -> bool:
     )
 
 
+def one_line(text: str) -> str:
+    r"""Return a text as one line that any file can hold; what cannot be drawn is U+FFFD, and of nothing seen nothing.
+
+    >>> one_line("a\n b\x07\ud800"), one_line("\u200b\u2060")
+    ('a  b\ufffd\ufffd', '')
+    """
+    drawn = "".join(" " if one in WHITE else _drawn(one) for one in text)
+    return "" if all(is_invisible(one) or one == " " for one in drawn) else drawn
+
+
+def _drawn(character: str) -> str:
+    is_hole = ord(character) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(character) <= 0xFDEF
+    return "\ufffd" if is_hole or unicodedata.category(character) in ("Cc", "Cs") else character
+
+
 def is_mark(character: str) -> bool:
     """Return whether a character is written on the one before it."""
     return unicodedata.category(character).startswith("M")
@@ -98,17 +113,18 @@ def clusters(text: str) -> list[str]:
     >>> [len(cluster) for cluster in clusters("e\u0301a")]
     [2, 1]
     """
-    found: list[str] = []
-    for character in text:
-        if found and _continues(found[-1], character):
-            found[-1] += character
-        else:
-            found.append(character)
-    return found
+    starts = [0]
+    for at in range(1, len(text)):
+        if not _continues(text, starts[-1], at):
+            starts.append(at)
+    if not text:
+        return []
+    return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
-def _continues(cluster: str, character: str) -> bool:
-    before = cluster[-1]
+def _continues(text: str, start: int, at: int) -> bool:
+    """Return whether a character belongs to the cluster that began at `start`."""
+    before, character = text[at - 1], text[at]
     if _is_control(before) or _is_control(character):
         return False
     if is_mark(character) or character in JOINERS or character in TAGS or character in MODIFIERS:
@@ -116,9 +132,9 @@ def _continues(cluster: str, character: str) -> bool:
     if before in PREPENDED:
         return True
     if character in FLAGS:
-        return cluster in FLAGS
+        return at - start == 1 and before in FLAGS
     if character in PICTOGRAPHS and before == JOINERS[1]:
-        return cluster[0] in PICTOGRAPHS
+        return text[start] in PICTOGRAPHS
     if before in LEADS:
         return character in LEADS or character in VOWELS or character in SYLLABLES
     if before in VOWELS or (before in SYLLABLES and not _has_final(before)):

@@ -92,7 +92,7 @@ def display(token: str, style: Style = "text") -> str:
         return NOTHING
     if PLAIN.fullmatch(token):
         return token
-    return _visible(token if is_special(token) else _plain_text(token, style))
+    return _visible(token if is_special(token) else plain_text(token, style))
 
 
 def style_of(tokens: Iterable[str]) -> Style:
@@ -105,7 +105,7 @@ def style_of(tokens: Iterable[str]) -> Style:
     for token in tokens:
         if PLAIN.fullmatch(token) or is_special(token):
             continue
-        marked = marked or _is_marked(token)
+        marked = marked or is_marked(token)
         if ALPHABET.fullmatch(token) is None:
             strange = True
         elif has_strange_bytes(token):
@@ -121,25 +121,26 @@ def in_parts(tokens: Sequence[str], position: int, text: str, style: Style) -> s
     return text if found is None else _visible(found)
 
 
-def _is_marked(token: str) -> bool:
+def is_marked(token: str) -> bool:
+    """Return whether a token begins with a space or line break as a byte-level vocabulary writes it."""
     return MARKED.match(token) is not None or MARKED_RUN.search(token) is not None
 
 
-def _plain_text(token: str, style: Style) -> str:
-    """Without the tokenizer's marks; what is left of a space is one that the mark did not stand for."""
+def plain_text(token: str, style: Style) -> str:
+    """Return a token without the tokenizer's marks; what is left of a space is one that the mark did not stand for."""
     byte = NAMED_BYTE.fullmatch(token)
     if byte:
         code = int(byte[1], 16)
         return chr(code) if code < 0x80 else token
     if INSIDE.match(token):
         return f"\u2010{token[2:]}"
-    spaced = _spaced_text(token, style)
+    spaced = spaced_text(token, style)
     is_mark_gone = style == "spaced" or not token.startswith(" ")
     return spaced[1:] if is_mark_gone and spaced.startswith(" ") and spaced.strip(WHITE) else spaced
 
 
-def _spaced_text(token: str, style: Style) -> str:
-    """The text that a token stands for, with the space before it."""
+def spaced_text(token: str, style: Style) -> str:
+    """Return the text that a token stands for, with the space before it."""
     bare = token[: -len(END)] if len(token) > len(END) and token.endswith(END) else token
     if style == "spaced":
         return bare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
             tuples or arrays. With a tokenizer, ids as well, or what it returns, with its "input_ids".
         batches, length: how many samples, and positions in each, there are.
         name: what the user calls them.
-        tokenizer: what has words for ids, see `tokenizers.spell`.
+        tokenizer: what has words for ids, see `tokenizers.spell`. What a fast tokenizer returns has them itself.
 
     Raises:
         TypeError: a plain string, or anything in it that is neither a string nor an id.
@@ -31,7 +31,10 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
         return None
     if isinstance(tokens, str):
         raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
-    if isinstance(tokens, Mapping) and "input_ids" in tokens:
+    written = _as_written(tokens)
+    if written is not None:
+        tokens = written
+    elif is_encoding(tokens):
         if tokenizer is None:
             raise TypeError(f"{name} is what a tokenizer returns: give the tokenizer as well, as tokenizer=")
         tokens = tokens["input_ids"]
@@ -43,6 +46,48 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
             f"{name} has {len(tokens)} lists but there are {batches} samples: give one list, or one for each"
         )
     return [_check_sample(_as_list(sample, name), length, f"{name}[{i}]", tokenizer) for i, sample in enumerate(tokens)]
+
+
+def is_encoding(given: Any) -> bool:
+    """Return whether something is what a tokenizer returns: of transformers or of tokenizers, or its ids by name."""
+    if isinstance(given, Mapping):
+        return "input_ids" in given
+    return not hasattr(given, "ndim") and isinstance(getattr(given, "tokens", None), list) and hasattr(given, "ids")
+
+
+def is_by_name(given: Any) -> TypeGuard[Mapping[Any, Any]]:
+    """Return whether tokens are given for each of several by its name, and are not what a tokenizer returns."""
+    return isinstance(given, Mapping) and not is_encoding(given)
+
+
+def is_tokens(given: Any) -> bool:
+    """Return whether something is tokens and cannot be numbers to compute with: strings, ids, or an encoding."""
+    if given is None or isinstance(given, str) or is_encoding(given):
+        return given is not None and not isinstance(given, str)
+    if hasattr(given, "dtype"):
+        kind = str(given.dtype).removeprefix("torch.")
+        return kind.startswith(("int", "uint", "<U", "|S", "object"))
+    if not isinstance(given, list | tuple) or not given:
+        return False
+    return isinstance(given[0], str | int | np.integer) or is_tokens(given[0])
+
+
+def _as_written(given: Any) -> list[Any] | None:
+    """Return the tokenizer's own words that an encoding holds; None where it is none, or holds ids alone."""
+    if isinstance(given, list | tuple) and given and all(is_encoding(one) for one in given):
+        each = [_as_written(one) for one in given]
+        return None if any(one is None for one in each) else each
+    if not is_encoding(given):
+        return None
+    if not isinstance(given, Mapping):
+        return list(given.tokens)
+    encodings = getattr(given, "encodings", None)  # of transformers' fast tokenizers
+    if not encodings:
+        return None
+    texts = [list(one.tokens) for one in encodings]
+    ids = given["input_ids"]
+    is_one = len(texts) == 1 and not hasattr(ids, "ndim") and not hasattr(ids[0], "__len__")
+    return texts[0] if is_one else texts
 
 
 def _as_list(tokens: Any, name: str) -> list[Any]:

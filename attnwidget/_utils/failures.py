@@ -13,9 +13,11 @@ def sentence_of(error: Exception) -> str:
     """Return an error as it is shown to a person.
 
     >>> sentence_of(ValueError("give 0 to 3")), sentence_of(KeyError("head")), sentence_of(MemoryError())
-    ('give 0 to 3', "KeyError: 'head'", 'MemoryError')
+    ('give 0 to 3', "KeyError: 'head'", 'there is not enough memory for this')
     """
     name, words = type(error).__name__, str(error)
+    if not words and isinstance(error, MemoryError):
+        return "there is not enough memory for this"
     if not words:
         return name
     return words if isinstance(error, EXPECTED) else f"{name}: {words}"

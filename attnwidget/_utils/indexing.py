@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .validation import told
+
 Indices = range | Tensor  # an ascending range, which cuts views, or a 1-D integer tensor, which copies
 
 
@@ -40,12 +42,12 @@ def as_index(where: Any, count: int, what: str, plural: str) -> int:
     try:
         index = operator.index(where)
     except TypeError:
-        raise TypeError(f"{what} is {where!r}: give an integer") from None
+        raise TypeError(f"{what} is {told(where)}: give an integer") from None
     if isinstance(where, bool):
         raise TypeError(f"{what} is {where}: give an integer")
     if not -count <= index < count:
         there = f"{plural} 0 to {count - 1}" if count > 1 else f"{what} 0 only"
-        raise IndexError(f"{what} {index} is not there: this attention has {there}")
+        raise IndexError(f"{what} {told(index)} is not there: this attention has {there}")
     return index % count
 
 

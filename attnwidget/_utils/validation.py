@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -85,6 +86,14 @@ def check_floats(x: Tensor, name: str) -> None:
 # Words and numbers.
 
 
+def told(value: Any) -> str:
+    """Return a value as an error tells it, whatever it is and however long."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists in lists in lists
+        return f"a {type(value).__name__} too large to be written"
+
+
 def as_choice(value: Any, options: Sequence[str], name: str) -> str:
     """Return value if it is one of the options; else raise ValueError with the nearest of them."""
     if isinstance(value, str) and value in options:
@@ -96,10 +105,12 @@ def as_number(value: Any, name: str) -> float:
     """Return value as a finite float; else raise TypeError or ValueError."""
     try:
         number = float(value) if not isinstance(value, str | bool) else None
+    except OverflowError:
+        raise ValueError(f"{name} is {told(value)}: give a number that a float holds") from None
     except (TypeError, ValueError, RuntimeError):
         number = None
     if number is None:
-        raise TypeError(f"{name} is {value!r}: give a number")
+        raise TypeError(f"{name} is {told(value)}: give a number")
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}: give a finite number")
     return number
@@ -118,17 +129,42 @@ def as_size(value: Any, name: str) -> int:
     try:
         size = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}: give an integer") from None
+        raise TypeError(f"{name} is {told(value)}: give an integer") from None
     if size < 1:
-        raise ValueError(f"{name} is {size}: give 1 or more")
+        raise ValueError(f"{name} is {told(size)}: give 1 or more")
     return size
 
 
+ELSEWHERE = {  # keywords of other libraries: which of ours stands for one, and how it is written
+    "attention_mask": ("mask", 'mask=attention_mask, mask_means="keep"'),
+    "attn_mask": ("mask", "mask=attn_mask, if it is of scaled_dot_product_attention, where True may attend"),
+    "key_padding_mask": ("mask", 'mask=key_padding_mask, mask_means="hide"'),
+    "src_key_padding_mask": ("mask", 'mask=src_key_padding_mask, mask_means="hide"'),
+    "block_mask": ("mask", "mask=block_mask.mask_mod"),
+    "score_mod": ("bias", "bias=score_mod"),
+    "attn_bias": ("bias", "bias=attn_bias"),
+    "causal": ("is_causal", "is_causal=True"),
+    "softmax_scale": ("scale", "scale=softmax_scale"),
+    "sm_scale": ("scale", "scale=sm_scale"),
+    "scaling": ("scale", "scale=scaling"),
+    "sliding_window": ("window", "window=sliding_window"),
+    "s_aux": ("sinks", "sinks=s_aux"),
+    "attention": ("tokens", "AttentionWidget.from_weights(attention, tokens=tokens)"),
+    "attentions": ("tokens", "AttentionWidget.from_weights(attentions, tokens=tokens)"),
+    "encoder_attention": ("tokens", "AttentionWidget(outputs), of a model's outputs with all of them"),
+    "cross_attention": ("tokens", "AttentionWidget(outputs), of a model's outputs with all of them"),
+    "labels": ("tokens", "tokens=labels"),
+}
+
+
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError for the first keyword that is not known, with the nearest one that is."""
+    """Raise TypeError for the first keyword that is not known, with what stands for it, or the nearest one that is."""
     known = list(known)
     for name in given:
         if name not in known:
+            ours, written = ELSEWHERE.get(name, ("", ""))
+            if ours in known:
+                raise TypeError(f"no keyword is called {name!r}: write {written}")
             there = ", ".join(known) if len(known) <= LISTED else f"the {len(known)} that its help() lists"
             raise TypeError(f"no keyword is called {name!r}: {nearest(name, known)}give one of {there}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,17 +18,20 @@ from .._export.snapshot import MAX_PAIR_CELLS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
-from .._tokens.inputs import check_tokens
+from .._tokens.inputs import check_tokens, is_by_name
 from .._utils.failures import sentence_of
 from .._utils.validation import nearest, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack
+from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
 from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
+from .stack_traits import try_rules
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
-from .traits import NotThere, Text, WrongType, WrongValue
+from .traits import Text, WrongValue, refusing
 from .widget import AttentionWidget
 
 if TYPE_CHECKING:
@@ -122,8 +126,8 @@ class ComparisonWidget(AttentionWidget):
     def open(self) -> None:
         """Check that there is something to compare, and open."""
         self._both(self.layer, self.batch)  # raises where there is nothing to bring together
-        self.observe(lambda change: self._refresh(), "against")
-        self.observe(lambda change: self._compare_anew(), [*TOKENS])
+        self.observe(self._when_changed(self._refresh), "against")
+        self.observe(self._when_changed(self._compare_anew), [*TOKENS])
         super().open()
 
     # The selection is one for all sides.
@@ -132,6 +136,7 @@ class ComparisonWidget(AttentionWidget):
 
     def _show_layers(self, attention: Given) -> None:
         super()._show_layers(attention)
+        self._pass.forget()
         self._all_layers = {name: WhatIfLayers(stack, self.what_if) for name, stack in self._stacks.items()}
 
     @traitlets.validate("against")
@@ -151,34 +156,33 @@ class ComparisonWidget(AttentionWidget):
 
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
-        stage = str(proposal["value"])
+        with refusing():  # also a layer set at the same time, that is not there
+            self._check_stage(str(proposal["value"]))
+        return str(proposal["value"])
+
+    def _check_rules(self, changes: dict[str, Any]) -> dict[str, Any]:
+        for name, stack in self._stacks.items():
+            try:
+                read = try_rules(stack[self.layer], changes)
+            except (IndexError, TypeError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from None
+        return read
+
+    def _find_under_rules(self) -> list[Attention]:
+        found = []
+        for name, layers in self._all_layers.items():
+            try:
+                found.append(layers[self.layer])
+            except (IndexError, TypeError, ValueError) as error:
+                raise ValueError(f"{name}: {error}") from None
+        return found
+
+    def _check_stage(self, stage: str) -> None:
         for name, layers in self._all_layers.items():
             try:
                 layers[self.layer].check_stage(stage)
-            except IndexError as error:  # a layer set at the same time, that is not there
-                raise NotThere(str(error)) from None
             except ValueError as error:
-                raise WrongValue(f"{name}: {error}") from None
-        return stage
-
-    @traitlets.validate("what_if")
-    def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
-        changes: dict[str, Any] = proposal["value"]
-        for name, stack in self._stacks.items():
-            try:
-                what_if(stack[self.layer], changes)
-            except IndexError as error:
-                raise NotThere(f"{name}: {error}") from None
-            except TypeError as error:
-                raise WrongType(f"{name}: {error}") from None
-            except ValueError as error:
-                raise WrongValue(f"{name}: {error}") from None
-        return changes
-
-    def _drop_what_is_gone(self) -> None:
-        super()._drop_what_is_gone()
-        if self.stage not in (*self._common_stages(self.layer), "capped"):
-            self.stage = "weights"
+                raise ValueError(f"{name}: {error}") from None
 
     def _common_stages(self, layer: int) -> list[str]:
         """Return the stages that all sides have."""
@@ -195,24 +199,56 @@ class ComparisonWidget(AttentionWidget):
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
         changes = (*of[:3], self.against, self.query, self.key) if shown and pinned else ()
+        compared = (*of, self.against) if shown else ()
         return {
-            "comparison": DerivedTrait((*of, self.against) if shown else (), self._comparison, self._no_comparison),
             "changes": DerivedTrait(changes, self._changes),
             **rules,
             "facts": rules["facts"]._replace(make=self._facts),
+            # after the picture, which ends what waits
+            "comparison": DerivedTrait(compared, self._comparison, self._no_comparison, leave=self._pass.leave),
         }
 
     def _compare_anew(self) -> None:
         """Compare again: other tokens bring other places together."""
         with self._lock:
             self._axes.clear()
+            self._pass.forget()
             self._derived.forget("comparison", "changes")
             self._refresh()
 
+    @cached_property
+    def _pass(self) -> ComparisonPass:
+        return ComparisonPass(self._scheduler, weakly(self._compared_again))
+
+    def _compared_again(self, made: dict[str, Any]) -> None:
+        """Show more exact rows; once all are, the changes of a key are known too."""
+        with self.hold_sync():
+            self.set_trait("comparison", made)
+            if made["error"] is None and made["sampled"] is None and not self.changes:
+                self._derived.forget("changes")
+                self._derived.bring("changes")
+
+    def _bring_what_is_missing(self) -> None:
+        if (self.comparison or {}).get("sampled") is not None and not self._pass.under_way:
+            self._derived.forget("comparison")
+        super()._bring_what_is_missing()
+
+    def close(self) -> None:
+        """Take the widget off the page, and compute nothing more: see `AttentionWidget.close`."""
+        if hasattr(self, "_lock"):
+            with self._lock:
+                self._pass.forget()
+        super().close()
+
+    def finish(self, progress: bool = False) -> None:
+        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""
+        super().finish(progress)
+        self._pass.finish(self._lock)
+
     def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against = of
-        made = comparison.pictures(self._both(layer, batch, against), LevelKey(batch, head, stage, pool))
-        return {**dict(zip(COMPARED, of, strict=True)), **made, "error": None}
+        both, key = self._both(layer, batch, against), LevelKey(batch, head, stage, pool)
+        return self._pass.look(both, key, dict(zip(COMPARED, of, strict=True)))
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
         return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
@@ -228,7 +264,7 @@ class ComparisonWidget(AttentionWidget):
             for at, axis in ((query, both.queries), (key, both.keys))
         )
         side, place, other = ("query", rows, columns) if query is not None else ("key", columns, None)
-        if place is None or (side == "key" and both.is_long(LevelKey(batch, head, "weights", "max"))):
+        if place is None or (side == "key" and both.column_takes_long(LevelKey(batch, head, "weights", "max"))):
             return None
         where = dict(zip(CHANGED, of, strict=True))
         return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}
@@ -357,7 +393,7 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
     found: dict[str, Any] = {}
     for keyword in TOKENS:
         given = show.get(keyword)
-        if isinstance(given, Mapping):
+        if is_by_name(given):
             for other in given:
                 if other not in sides:
                     advice = f"{nearest(other, list(sides))}give one of {', '.join(map(repr, sides))}"

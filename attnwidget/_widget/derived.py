@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from .._utils.failures import log_told, sentence_of
 
+INTERRUPTED = "interrupted before it was there: w.finish() computes it"
+
 log = logging.getLogger(__name__)
 
 
@@ -64,6 +66,21 @@ class Derived:
         self._tell(name, error)
         self._made[name] = rule.of
         return True
+
+    def interrupt(self) -> None:
+        """Say of those that are not of what is selected that they were interrupted; each is made when next brought."""
+        for name, rule in self._rules().items():
+            if self._made.get(name) == rule.of:
+                continue
+            self._made.pop(name, None)
+            if rule.required or not rule.of:
+                self.bring(name)
+            elif rule.instead is not None:
+                self._put(name, rule.instead(RuntimeError(INTERRUPTED), *rule.of))
+                self._tell(name, None)
+            else:
+                self._put(name, None)
+                self._tell(name, INTERRUPTED)
 
     def value(self, name: str, *of: Any) -> Any:
         """Return what one of them would be of something else."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._analysis.explain import Explanation
@@ -9,13 +10,16 @@ from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine.softmax import sink_weights
 from .._messages import encoding, pair_steps, picture
 from .._messages.heads_overview import Surveys, thumbnails
-from .._messages.stage_pictures import StagePictures
+from .._messages.stage_pictures import StagePictures, becomes_exact, exact_stages
+from .._utils.scheduler import Scheduler
+from ..attention import Attention
 from .derived import DerivedTrait
-from .exact_pass import ExactPass
+from .exact_pass import EXACT_STAGES, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .selection import Selection
 
+EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
 LINK_BYTES = 8  # a partner and a weight
 
 Made = dict[str, Any]
@@ -28,14 +32,27 @@ class TraitBuilders:
         exact_pass: computes the picture.
         surveys: computes small pictures and metrics of all heads.
         findings: finds what is likely wrong.
+        scheduler: runs what makes the stages of a long head exact.
+        tell: sets a trait again, once more of it is exact.
         merges: whether pieces can be merged into words.
 
     `use` says first which layers they are of.
     """
 
-    def __init__(self, exact_pass: ExactPass, surveys: Surveys, findings: FindingsCache, *, merges: bool) -> None:
+    def __init__(
+        self,
+        exact_pass: ExactPass,
+        surveys: Surveys,
+        findings: FindingsCache,
+        scheduler: Scheduler,
+        tell: Callable[[str, Any], object],
+        *,
+        merges: bool,
+    ) -> None:
         self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
+        self._scheduler, self._tell = scheduler, tell
         self._stage_pictures = StagePictures()
+        self._rest: Iterator[None] = iter(())  # of what makes the stages exact that are shown
         self._unruled: dict[tuple[Any, ...], Explanation] = {}  # the pair that was last explained without other rules
 
     def use(self, shown: ShownLayers) -> None:
@@ -54,7 +71,7 @@ class TraitBuilders:
         pinned = at.query is not None and at.key is not None
         return {
             "facts": DerivedTrait((at.layer,), self.facts, required=True),
-            "stages": DerivedTrait(head if staged else (), self._stages),
+            "stages": DerivedTrait(head if staged else (), self._stages, leave=self._leave_stages),
             "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
             "findings": DerivedTrait(head, self._found),
             "deviation": DerivedTrait(head, self._deviation),
@@ -122,8 +139,31 @@ class TraitBuilders:
 
     def _stages(self, layer: int, batch: int, head: int) -> Made:
         att = self._shown.layers[layer]
+        self._leave_stages()
         made = self._stage_pictures.draw(att, batch, head, (layer, att.versions()), self._shown.rules)
-        return {"layer": layer, "batch": batch, "head": head, **made}
+        of = {"layer": layer, "batch": batch, "head": head}
+        if becomes_exact(att, made):
+            self._rest = self._exact_stages(att, of, made)
+            self._scheduler.start(EXACT_STAGES, self._rest, EXACT_STAGES_URGENCY)
+        return {**of, **made}
+
+    def _exact_stages(self, att: Attention, of: dict[str, int], made: Made) -> Iterator[None]:
+        versions = att.versions()
+        for found in exact_stages(att, of["batch"], of["head"], made):
+            if att.versions() != versions:
+                return  # as they are drawn, they are of none: the picture says so
+            if found is not None:
+                self._tell("stages", {**of, **found})
+            yield
+
+    def _leave_stages(self) -> None:
+        self._scheduler.drop(EXACT_STAGES)
+        self._rest = iter(())
+
+    def finish_stages(self) -> bool:
+        """Compute the next step of what makes the stages exact; return whether there was one."""
+        self._scheduler.drop(EXACT_STAGES)
+        return next(self._rest, self) is not self
 
     def _pair(self, layer: int, batch: int, head: int, query: int, key: int) -> Made:
         original = self._shown.before(layer)

@@ -17,6 +17,8 @@ from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
 
+EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
+
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +56,11 @@ class ExactPass:
     def build(self) -> LevelBuild | None:
         """The pass over the head; None while there is none."""
         return None if self._refinement is None else self._refinement.build
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the exact picture is still to come, by itself or by `rest`."""
+        return self._refinement is not None
 
     def picture(self, shown: ShownLayers, *of: Any) -> Picture:
         """Return the exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
@@ -102,9 +109,11 @@ class ExactPass:
 
     def cancel(self) -> None:
         """End the pass, with everything else that was to be computed for the picture."""
+        if self._refinement is not None:
+            self._refinement.build.close()  # its steps know it: the cycle would keep the tensors
         self._refinement = None
         for job in self._scheduler.names:
-            if job != ALL_HEADS:
+            if job not in (ALL_HEADS, EXACT_STAGES):
                 self._scheduler.drop(job)
         self._tile_queue.forget()
         self._put(progress=None)
@@ -122,6 +131,7 @@ class ExactPass:
         self._refinement = Refinement(
             levels,
             key,
+            on_sampled=lambda made: self._put(picture=picture.labelled(made, of, shown.stack[layer].shape)),
             on_rows=lambda band: self._send_band(shown.version, band),
             on_progress=self._tell,
             on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._messages.long_answers import LongAnswers
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -45,12 +47,14 @@ class ShownLayers:
         place: StackPlace,
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
-        self.place = place
+        self.place, self.words = place, words
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         self.stack = self.given
+        merged = partial(_merged, token_store, self.given)
         if words:
-            self.stack = AttentionStack([self._merge(*layer) for layer in enumerate(self.given)], self.given.names)
-        self.layers = WhatIfLayers(self.given, rules, self._merge if words else None)
+            self.stack = AttentionStack([merged(*layer) for layer in enumerate(self.given)], self.given.names)
+        self.layers = WhatIfLayers(self.given, rules, merged if words else None)
+        self.long_answers = LongAnswers()
         self._level_store = LevelStore()
         self._levels: dict[int, LevelCache] = {}
         self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
@@ -109,13 +113,6 @@ class ShownLayers:
             return index
         return words.word_of(index, batch) if to_words else words.first_of(index, batch)
 
-    def _merge(self, layer: int, att: Attention) -> Attention:
-        """Return a layer between words; as it is where no tokens fit it."""
-        words, key_words = (self._token_store.bounds(side, self.given[layer]) for side in ("query", "key"))
-        if words is None and key_words is None:
-            return att
-        return att.merge(words or range(att.shape.Q), key_words or range(att.shape.K))
-
     # Overviews that are kept.
 
     def levels(self, layer: int) -> LevelCache:
@@ -143,3 +140,11 @@ class ShownLayers:
         while len(self._combined) > MAX_COMBINED_SETS:
             self._combined.pop(next(iter(self._combined)))
         return found, 0
+
+
+def _merged(token_store: TokenStore, given: AttentionStack, layer: int, att: Attention) -> Attention:
+    """Return a layer between words; as it is where no tokens fit it."""
+    words, key_words = (token_store.bounds(side, given[layer]) for side in ("query", "key"))
+    if words is None and key_words is None:
+        return att
+    return att.merge(words or range(att.shape.Q), key_words or range(att.shape.K))

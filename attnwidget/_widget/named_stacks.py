@@ -168,7 +168,7 @@ def _as_key(key: Any) -> StackKey:
         raise TypeError(
             f"a stack is called {key!r}: give a name, the number of a forward pass, or both, such as (2, 'decoder')"
         )
-    return StackKey(operator.index(forward), name)
+    return StackKey(operator.index(forward), name.encode("utf-8", "replace").decode())  # as the trait has it
 
 
 def _as_source(key: Any, source: Any) -> Source:

@@ -10,6 +10,7 @@ from .._engine import cost
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.what_if import WhatIfLayers
 from .._messages.comparison import ComparedPair
+from .._messages.long_answers import LongAnswers
 from .._messages.tiles import Address, TileQueue
 from .._tokens.search import TokenSearch
 from ..attention import Attention
@@ -55,6 +56,10 @@ class RequestContext:
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         return self.shown.layers
+
+    @property
+    def long_answers(self) -> LongAnswers:
+        return self.shown.long_answers
 
     def levels(self, layer: int) -> LevelCache:
         return self.shown.levels(layer)

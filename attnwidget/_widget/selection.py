@@ -92,7 +92,7 @@ class SelectionTraits(traitlets.HasTraits):
     def _there_are(self, name: str) -> int:
         if name == "layer":
             return len(self._shown.stack)
-        shape = self._selected.shape
+        shape = self._shown.stack[self.layer].shape  # other rules change no shape
         return {"batch": shape.B, "head": shape.H, "query": shape.Q, "key": shape.K}[name]
 
     def _index(self, name: str, value: int | None) -> int | None:
@@ -110,7 +110,7 @@ class SelectionTraits(traitlets.HasTraits):
         stage = str(proposal["value"])
         with refusing():  # also a layer set at the same time, that is not there
             try:
-                self._selected.check_stage(stage)
+                self._check_stage(stage)
             except OnlyWeightsError as error:
                 raise OnlyWeightsError(f"{error} ({SINGLE})") from None
         return stage
@@ -141,18 +141,39 @@ class SelectionTraits(traitlets.HasTraits):
                 self.query, self.key = last_of(self.pins)
 
     def _drop_what_is_gone(self) -> None:
-        """Select what is still there: another layer, or other tensors, may have fewer of everything."""
-        self.layer = min(self.layer, len(self._shown.stack) - 1)
-        for name in ("batch", "head"):
-            if getattr(self, name) >= self._there_are(name):
-                setattr(self, name, 0)
-        with self.hold_trait_notifications():  # `pins` follows from both
-            for name in ("query", "key"):
-                value = getattr(self, name)
-                if value is not None and value >= self._there_are(name):
-                    setattr(self, name, None)
-        if self.stage not in (*self._selected.stages, "capped"):
+        """Select what is still there, all of it at once: another layer, or other tensors, may have less."""
+        fitting = self._what_is_there()
+        with self.hold_trait_notifications():  # else each would be checked beside others that are gone
+            for name, value in fitting.items():
+                if getattr(self, name) != value:
+                    setattr(self, name, value)
+
+    def _what_is_there(self) -> dict[str, Any]:
+        """Return the selection without what is not there."""
+        layer = min(self.layer, len(self._shown.stack) - 1)
+        shape = self._shown.stack[layer].shape
+        head = self.head if self.head < shape.H else 0
+        query, key = (
+            None if at is None or at >= length else at for at, length in ((self.query, shape.Q), (self.key, shape.K))
+        )
+        pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]
+        return {
+            "layer": layer,
+            "batch": self.batch if self.batch < shape.B else 0,
+            "head": head,
+            "heads": heads_with(head, [one for one in self.heads if one < shape.H]),
+            "query": query,
+            "key": key,
+            "pins": pins_with(query, key, pins),
+        }
+
+    def _drop_a_stage_that_is_gone(self) -> None:
+        """Show weights where the selected layer has no such stage."""
+        try:
+            self._check_stage(self.stage)
+        except ValueError:
             self.stage = "weights"
-        shape = self._selected.shape
-        self.heads = [head for head in self.heads if head < shape.H] or [self.head]
-        self.pins = [(q, k) for q, k in self.pins if (q is None or q < shape.Q) and (k is None or k < shape.K)]
+
+    def _check_stage(self, stage: str) -> None:
+        """Raise ValueError unless the selected layer has this stage."""
+        self._selected.check_stage(stage)

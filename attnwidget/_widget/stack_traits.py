@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,9 @@ from typing import Any
 
 import traitlets
 
+from .._engine.what_if import read as read_changes
 from .._engine.what_if import what_if
+from .._tokens.inputs import is_by_name
 from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
@@ -59,7 +62,7 @@ class StackTraits(TokenTraits):
         """
         show, labels = dict(show), {}
         if isinstance(source, Mapping):
-            labels = {name: show.pop(name) for name in ("tokens", "key_tokens") if isinstance(show.get(name), Mapping)}
+            labels = {name: show.pop(name) for name in ("tokens", "key_tokens") if is_by_name(show.get(name))}
             self._named_stacks = NamedStacks(source, labels)
         else:
             self._named_stacks = NamedStacks({0: as_attention(source, "AttentionWidget(q, k, v)")}, {})
@@ -131,21 +134,49 @@ class StackTraits(TokenTraits):
 
     def _keep_rules(self) -> str | None:
         """Stay under other rules where the layers can be; else leave them, and return why."""
-        if not self.what_if:
-            return None
         try:
-            what_if(self._shown.given[self.layer], self.what_if)
+            self._find_under_rules()
         except (TypeError, ValueError, IndexError) as error:
-            self.what_if = {}
+            with self._changing():
+                self.what_if = {}
             self._replace_layers(self._shown.attention)
             return str(error)
         return None
 
+    def _find_under_rules(self) -> list[Attention]:
+        """Return the selected layer as the other rules have it; raise what says that they cannot be there."""
+        return [self._shown.layers[self.layer]]
+
+    def _check_rules(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Return other rules as they are kept, after a row of the selected layer was computed under them.
+
+        Raises:
+            TypeError, ValueError, IndexError: rules that cannot be, or under which nothing can be computed.
+        """
+        return try_rules(self._shown.given[self.layer], changes)
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Let nothing follow from the traits that are set within."""
-        self._is_changing = True
+        before, self._is_changing = self._is_changing, True
         try:
             yield
         finally:
-            self._is_changing = False
+            self._is_changing = before
+
+
+def try_rules(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return other rules as they are kept, after a row was computed under them.
+
+    Raises:
+        TypeError, ValueError, IndexError: rules that cannot be, or under which nothing can be computed.
+    """
+    read = read_changes(att, changes)
+    if read:
+        try:
+            what_if(att, read).block("weights", queries=range(1))
+        except (ArithmeticError, RuntimeError) as error:
+            raise ValueError(f"nothing can be computed under these rules: {error}") from None
+    if "drop_keys" in read:  # a negative one counts from the end of each layer
+        read["drop_keys"] = [operator.index(key) for key in changes["drop_keys"]]
+    return read

@@ -7,14 +7,16 @@ what they expect.
 from __future__ import annotations
 
 import operator
-import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import traitlets
 
-from .._utils.validation import as_choice, as_number, nearest
+from .._utils.validation import as_choice, as_number, nearest, told
+
+MAX_COUNT = 2**31 - 1
+MAX_PINS = 1000
 
 
 class WrongValue(traitlets.TraitError, ValueError):
@@ -42,6 +44,8 @@ def refusing() -> Iterator[None]:
         raise WrongType(str(error)) from None
     except ValueError as error:
         raise WrongValue(str(error)) from None
+    except ArithmeticError as error:
+        raise WrongValue(f"this cannot be computed: {error}") from None
 
 
 class Index(traitlets.TraitType[Any, Any]):
@@ -56,7 +60,17 @@ class Index(traitlets.TraitType[Any, Any]):
             return _whole(value)
         except TypeError:
             wanted = "a whole number or None" if self.allow_none else "a whole number"
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give {wanted}") from None
+            raise WrongType(f"{self.name} is {told(value)}: give {wanted}") from None
+
+
+class Count(Index):
+    """A whole number of at least 1, or None for all there are."""
+
+    def validate(self, obj: Any, value: Any) -> int | None:
+        count = super().validate(obj, value)
+        if count is not None and not 1 <= count <= MAX_COUNT:
+            raise WrongValue(f"{self.name} is {told(count)}: give 1 to {MAX_COUNT:,}, or None for all")
+        return count
 
 
 class Text(traitlets.TraitType[Any, Any]):
@@ -66,7 +80,7 @@ class Text(traitlets.TraitType[Any, Any]):
 
     def validate(self, obj: Any, value: Any) -> str:
         if not isinstance(value, str | None):
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a string")
+            raise WrongType(f"{self.name} is {told(value)}: give a string")
         return (value or "").encode("utf-8", "replace").decode()
 
 
@@ -79,7 +93,7 @@ class Choice(traitlets.TraitType[Any, Any]):
 
     def validate(self, obj: Any, value: Any) -> str:
         if not isinstance(value, str):
-            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: give one of {', '.join(self.words)}")
+            raise WrongValue(f"{self.name} is {told(value)}: give one of {', '.join(self.words)}")
         try:
             return as_choice(value, self.words, str(self.name))
         except ValueError as error:
@@ -99,9 +113,9 @@ class ColorRange(traitlets.TraitType[Any, Any]):
         if isinstance(value, str):
             raise WrongValue(f"no {self.name} is called {value!r}: {nearest(value, self.words)}{advice}")
         try:
-            low, high = (as_number(bound, str(self.name)) for bound in value)
+            low, high = (as_number(bound, str(self.name)) for bound in _listed(value))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise WrongValue(f"{self.name} is {reprlib.repr(value)}: {advice}, both finite") from None
+            raise WrongValue(f"{self.name} is {told(value)}: {advice}, both finite") from None
         if low >= high:
             raise WrongValue(f"{self.name} is ({low:g}, {high:g}): the first must be less than the second")
         return (low, high)
@@ -114,11 +128,9 @@ class Heads(traitlets.TraitType[Any, Any]):
 
     def validate(self, obj: Any, value: Any) -> list[int]:
         try:
-            if isinstance(value, str | bytes):
-                raise TypeError
-            heads = list(dict.fromkeys(_whole(head) for head in value))
+            heads = list(dict.fromkeys(_whole(head) for head in _listed(value)))
         except (TypeError, RecursionError):
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a list of heads, such as [0, 4]") from None
+            raise WrongType(f"{self.name} is {told(value)}: give a list of heads, such as [0, 4]") from None
         if not heads:
             raise WrongValue(f"{self.name} is empty: give at least one head")
         return heads
@@ -134,10 +146,13 @@ class Pins(traitlets.TraitType[Any, Any]):
 
     def validate(self, obj: Any, value: Any) -> list[Pin]:
         try:
-            return [self._pin(*pin) for pin in value]
+            pins = [self._pin(*_listed(pin)) for pin in _listed(value)]
         except (TypeError, RecursionError):
             advice = "give a list of pairs (query, key), such as [(14, 16)]"
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: {advice}") from None
+            raise WrongType(f"{self.name} is {told(value)}: {advice}") from None
+        if len(pins) > MAX_PINS:
+            raise WrongValue(f"{self.name} are {len(pins):,} places: pin at most {MAX_PINS:,}")
+        return pins
 
     @staticmethod
     def _pin(query: Any, key: Any) -> Pin:
@@ -151,7 +166,7 @@ class WhatIf(traitlets.Dict):
 
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a dict such as {{'scale': 1.0}}")
+            raise WrongType(f"{self.name} is {told(value)}: give a dict such as {{'scale': 1.0}}")
         return dict(value)
 
 
@@ -164,10 +179,17 @@ class Threshold(traitlets.TraitType[Any, Any]):
         try:
             threshold = as_number(value, str(self.name))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise WrongType(f"{self.name} is {reprlib.repr(value)}: give a weight from 0 to 1") from None
+            raise WrongType(f"{self.name} is {told(value)}: give a weight from 0 to 1") from None
         if not 0 <= threshold <= 1:
             raise WrongValue(f"{self.name} is {threshold:g}: give a weight from 0 to 1")
         return threshold
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    """Return what is no text and no dict, which are not lists, though they too can be gone through."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        raise TypeError
+    return value
 
 
 def _whole(value: Any) -> int:

@@ -8,7 +8,7 @@ import os
 import pathlib
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -18,7 +18,6 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
-from .._engine.what_if import what_if
 from .._export.html import to_html
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
@@ -31,24 +30,37 @@ from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
+from .._utils.plain import as_plain, sendable
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
+from .._utils.weak import weakly
 from ..attention import Attention
-from ..stack import AttentionStack, as_attention, attention_from_weights, attention_of
+from ..stack import AttentionStack, as_attention
+from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
-from .keywords import WRITABLE, ShowKeywords, TensorsLike, WidgetKeywords, keywords_of, list_keywords, names_of
+from .front_end import FrontEndTraits, answer_script
+from .keywords import (
+    WRITABLE,
+    ShowKeywords,
+    TensorsLike,
+    Tokens,
+    WidgetKeywords,
+    keywords_of,
+    list_keywords,
+    names_of,
+)
 from .layers import ShownLayers
 from .named_stacks import LabelledStack, Sources
 from .request_context import RequestContext
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Index, Text, Threshold, WhatIf, WrongValue, refusing
+from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WrongValue, refusing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,16 +70,18 @@ PAUSE = 0.4  # seconds without another change, as while a scale is dragged, unti
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
         q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
+            Alone, or with tokens in the place of k: weights, as `from_weights` takes them, where all are 0 or more and
+            each row sums to 1 (or is 0 throughout); what a model of transformers returned; an `Attention` or a stack.
         k: keys, as q, with K for Q and G for H.
         v: values, as k, with Dv for D; may be left out.
         mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`.
         tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
-            its ids as well, a list, an array or a tensor (Q,) or (B, Q).
+            its ids as well, a list, an array or a tensor (Q,) or (B, Q); or what a tokenizer returned.
         key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
         tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
         pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
@@ -112,11 +126,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     >>> w.query = 2
     >>> w.weights(2).shape
     torch.Size([4])
+    >>> AttentionWidget(w.weights(2).expand(4, 4), ["the", "bank", "lent", "money"])
+    AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
@@ -135,7 +148,7 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    top_k = Index(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
+    top_k = Count(None, allow_none=True, help="Draw only so many links of each token; None: all.").tag(
         sync=True, role="look"
     )
     threshold = Threshold(help="Draw no link weaker than this.").tag(sync=True, role="look")
@@ -181,21 +194,17 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         sync=True, role="derived"
     )
 
-    @traitlets.default("_esm")
-    def _script(self) -> str:
-        return bundled("widget.js")
-
-    @traitlets.default("_css")
-    def _style(self) -> str:
-        return bundled("widget.css")
-
     def __init__(
-        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[WidgetKeywords]
+        self,
+        q: Shown,
+        k: TensorsLike | Tokens | None = None,
+        v: TensorsLike | None = None,
+        **keywords: Unpack[WidgetKeywords],
     ) -> None:
         refuse_unknown(keywords, [*keywords_of(type(self)), *KEYWORDS])
         given: dict[str, Any] = {**keywords}
         about_tensors = {name: given.pop(name) for name in KEYWORDS if name in given}
-        self._open(attention_of(q, k, v, about_tensors), given, about_tensors)
+        self._open(*read_arguments(q, k, v, about_tensors, given), about_tensors)
 
     @classmethod
     def from_attention(
@@ -230,8 +239,8 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     @classmethod
     def from_weights(
         cls,
-        weights: TensorsLike,
-        v: TensorsLike | None = None,
+        weights: TensorsLike | ModelOutput,
+        v: TensorsLike | Tokens | None = None,
         *,
         dims: str | None = None,
         **show: Unpack[ShowKeywords],
@@ -239,19 +248,25 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         """Show weights that are in hand, such as a model's `output.attentions`.
 
         Args:
-            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each.
-            v: values, for outputs and contributions; with layers, as many.
+            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each; or
+                what a model of transformers returned, whose `attentions` are taken: of an encoder–decoder all three,
+                as the stacks "encoder", "decoder" and "decoder, cross-attention".
+            v: values, for outputs and contributions; with layers, as many. Tokens may stand in their place.
             dims: other orders of axes, as in `Attention.from_weights`.
             show: the keywords of `AttentionWidget` from `tokens` on.
 
         Raises:
-            ValueError, TypeError: as `Attention.from_weights` does.
+            ValueError, TypeError: as `Attention.from_weights` does; a model's output without weights, with the way to
+                them.
 
         >>> import torch
         >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
         AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
         """
-        return cls.from_attention(attention_from_weights(weights, v, dims), **show)
+        refuse_unknown(show, keywords_of(cls))
+        widget = cls.__new__(cls)
+        cls._open(widget, *read_weights(weights, v, dims, show), {})
+        return widget
 
     @property
     def attention(self) -> Attention | AttentionStack:
@@ -273,12 +288,12 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             self._throttle.soon()
 
     def update(
-        self, q: TensorsLike, k: TensorsLike, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
+        self, q: Shown, k: TensorsLike | None = None, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
     ) -> None:
         """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
 
         Args:
-            q, k, v: as for the widget.
+            q, k, v: as for the widget; weights alone, or what a model returned, as well.
             keywords: mask, is_causal and the others about tensors; those not given stay as they were.
 
         Raises:
@@ -293,8 +308,12 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         0
         """
         refuse_unknown(keywords, KEYWORDS)
-        merged = {**self._tensor_keywords, **keywords}
-        self.attention = attention_of(q, k, v, merged)
+        merged = {**self._tensor_keywords, **keywords} if k is not None else {**keywords}
+        attention, show = read_arguments(q, k, v, merged, {})
+        if show or isinstance(attention, Mapping):
+            what = "tokens" if show else "several stacks"
+            raise TypeError(f"update shows other numbers at the same places, not {what}: make another widget of them")
+        self.attention = attention
         self._tensor_keywords = merged
 
     def weights(self, query: int) -> Tensor:
@@ -339,9 +358,9 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
-        Of the heads view those that are missing, too. In a notebook it comes by itself between cells; in a script, or
-        before saving, call this. `progress=True` draws a bar with the time left, if tqdm is installed. Once interrupted
-        it goes on where it was.
+        Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
+        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
+        installed. Once interrupted it goes on where it was.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -352,6 +371,7 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         (None, None)
         """
         with self._lock:
+            self._bring_what_is_missing()
             self._surveys.finish()
         with contextlib.ExitStack() as stack:
             bar = (
@@ -362,6 +382,10 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
                 bar.update(100 - bar.n)
+        more = True
+        while more:
+            with self._lock:
+                more = self._builders.finish_stages()
 
     def to_html(
         self,
@@ -408,10 +432,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        It is drawn in the widget's colours, on dark paper where `theme` is "dark"; text stays text in SVG and PDF.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colours, on dark paper where `theme`
+        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
-            width: inches; the height follows.
+            width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
 
         Returns:
@@ -457,10 +482,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and compute nothing more."""
+        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it."""
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
+                self._surveys.forget()
                 self._scheduler.clear()
         super().close()
 
@@ -483,15 +509,20 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         self._tensor_keywords = tensor_keywords
         self._lock = threading.RLock()  # a front-end's message may come on another thread while a cell runs
         self._scheduler = Scheduler(self._lock)
-        self._tile_queue = TileQueue(self._scheduler, self.send)
-        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, self.send, self._put, lambda: self.picture)
-        self._surveys = Surveys(self._scheduler, lambda found: self.set_trait("survey", found))
+        # What the widget owns calls it back weakly: no cycle keeps its tensors once it is closed and let go.
+        send, put = weakly(self.send), weakly(self._put)
+        self._tile_queue = TileQueue(self._scheduler, send)
+        self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
+        self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._token_store = TokenStore(lambda: GivenTokens(self.tokens, self.key_tokens, self.tokenizer))
+        self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
-        self._builders = TraitBuilders(self._exact_pass, self._surveys, self._findings, merges=self._merges)
-        self._derived = Derived(self._rules, self.set_trait, self._tell_error, lambda: self.comm is None)
-        self._throttle = Throttle(self._refresh, self._lock)
+        told, put_again = weakly(self._tell_error), weakly(self.set_trait)
+        self._builders = TraitBuilders(
+            self._exact_pass, self._surveys, self._findings, self._scheduler, put_again, merges=self._merges
+        )
+        self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
+        self._throttle = Throttle(weakly(self._refresh), self._lock)
         self._awaited = self._rules_awaited = False  # while a front-end sets something, and while that is other rules
         self._version = 0  # of the tensors, which may be replaced
         self._show_layers(self._named_stacks.find(self._chosen).attention)
@@ -502,13 +533,19 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
         self._refresh()
-        self.on_msg(self._receive)
-        self.observe(lambda change: self._refresh(), FOLLOWED)
-        self.observe(lambda change: self._send_soon("key_tokens"), "tokens")  # they may be the same
-        self.observe(lambda change: self._on_tokens(), ["tokens", "key_tokens", "tokenizer"])
-        self.observe(lambda change: self._send_soon("grid"), ["grid_side", "grid_start"])
-        self.observe(lambda change: self._on_choice(), ["stack", "forward"])
+        self.on_msg(weakly(self._receive))
+        self.observe(self._when_changed(self._refresh), FOLLOWED)
+        self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
+        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
+        self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         super().open()
+
+    @staticmethod
+    def _when_changed(method: Callable[..., None], *given: str) -> Callable[[Any], None]:
+        """Return an observer that calls a method, and does not keep the widget alive."""
+        call = weakly(method)
+        return lambda change: call(*given)
 
     # What is shown: all that is computed is of what is held.
 
@@ -528,11 +565,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
         """Show other tensors or positions, or another stack: nothing of the old ones can be used again."""
+        self._derived.forget()  # first: an interrupt in between must not leave the old ones as if they were of these
+        self._findings.forget()
+        self._builders.forget()
         self._version += 1
         self._show_layers(attention)
-        self._builders.forget()
-        self._findings.forget()
-        self._derived.forget()
 
     def _on_choice(self) -> None:
         """Show another stack, all of it in one message."""
@@ -544,15 +581,25 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
                 refused = self._show_chosen()
             finally:
                 self._refresh()
+        self._say_rules_are_off(refused)
+
+    def _leave_rules_that_cannot_be(self) -> None:
+        """Show the layer as it is where the other rules cannot be there, and say so."""
+        if self.what_if:
+            self._say_rules_are_off(self._keep_rules())
+
+    def _say_rules_are_off(self, refused: str | None) -> None:
         if refused is not None:
-            self.send({"refused": f"the other rules are off, for they cannot be here: {refused}"[:500]})
+            self._say_refused(f"the other rules are off, for they cannot be here: {refused}")
+
+    def _say_refused(self, reason: object) -> None:
+        """Tell the front-ends why something is not as it was set."""
+        self.send({"refused": sendable(str(reason))})
 
     @traitlets.validate("what_if")
     def _rules_can_be(self, proposal: Any) -> dict[str, Any]:
-        changes: dict[str, Any] = proposal["value"]
         with refusing():
-            what_if(self._shown.given[self.layer], changes)
-        return changes
+            return self._check_rules(proposal["value"])
 
     @traitlets.observe("what_if")
     def _on_what_if(self, change: Any) -> None:
@@ -561,9 +608,9 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
             return
         with self._lock:
             self._exact_pass.cancel()
+            self._derived.forget()
             self._version += 1
             self._show_layers(self._shown.attention)
-            self._derived.forget()
 
     @traitlets.observe("pieces")
     def _on_pieces(self, change: Any) -> None:
@@ -608,8 +655,11 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         """Bring every derived trait to the selection: each only where what it follows from has changed."""
         if self._is_changing:
             return
-        with self._lock, self.hold_sync():
+        with self._lock, self.hold_sync(), self._telling_of_interrupts():
+            self._show_what_is_set()
             self._drop_what_is_gone()
+            self._leave_rules_that_cannot_be()
+            self._drop_a_stage_that_is_gone()
             self._send_soon(*self._to_send_again())
             later = self._what_can_wait()
             for name in self._rules():
@@ -617,6 +667,40 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
                     self._derived.bring(name)
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
+
+    def _show_what_is_set(self) -> None:
+        """Show the layers under the rules, and between the words, that are set, where an interrupt came between."""
+        if self._shown.rules != self.what_if or self._shown.words != (self.pieces == "words"):
+            self._replace_layers(self._shown.attention)
+        self._builders.use(self._shown)
+
+    def _bring_what_is_missing(self) -> None:
+        """Compute what an interrupt has left out."""
+        if self.picture.get("sampled") is not None and not self._exact_pass.under_way:
+            self._derived.forget("picture")
+        self._refresh()
+
+    @contextlib.contextmanager
+    def _telling_of_interrupts(self) -> Iterator[None]:
+        """Where what runs within is interrupted, say so in the place of what is not there."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            if self.comm is not None:
+                with self.hold_sync():
+                    self._drop_what_is_gone()
+                    self._derived.interrupt()
+            raise
+
+    def notify_change(self, change: Any) -> None:
+        """Tell observers of a change; where they are interrupted, the widget says so in the place of their numbers."""
+        if change["name"] in FOLLOWED and hasattr(self, "_derived") and not self._is_changing:
+            with self._telling_of_interrupts():
+                super().notify_change(change)
+        else:
+            super().notify_change(change)
 
     def _rules(self) -> dict[str, DerivedTrait]:
         return self._builders.rules(Selection.of(self))
@@ -650,6 +734,18 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         with self.hold_sync():
             self._states_to_send.update(names)
 
+    def _put_survey(self, found: Any) -> None:
+        self.set_trait("survey", found)
+
+    def _shown_picture(self) -> dict[str, Any]:
+        return self.picture
+
+    def _given_tokens(self) -> GivenTokens:
+        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
+
+    def _is_opening(self) -> bool:
+        return self.comm is None
+
     def _put(self, **traits: Any) -> None:
         """Set traits that only Python sets, all in one message."""
         with self.hold_sync():
@@ -661,25 +757,46 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
         given = sync_data if isinstance(sync_data, dict) else {}
-        wanted = {name: given[name] for name in names_of(type(self), *WRITABLE) if name in given}
+        names = [name for name in names_of(type(self), *WRITABLE) if name in given]
         with self._lock:
-            with self._waited_for(rules="what_if" in wanted):
+            with self._waited_for(rules="what_if" in names):
                 try:
-                    traits: dict[str, Any] = self.traits()
-                    for name, value in wanted.items():
-                        traits[name].validate(self, value)  # before ipywidgets echoes it to all front-ends
-                    super().set_state(wanted)
+                    super().set_state(self._read_traits(names, given))  # ipywidgets echoes this to all front-ends
                 except traitlets.TraitError as error:
-                    self.send({"refused": str(error)[:500]})
-                    self.send_state(list(wanted))
+                    self._say_refused(error)
+                    self.send_state(names)
+                else:
+                    self._send_what_differs(names, given)
             self._scheduler.hold_back()
 
+    def _read_traits(self, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
+        """Return what a front-end has set as plain, bounded values of the traits' own types."""
+        traits: dict[str, Any] = self.traits()
+        with refusing():
+            return {name: traits[name].validate(self, as_plain(given[name], name)) for name in names}
+
+    def _send_what_differs(self, names: list[str], given: dict[str, Any]) -> None:
+        """Send what became another value than the front-end has set: it holds its own until then."""
+        now = self.get_state(names)
+        differing = [name for name in names if as_plain(now[name], name) != as_plain(given[name], name)]
+        if differing:
+            self.send_state(differing)
+
     def _receive(self, _: Any, content: Any, __: Any) -> None:
+        script = answer_script(content)
+        if script is not None:
+            self.send(script)
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
-            reply = requests.answer(self._request_context(), content)
-            self._scheduler.hold_back()
+            try:
+                reply = requests.answer(self._request_context(), content)
+            except requests.Interrupted as error:
+                self.send(*error.reply)
+                raise
+            finally:
+                self._scheduler.hold_back()
         if reply is not None:
             self.send(*reply)
 
@@ -688,9 +805,9 @@ class AttentionWidget(StackTraits, anywidget.AnyWidget):
         with self._waited_for(rules=True):
             try:
                 with self.hold_sync():
-                    self.what_if = changes
+                    self.set_trait("what_if", self._read_traits(["what_if"], {"what_if": changes})["what_if"])
             except traitlets.TraitError as error:
-                self.send({"refused": str(error)[:500]})
+                self._say_refused(error)
 
     @contextlib.contextmanager
     def _waited_for(self, *, rules: bool) -> Iterator[None]:

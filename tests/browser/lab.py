@@ -32,6 +32,8 @@ from urllib.parse import quote
 
 import nbformat
 import psutil
+from firefox import launcher
+from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import BrowserContext, Locator, Playwright, Route
 from playwright.sync_api import Page as PlaywrightPage
 
@@ -521,7 +523,11 @@ class Browser:
     """One Chromium for the whole run; every page gets a fresh profile in it."""
 
     def __init__(self, playwright: Playwright) -> None:
-        self._chromium = playwright.chromium.launch(
+        self.playwright = playwright
+        self._launched = self._launch()
+
+    def _launch(self) -> PlaywrightBrowser:
+        return self.playwright.chromium.launch(
             executable_path=find_chromium(),
             headless=False,  # FLAGS say --headless=new: the browser that users have, only without a window
             args=FLAGS,
@@ -530,7 +536,7 @@ class Browser:
 
     @property
     def version(self) -> str:
-        return self._chromium.version
+        return self._launched.version
 
     def context(
         self,
@@ -545,7 +551,7 @@ class Browser:
         offline: bool = False,
         scripts: bool = True,
     ) -> BrowserContext:
-        return self._chromium.new_context(
+        return self._launched.new_context(
             viewport={"width": width, "height": height},
             device_scale_factor=device_scale_factor,
             color_scheme=color_scheme,
@@ -557,7 +563,18 @@ class Browser:
         )
 
     def close(self) -> None:
-        self._chromium.close()
+        self._launched.close()
+
+
+class Firefox(Browser):
+    """The system's Firefox, `program`. It takes no media features: pages are light, and motion is not reduced."""
+
+    def __init__(self, playwright: Playwright, program: str) -> None:
+        self._program = program
+        super().__init__(playwright)
+
+    def _launch(self) -> PlaywrightBrowser:
+        return self.playwright.firefox.launch(channel="moz-firefox", executable_path=launcher(self._program))
 
 
 class PagePool:

@@ -13,7 +13,7 @@ from tolerance import Bound, rounding
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, compare, masks
-from attnwidget._engine.cost import cells, normalizers
+from attnwidget._engine.cost import COMBINED, cells, normalizers
 from attnwidget._engine.level_cache import LevelCache, LevelKey
 
 HOW = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
@@ -100,7 +100,7 @@ def test_what_cannot_be_combined() -> None:
 def test_its_cost_is_that_of_its_heads() -> None:
     att = make(600)
     one, everything = att.combine([0, 1, 3]), (range(600), range(600))
-    assert cells(one, 0, 0, *everything, "weights") == 3 * 600 * 600
+    assert cells(one, 0, 0, *everything, "weights") == COMBINED * 3 * 600 * 600
     assert normalizers(one, 0, 0, range(600), "weights") == 3 * 600 * 600
     one.block(queries=range(600), keys=[0])
     assert normalizers(one, 0, 0, range(600), "weights") == 0, "they are the heads' own, and known"

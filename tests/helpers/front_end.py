@@ -16,6 +16,7 @@ from ipywidgets.widgets.widget import _put_buffers
 
 from attnwidget import AttentionStack, AttentionWidget
 from attnwidget._engine.level_cache import LevelCache
+from attnwidget._messages.long_answers import LongAnswers
 from attnwidget._messages.tiles import TileQueue
 from attnwidget._tokens.search import TokenSearch
 from attnwidget._utils.scheduler import Scheduler
@@ -126,6 +127,8 @@ class Desk:
     tokens: Sequence[str] | None = None
     retried: int = 0
     checked: list[tuple[int, int, int]] = field(default_factory=list)
+
+    long_answers: LongAnswers = field(default_factory=LongAnswers)
 
     def __post_init__(self) -> None:
         self._levels = [LevelCache(att) for att in self.stack]

@@ -340,7 +340,9 @@ def test_what_would_take_seconds_is_refused_with_the_reason(
 def test_the_questions_of_one_message_have_one_purse(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {**SMALL, "kind": "ranked", "queries": [0], "count": 1}
     message = requests.Message
-    monkeypatch.setattr(requests, "Message", lambda context: message(context, budget=cost.CostBudget(2500)))
+    monkeypatch.setattr(
+        requests, "Message", lambda context: message(context, budget=cost.CostBudget(5 * cost.RANKED * 1000))
+    )
     replies = ask(*({**row, "id": str(n)} for n in range(3)), stack=long(5, 1000))
     assert [reply["ok"] for reply in replies] == [True, True, False]
     assert "ask for fewer at once" in replies[2]["error"]

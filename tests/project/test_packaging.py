@@ -192,7 +192,7 @@ def wheel(built: Path) -> Path:
 def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        for name in ("widget.js", "widget.css", "page.js", "ramps.json", "THIRD-PARTY.txt"):
+        for name in ("widget.js", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
             assert archive.read(f"attnwidget/static/{name}") == (STATIC / name).read_bytes()
     assert "attnwidget/py.typed" in names
     assert any(re.fullmatch(r"attnwidget/samples/\w+\.npz", name) for name in names)
@@ -243,8 +243,9 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
         "widget = attnwidget.AttentionWidget(q, q)\n"
         "print(Path(attnwidget.__file__).parent)\n"
         "static = Path(attnwidget.__file__).parent / 'static'\n"
-        "assert widget._esm == (static / 'widget.js').read_text(encoding='utf-8')\n"
-        "assert widget._css == (static / 'widget.css').read_text(encoding='utf-8')\n"
+        "assert widget._esm == (static / 'loader.js').read_text(encoding='utf-8')\n"
+        "assert widget._front_end.code == (static / 'widget.js').read_text(encoding='utf-8')\n"
+        "assert widget._front_end.style == (static / 'widget.css').read_text(encoding='utf-8')\n"
     )
     said = run(python, "-I", program, cwd=tmp_path, PATH=os.devnull)
     assert Path(said.strip().splitlines()[-1]) == packages / "attnwidget"

@@ -29,8 +29,26 @@ def tensors_and_rules() -> None:
     AttentionWidget(q, k, mask_means="kept")  # type: ignore[arg-type]
     AttentionWidget(q, k, window="4")  # type: ignore[arg-type]
     AttentionWidget(q, k, is_casual=True)  # type: ignore[call-arg]
-    AttentionWidget(q)  # type: ignore[call-arg]
+    AttentionWidget()  # type: ignore[call-arg]
     AttentionWidget("q", k)  # type: ignore[arg-type]
+
+
+class Output:
+    """What a model returned."""
+
+    attentions: tuple[Tensor, ...] | None = None
+
+
+def weights_alone() -> None:
+    """One argument, or tokens beside it."""
+    AttentionWidget(q)
+    AttentionWidget((q, q), words, view="graph")
+    AttentionWidget(Output(), [words, words])
+    AttentionWidget(stack, words, layer=1)
+    AttentionWidget.from_weights(Output(), words)
+    widget.update([q, q])
+    AttentionWidget(Attention)  # type: ignore[arg-type]
+    AttentionWidget(q, words, sinks="q")  # type: ignore[arg-type]
 
 
 def positions() -> None:

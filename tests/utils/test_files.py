@@ -34,6 +34,7 @@ def writer(kind: str) -> Callable[[Any], Any]:
     return w.to_html if kind == "html" else w.figure().savefig
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 class TestEveryWriter:
     def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(self, tmp_path: Path, kind: str) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._engine.stages import MASKED
 from ..._messages import decoding
 from .. import colors
 from ..numbers import status_number
-from ..view import TraitsView, WidgetView
-from . import compare, graph, heatmap, stages
+from ..view import WidgetView
+from . import compare, graph, heads, heatmap, reading, stages
 from .canvas import Canvas
 from .sheet import MARGIN, FigureContext
 
 WIDTHS = (1.0, 100.0)  # inches
 DPI = (10, 2400)
 CAPTION = 11  # pixels of its letters
+NAMED_HEADS = 6  # of several as one
 VIEWS = {
     "heatmap": heatmap.draw,
     "graph": graph.draw,
+    "text": reading.draw,
+    "image": reading.draw,
+    "heads": heads.draw,
     "stages": stages.draw,
     "compare": compare.draw,
 }
@@ -46,11 +51,9 @@ def figure_of(view: WidgetView, *, width: float, dpi: float) -> Any:
     canvas = Canvas(width, dpi, colors.look_of(traits.theme))
     context = FigureContext(view, canvas)
     top = _draw_title(context)
-    draw, words = VIEWS.get(traits.view), ""
-    if draw is None:
-        draw, words = heatmap.draw, f"The {traits.view} view has no figure: this is the heatmap of its head."
-    bottom = draw(context, top)
-    return canvas.done(_draw_footer(context, bottom + 14, words) + MARGIN)
+    bottom = VIEWS[traits.view](context, top)
+    foot = _draw_footer(context, bottom + 14)
+    return canvas.done(min(canvas.width, canvas.reached + MARGIN), foot + MARGIN)
 
 
 def _check(name: str, value: Any, bounds: tuple[float, float], unit: str) -> None:
@@ -68,24 +71,22 @@ def _draw_title(context: FigureContext) -> float:
     return MARGIN + 30.0
 
 
-def _draw_footer(context: FigureContext, top: float, words: str) -> float:
-    """What is pinned and its number on the left, of what all of it is on the right; below that what has to be said."""
+def _draw_footer(context: FigureContext, top: float) -> float:
+    """What is pinned and its number on the left, of what all of it is on the right, no wider than what is drawn."""
     canvas, look = context.canvas, context.look
-    parts, facts = _pinned_parts(context), _facts_text(context.traits)
+    parts, facts = _pinned_parts(context), _facts_text(context)
     pinned = _fitted(context, "".join(parts), CAPTION)
-    beside = canvas.measure(pinned, CAPTION) + canvas.measure(facts, CAPTION) + 24 <= context.right - context.left
+    right = min(context.right, canvas.reached)
+    beside = canvas.measure(pinned, CAPTION) + canvas.measure(facts, CAPTION) + 24 <= right - context.left
     y = top + 8
     if pinned:
         is_whole = pinned == "".join(parts)
         canvas.parts(context.left, y, parts if is_whole else [pinned], size=CAPTION, color=look.ink)
         y += 0 if beside else 16
     if beside:
-        canvas.text(context.right, y, facts, size=CAPTION, color=look.ink3, align="right")
+        canvas.text(right, y, facts, size=CAPTION, color=look.ink3, align="right")
     else:
         canvas.text(context.left, y, _fitted(context, facts, CAPTION), size=CAPTION, color=look.ink3)
-    if words:
-        y += 16
-        canvas.text(context.left, y, _fitted(context, words, CAPTION), size=CAPTION, color=look.ink2)
     return y + 8
 
 
@@ -104,18 +105,18 @@ def _pinned_parts(context: FigureContext) -> list[str]:
             parts += [labels[at].text, f" {at:,}"] if is_named else [f"{side} {at:,}"]
     if traits.query is None or traits.key is None:
         return parts
-    stage = "weights" if traits.view in ("graph", "stages", "compare") else traits.stage
-    where = {"batch": traits.batch, "head": traits.head, "queries": traits.query, "keys": traits.key}
-    if stage in ("masked", "weights", "contribution") and not bool(context.selected.block("allowed", **where)):
+    stage = "weights" if traits.view in ("graph", "stages", "compare", "heads") else traits.stage
+    where = {"queries": traits.query, "keys": traits.key}
+    if stage in MASKED and not bool(context.block("allowed", context.head, **where)):
         return [*parts, "   masked"]
     word = "weight" if stage == "weights" else stage
-    return [*parts, f"   {word} {status_number(float(context.selected.block(stage, **where)))}"]
+    return [*parts, f"   {word} {status_number(float(context.block(stage, context.head, **where)))}"]
 
 
-def _facts_text(traits: TraitsView) -> str:
-    facts = traits.facts
-    several = traits.view == "graph" and len(traits.heads) > 1
-    head = f"heads {', '.join(map(str, traits.heads))}" if several else f"head {traits.head}"
+def _facts_text(context: FigureContext) -> str:
+    traits, facts = context.traits, context.traits.facts
+    several = traits.view == "graph" and len(context.heads) > 1
+    head = f"heads {', '.join(map(str, context.heads))}" if several else _head_words(context.head)
     every = decoding.of_picture(traits.picture).every
     sampled = f"1 of {every:,} rows" if every > 1 and traits.view == "heatmap" else ""
     parts = [
@@ -130,3 +131,12 @@ def _facts_text(traits: TraitsView) -> str:
         sampled,
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _head_words(head: int | str) -> str:
+    """Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`: `headWords` of js/src/components/phrases.ts."""
+    if isinstance(head, int):
+        return f"head {head}"
+    how, *heads = head.split(" ")
+    which = f"{len(heads)} heads" if len(heads) > NAMED_HEADS else f"heads {', '.join(heads)}"
+    return f"{'maximum' if how == 'max' else how} of {which}"

@@ -15,16 +15,20 @@ from unicodedata import bidirectional
 
 import numpy as np
 
-from ..._tokens.characters import clusters
+from ..._tokens.characters import clusters, one_line
 from ..._utils import files
 from ..colors import Look
 
 PIXEL = 1 / 96  # inches
 POINT = 0.75  # of a pixel
 ELLIPSIS = "…"
+LEAST = 8  # pixels of letters, which are 6 pt: smaller ones nobody reads in print
+MEASURED_AT = 96  # pixels of letters
+WHOLE = 64  # characters whose width is that of the whole text
+LONG = 1024  # characters, of which only the ends can ever be seen
 
 # Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
-IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget"}
+IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget", "text.hinting": "none"}
 
 Array = np.ndarray[Any, Any]
 
@@ -39,13 +43,18 @@ class Canvas:
         self.figure = figure_class(figsize=(width, 1), dpi=dpi, facecolor=look.page)
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self.axes.set_xlim(0, self.width)
+        self.reached = 0.0
 
-    def done(self, height: float) -> Any:
-        """Return the figure, that many pixels tall."""
+    def done(self, width: float, height: float) -> Any:
+        """Return the figure, that many pixels wide and tall."""
+        self.axes.set_xlim(0, width)
         self.axes.set_ylim(height, 0)
-        self.figure.set_size_inches(self.width * PIXEL, height * PIXEL)
+        self.figure.set_size_inches(width * PIXEL, height * PIXEL)
         return self.figure
+
+    def reach(self, x: float) -> None:
+        """Note that something is drawn up to here: the page is no narrower."""
+        self.reached = max(self.reached, x)
 
     def text(
         self,
@@ -62,6 +71,11 @@ class Canvas:
         baseline: str = "center_baseline",
     ) -> None:
         """Draw a text as it is, never as markup; y is its middle, unless `baseline` says otherwise."""
+        text = drawn_text(text)
+        if not text:
+            return
+        along = self.measure(text, size, bold) * {"left": 1.0, "center": 0.5, "right": 0.0}[align]
+        self.reach(x + (0.7071 * (along + size) if rotation else along))
         self.axes.text(
             x,
             y,
@@ -89,35 +103,54 @@ class Canvas:
 
     def measure(self, text: str, size: float = 12, bold: bool = False) -> float:
         """Return how wide a text is."""
-        return _width(text, size, bold, tuple(families(text)))
+        text = drawn_text(text)
+        if len(text) > WHOLE:  # part by part: each is measured once
+            parts = [text[at : at + WHOLE] for at in range(0, len(text), WHOLE)]
+            return sum(self.measure(part, size, bold) for part in parts)
+        return size / MEASURED_AT * _width(text, bold, tuple(families(text)))
 
     def shorten(self, text: str, width: float, size: float = 12, bold: bool = False) -> str:
         """Return as much of both ends as fits, around an ellipsis; characters are never cut."""
-        if self.measure(text, size, bold) <= width:
+        if len(text) <= LONG and self.measure(text, size, bold) <= width:
             return text
-        # Of a very long text only the ends can ever be seen.
-        ends = [text] if len(text) < 1024 else [text[:512], text[-512:]]
-        pieces = [piece for end in ends for piece in clusters(end)]
-        for kept in range(min(len(pieces), 200) - 1, 0, -1):
+        ends = [text] if len(text) <= LONG else [text[: LONG // 2], text[-LONG // 2 :]]
+        pieces = [piece for end in ends for piece in clusters(drawn_text(end))]
+
+        def ends_of(kept: int) -> str:
             tail = kept // 2
-            shorter = "".join([*pieces[: kept - tail], ELLIPSIS, *(pieces[-tail:] if tail else ())])
-            if self.measure(shorter, size, bold) <= width:
-                return shorter
-        return ELLIPSIS
+            return "".join([*pieces[: kept - tail], ELLIPSIS, *(pieces[-tail:] if tail else ())])
+
+        fits, too_many = 0, len(pieces)
+        while too_many - fits > 1:
+            kept = (fits + too_many) // 2
+            if self.measure(ends_of(kept), size, bold) <= width:
+                fits = kept
+            else:
+                too_many = kept
+        return ends_of(fits)
 
     def boxes(self, boxes: Sequence[tuple[float, float, float, float]], colors: Any, radius: float = 0) -> None:
         """Fill rectangles (x, y, width, height) with round corners."""
         from matplotlib.collections import PathCollection
 
         paths = [_rounded(*box, radius) for box in boxes]
+        self.reach(max((x + wide for x, _, wide, _ in boxes), default=0))
         self.axes.add_collection(
             PathCollection(paths, facecolors=colors, edgecolors="none", linewidths=0), autolim=False
         )
+
+    def shape(self, points: Sequence[tuple[float, float]], color: str) -> None:
+        """Fill a shape with straight edges."""
+        from matplotlib.patches import Polygon
+
+        self.reach(max(x for x, _ in points))
+        self.axes.add_patch(Polygon(points, closed=True, facecolor=color, linewidth=0))
 
     def frame(self, box: tuple[float, float, float, float], width: float, color: str, radius: float = 0) -> None:
         """Draw the outline of a rectangle."""
         from matplotlib.patches import PathPatch
 
+        self.reach(box[0] + box[2])
         edge = PathPatch(_rounded(*box, radius), fill=False, edgecolor=color, linewidth=width * POINT)
         self.axes.add_patch(edge)
 
@@ -125,6 +158,7 @@ class Canvas:
         """Draw straight lines, (n, 2, 2) of x and y."""
         from matplotlib.collections import LineCollection
 
+        self.reach(max((line[1][0] for line in lines), default=0))
         self.axes.add_collection(
             LineCollection(lines, linewidths=width * POINT, colors=color, alpha=alpha), autolim=False
         )
@@ -141,16 +175,17 @@ class Canvas:
         codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
         self.axes.add_patch(PathPatch(Path(points, codes), linewidth=0, **look))
 
-    def image(self, pixels: Array, box: tuple[float, float, float, float]) -> None:
-        """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, each with sharp edges."""
+    def image(self, pixels: Array, box: tuple[float, float, float, float], *, smooth: bool = False) -> None:
+        """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, each with sharp edges unless it is `smooth`."""
         x, y, width, height = box
+        self.reach(x + width)
         self.axes.imshow(
             pixels,
             extent=(x, x + width, y + height, y),
-            interpolation="nearest",
+            interpolation="antialiased" if smooth else "nearest",
             aspect="auto",
             origin="upper",
-            resample=False,
+            resample=smooth,
         )
 
 
@@ -175,6 +210,13 @@ def _figure_class() -> Any:
             if target is not None:
                 files.write(target, into.getvalue())
 
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            """Draw itself where it is the last line of a cell: one PNG, at the width that it has on paper."""
+            into = io.BytesIO()
+            self.savefig(into, format="png")
+            width, height = (round(inches / PIXEL) for inches in self.get_size_inches())
+            return into.getvalue(), {"width": width, "height": height}
+
     return TextFigure
 
 
@@ -196,13 +238,21 @@ def _renderer() -> Any:
 
 
 @functools.lru_cache(maxsize=8192)
-def _width(text: str, size: float, bold: bool, family: tuple[str, ...]) -> float:
+def _width(text: str, bold: bool, family: tuple[str, ...]) -> float:
+    """How wide a text is in large letters, whose widths are not rounded to whole pixels."""
     from matplotlib.font_manager import FontProperties
 
-    properties = FontProperties(family=list(family), size=size, weight="bold" if bold else "normal")
+    properties = FontProperties(family=list(family), size=MEASURED_AT, weight="bold" if bold else "normal")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")
         return float(_renderer().get_text_width_height_descent(text, properties, ismath=False)[0])
+
+
+def drawn_text(text: str) -> str:
+    """Return a text as it is drawn: on one line, without what no file can hold; of a very long one both ends."""
+    if len(text) > LONG:
+        text = f"{text[: LONG // 2]}{ELLIPSIS}{text[-LONG // 2 :]}"
+    return text if text.isascii() and text.isprintable() else one_line(text)
 
 
 def families(text: str) -> list[str]:

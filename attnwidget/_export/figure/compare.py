@@ -9,7 +9,8 @@ from ..._messages.decoding import DecodedMatrix
 from .. import colors
 from ..view import WidgetView
 from . import heatmap
-from .heatmap import Place, cells, scale_ticks, tick_labels
+from .heatmap import Place, cells
+from .legend import scale_ticks, tick_labels
 from .sheet import FigureContext
 
 BETWEEN = 21  # pixels between two pictures

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._analysis.top_links import LINK_CELLS, LINKS, strongest
+from ..._engine.base import Head
+from ..._engine.softmax import sink_weights
 from ..._tokens.display import Label
 from .. import colors
 from ..numbers import list_number
 from . import graph_geometry as geometry
+from .canvas import LEAST
 from .graph_geometry import APART_LABELS, Lane, Link, Side
 from .sheet import SINK, FigureContext
 
@@ -62,7 +64,7 @@ class Scene:
 
 def draw(context: FigureContext, top: float) -> float:
     """Draw the graph of the widget's heads; return where it ends."""
-    traits, canvas, look = context.traits, context.canvas, context.look
+    canvas, look = context.canvas, context.look
     scene = _scene(context, top + 26)
     ends = ((scene.left - BESIDE, "Query", "right"), (scene.right + BESIDE, "Key", "left"))
     for x, text, align in ends:
@@ -74,7 +76,7 @@ def draw(context: FigureContext, top: float) -> float:
     if _has_bars(context):
         _draw_bars(context, scene, top)
     bottom = scene.top + max(scene.queries.height, scene.keys.height)
-    return _draw_legend(context, bottom + 14, scene.fills, len(traits.heads) > 1, scene.pinned is not None)
+    return _draw_legend(context, bottom + 14, scene.fills, len(context.heads) > 1, scene.pinned is not None)
 
 
 def _scene(context: FigureContext, top: float) -> Scene:
@@ -89,7 +91,7 @@ def _scene(context: FigureContext, top: float) -> Scene:
         for scene_side, total in (("query", shape.Q), ("key", len(_key_labels(context))))
     )
     beside_keys = _bars_width(context) + 50 if _has_bars(context) else 0
-    several = len(traits.heads) > 1
+    several = len(context.heads) > 1
     head_colors = colors.head_colors(traits.theme)
     return Scene(
         side,
@@ -101,14 +103,14 @@ def _scene(context: FigureContext, top: float) -> Scene:
         left=context.left + _labels_width(context, context.queries, queries) + BESIDE,
         right=context.right - _labels_width(context, _key_labels(context), keys) - BESIDE - beside_keys,
         top=top,
-        fills=[head_colors[at % 12] if several else context.look.data for at in range(len(traits.heads))],
+        fills=[head_colors[at % 12] if several else context.look.data for at in range(len(context.heads))],
     )
 
 
 def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
     """All weights of the pinned token that are above 0, of every head that is shown; of long ones the strongest."""
     links = []
-    for at, head in enumerate(context.traits.heads):
+    for at, head in enumerate(context.heads):
         values = _weights(context, side, pinned, head)
         count = len(values) if len(values) <= WHOLE else STRONGEST
         top = values.topk(count)
@@ -122,11 +124,17 @@ def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
     return links
 
 
-def _sinks(context: FigureContext, head: int) -> list[float] | None:
+def _sinks(context: FigureContext, head: int | str) -> list[float] | None:
     """What each query gives to the learned sink, which is drawn as one more key after the others; None without one."""
     if not context.selected.has_sinks:
         return None
-    return [float(weight) for weight in context.selected.sink_weights(context.traits.batch, head).tolist()]
+    found = sink_weights(_head(context, head), range(context.selected.shape.Q))
+    return None if found is None else [float(weight) for weight in found.tolist()]
+
+
+def _head(context: FigureContext, head: int | str) -> Head:
+    att, number = context.of_head(head)
+    return Head(att, context.traits.batch, number)
 
 
 def _key_labels(context: FigureContext) -> Sequence[Label]:
@@ -134,13 +142,12 @@ def _key_labels(context: FigureContext) -> Sequence[Label]:
     return [*context.keys, Label(SINK, "", False)] if context.selected.has_sinks else context.keys
 
 
-def _weights(context: FigureContext, side: Side, index: int, head: int) -> Tensor:
+def _weights(context: FigureContext, side: Side, index: int, head: int | str) -> Tensor:
     """The weights of one query over all keys, or of one key over all queries, (n,) float64; 0 for what is no number."""
-    where: dict[str, Any] = {"batch": context.traits.batch, "head": head}
     if side == "query":
-        values = context.selected.block("weights", **where, queries=index)[0]
+        values = context.block("weights", head, queries=index)[0]
     else:
-        values = context.selected.block("weights", **where, keys=[index])[:, 0]
+        values = context.block("weights", head, keys=[index])[:, 0]
     return values.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -167,21 +174,28 @@ def _bars_width(context: FigureContext) -> float:
 
 
 def _labels_width(context: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
-    size = _font_size(lane.pitch)
+    size = _font_size(context, labels, lane)
     widths = [
         context.canvas.measure(labels[at].text, size, True) + _subscript_width(context, labels[at])
         for at in lane.labelled[:512]
     ]
-    gaps = [context.canvas.measure(_gap_text(count), 10) for _, count in lane.gaps]
-    return min(LARGEST_LABEL, max([40.0, *widths, *gaps]) + 8)
+    gaps = [context.canvas.measure(_gap_text(count), min(10, size)) for _, count in lane.gaps]
+    return min(_most_wide(context), max([40.0, *widths, *gaps]) + 8)
+
+
+def _most_wide(context: FigureContext) -> float:
+    return min(LARGEST_LABEL, 0.3 * (context.right - context.left))
 
 
 def _subscript_width(context: FigureContext, label: Label) -> float:
     return context.canvas.measure(label.subscript, 9) + 1 if label.subscript else 0
 
 
-def _font_size(pitch: float) -> float:
-    return 12 if pitch >= 16 else 10
+def _font_size(context: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
+    """How large letters are: as rows allow, and so that the longest fits, but never below 6 pt."""
+    tall = 12 if lane.pitch >= 16 else 10
+    longest = max((context.canvas.measure(labels[at].text, tall, True) for at in lane.labelled[:512]), default=0)
+    return max(LEAST, min(tall, tall * (_most_wide(context) - 16) / max(longest, 1)))
 
 
 def _gap_text(count: int) -> str:
@@ -192,34 +206,36 @@ def _draw_labels(context: FigureContext, scene: Scene, column: Side, x: float, a
     labels, lane = (context.queries, scene.queries) if column == "query" else (_key_labels(context), scene.keys)
     pinned = scene.pinned if column == scene.side else None
     strong = scene.strong if column != scene.side else set()
-    middle = None if pinned is None else lane.y(pinned)
+    middle, size = None if pinned is None else lane.y(pinned), _font_size(context, labels, lane)
     for index in lane.labelled if pinned is None or pinned in lane.labelled else [*lane.labelled, pinned]:
         y = lane.y(index)
         is_crowded = middle is not None and index != pinned and y is not None and abs(y - middle) < APART_LABELS - 2
         if y is not None and not is_crowded:
             is_bold = index == pinned or index in strong
-            _draw_label(context, labels[index], (x, scene.top + y), lane.pitch, align, index == pinned, is_bold)
+            _draw_label(context, labels[index], (x, scene.top + y), size, align, index == pinned, is_bold)
     for y, count in lane.gaps:
-        context.canvas.text(x, scene.top + y, _gap_text(count), size=10, color=context.look.ink3, align=align)
+        context.canvas.text(
+            x, scene.top + y, _gap_text(count), size=min(10, size), color=context.look.ink3, align=align
+        )
 
 
 def _draw_label(
     context: FigureContext,
     label: Label,
     at: tuple[float, float],
-    pitch: float,
+    size: float,
     align: str,
     is_pinned: bool,
     is_bold: bool,
 ) -> None:
     canvas, look, (x, y) = context.canvas, context.look, at
-    size, under = _font_size(pitch), _subscript_width(context, label)
-    text = canvas.shorten(label.text, LARGEST_LABEL - under - 8, size, is_bold)
+    under = _subscript_width(context, label)
+    text = canvas.shorten(label.text, _most_wide(context) - under - 8, size, is_bold)
     width = canvas.measure(text, size, is_bold) + under
     start = x - width if align == "right" else x
     color = look.page if is_pinned else look.ink if is_bold else look.ink3 if label.special else look.ink2
     if is_pinned:
-        canvas.boxes([(start - 5, y - 9, width + 10, 18)], [look.ink], 4)
+        canvas.boxes([(start - 5, y - size / 2 - 3, width + 10, size + 6)], [look.ink], 4)
     canvas.text(start, y, text, size=size, color=color, bold=is_bold)
     if label.subscript:
         below = color if is_bold else look.ink3
@@ -251,8 +267,8 @@ def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
     count = min(traits.top_k or LINKS, LINKS) if is_front else 1
     threshold = traits.threshold if is_front else 0
     links = []
-    for at, head in enumerate(traits.heads):
-        found = strongest(context.selected.head(traits.batch, head), count=count, side=traits.direction)
+    for at, head in enumerate(context.heads):
+        found = strongest(_head(context, head), count=count, side=traits.direction)
         partners = [
             list(zip(*row, strict=True)) for row in zip(found.partners.tolist(), found.weights.tolist(), strict=True)
         ]
@@ -322,14 +338,14 @@ def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
         if mean >= 0.0005:
             color = look.ink if mean >= 0.02 else look.ink3
             text = list_number(mean, "scores").removeprefix("0")  # three decimals: four would say more than bars do
-            canvas.text(context.right, y, text, size=_font_size(lane.pitch), color=color, align="right")
+            canvas.text(context.right, y, text, size=12 if lane.pitch >= 16 else 10, color=color, align="right")
 
 
 def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
     """Which colour is which head, and what a width says."""
     canvas, look, x = context.canvas, context.look, context.left
     if several:
-        for head, fill in zip(context.traits.heads, fills, strict=True):
+        for head, fill in zip(context.heads, fills, strict=True):
             text = f"head {head}"
             width = 18 + canvas.measure(text, 11) + 16
             if x + width > context.right:
@@ -337,8 +353,9 @@ def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several
             canvas.boxes([(x, y - 2, 12, 12)], [fill], 2.5)
             canvas.text(x + 18, y + 4, text, size=11, color=look.ink2)
             x += width
-    what = "band width = weight" if pinned else "the strongest links of each token, width = weight"
-    if x + canvas.measure(what, 11) > context.right:
+    parts = ["band width = weight"] if pinned else ["the strongest links of each token, width = weight"]
+    if x + canvas.measure(parts[0], 11) > context.right:
         x, y = context.left, y + 18
-    canvas.text(x, y + 4, what, size=11, color=look.ink3)
-    return y + 10
+    if x + canvas.measure(parts[0], 11) > context.right:
+        parts = parts[0].split(", ")
+    return context.words(x, y + 4, parts, look.ink3) - 10

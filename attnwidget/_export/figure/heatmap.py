@@ -13,7 +13,9 @@ from ..._messages import decoding
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from ..._tokens.display import Label
 from .. import colors
-from ..numbers import cell_number, legend_ticks
+from ..numbers import cell_number
+from .canvas import LEAST
+from .legend import clipped_cells, legend
 from .sheet import SINK, FigureContext
 
 LARGEST = 44  # pixels of a cell
@@ -22,23 +24,14 @@ LABELS_FROM = 5  # pixels of a cell; below, positions at ticks
 ROUND_FROM = 12  # from here on cells have gaps and round corners
 NUMBERS_FROM = 22
 SLASHES_FROM = 10
-SUBSCRIPTS_FROM = 16  # above the picture
-APART = 14  # pixels between two labels
+SUBSCRIPTS_FROM = 11  # pixels of a label above the picture
+APART = LEAST / 0.86  # pixels from one label to the next, at least
+SLANTED = LEAST / 0.72
 LARGEST_LABEL = 160
-RAMP = 218
-TICK_GAP = 0.2  # of a ramp, between two of its labels
+LARGEST_SLANTED = 108
+MEASURED = 600  # labels whose widths are looked at
 SINK_GAP = 8  # pixels between the picture and that column
 LEAST_SINK = 8  # pixels that it is wide, at least
-
-# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
-LEGENDS = {
-    "scores": "Score",
-    "scaled": "Scaled",
-    "capped": "Capped",
-    "masked": "Masked",
-    "weights": "Weight",
-    "contribution": "Contribution ‖weight · v‖",
-}
 
 Box = tuple[float, float, float, float]
 
@@ -51,6 +44,7 @@ class Place(NamedTuple):
     cell: float
     rows: int
     columns: int
+    slant: int = 45  # degrees of the labels above
 
     @property
     def width(self) -> float:
@@ -76,15 +70,25 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
-    """Return where the picture stands: as large as fits beside the labels, which take more space the larger it is."""
+    """Return where the picture stands: as large as fits beside the labels, which take more space the larger it is.
+
+    Labels above slant, or stand upright where some of them had no room else.
+    """
+    place = _placed(context, matrix, top, 45)
+    is_crowded = matrix.key_bin == 1 and LABELS_FROM <= place.cell < SLANTED
+    return _placed(context, matrix, top, 90) if is_crowded else place
+
+
+def _placed(context: FigureContext, matrix: DecodedMatrix, top: float, slant: int) -> Place:
     rows, columns = matrix.values.shape
-    left = context.left + _query_labels_width(context, matrix) + 8
-    width = context.right - left
-    for _ in range(3):  # slanting labels stick out on the right
-        cell = min(LARGEST, width / columns, TALLEST * (context.right - left) / rows)
-        out = max(_overhang(context, matrix, cell), _sink_width(context, matrix, cell))
-        width = min(context.right - left, context.right - left - out)
-    return Place(left, top + _key_labels_height(context, matrix, cell), cell, rows, columns)
+    left, out, cell = context.left + 40.0, 0.0, 12.0
+    for _ in range(5):  # slanting labels stick out on the right, and letters are as large as cells allow
+        wide = context.right - left - out
+        cell = min(LARGEST, wide / columns, TALLEST * (context.right - left) / rows)
+        left = context.left + _query_labels_width(context, matrix, cell) + 8
+        out = max(_overhang(context, matrix, cell, slant), _sink_width(context, matrix, cell), 0.0)
+    cell = min(cell, (context.right - left - out) / columns)
+    return Place(left, top + _key_labels_height(context, matrix, cell, slant), cell, rows, columns, slant)
 
 
 def sink_column(
@@ -121,10 +125,10 @@ def _sink_columns(cell: float, least: float = LEAST_SINK) -> int:
 
 
 def _sink_name(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    slant = place.cell >= LABELS_FROM and matrix.key_bin == 1
+    slant = place.slant if place.cell >= LABELS_FROM and matrix.key_bin == 1 else 0
     x = place.x + place.width + SINK_GAP + place.cell * _sink_columns(place.cell) / 2
-    label, size = Label(SINK, "", False), _size(place.cell)
-    _above(context, x, place.y - (6 if slant else 24), label, size, slant, False, place.cell)
+    label, size = Label(SINK, "", False), _column_size(context, place.cell, place.slant)
+    _above(context, x, place.y - (6 if slant else 24), label, size, slant, False)
 
 
 def cells(
@@ -154,6 +158,8 @@ def cells(
         fills = [colors.hex_of(painted[row, column]) for row, column in there]
         context.canvas.boxes(boxes, fills, _radius(place.cell))
     _marks(context, matrix, place)
+    if place.cell >= ROUND_FROM and color_range != "row":
+        _cut_corners(context, clipped_cells(matrix, color_scale, color_range), place)
     if place.cell >= NUMBERS_FROM:
         _numbers(context, matrix, place, table[index])
 
@@ -175,6 +181,14 @@ def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
                 canvas.lines(middle[:, None] + np.array(cross), 1.5, look.bad)
         for row, column in np.argwhere(matrix.kinds == MINUS_INF):
             canvas.frame(_box(place, row, column), 1, look.ink, _radius(cell))
+
+
+def _cut_corners(context: FigureContext, clipped: colors.Array, place: Place) -> None:
+    """Cut a corner off each cell whose colour says too little of its number."""
+    for row, column in np.argwhere(clipped):
+        x, y, side, _ = _box(place, row, column)
+        reach = min(6.0, side * 0.3)
+        context.canvas.shape([(x + side - reach, y), (x + side, y), (x + side, y + reach)], context.look.page)
 
 
 def _numbers(context: FigureContext, matrix: DecodedMatrix, place: Place, painted: colors.Array) -> None:
@@ -210,107 +224,135 @@ def _radius(cell: float) -> float:
 
 def labels(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
     """Draw the labels: queries on the left, keys above, slanting; a pinned one keeps others away."""
-    traits = context.traits
-    size = _size(place.cell)
-    for row, label, pinned in _places(context.queries, traits.query, matrix.query_bin, place.cell, matrix.queries):
-        _beside(context, place.x - 8, place.y + (row + 0.5) * place.cell, label, size, pinned)
-    slant = place.cell >= LABELS_FROM and matrix.key_bin == 1
-    y = place.y - (6 if slant else 10)
-    apart = APART if slant else 2 * APART  # level words are wider than high
-    for column, label, pinned in _places(context.keys, traits.key, matrix.key_bin, place.cell, matrix.keys, apart):
-        _above(context, place.x + (column + 0.5) * place.cell, y, label, size, slant, pinned, place.cell)
+    traits, cell = context.traits, place.cell
+    size, room = _row_size(context, matrix, cell), _label_room(context)
+    for row, label, pinned in _places(context.queries, traits.query, matrix.query_bin, cell, matrix.queries):
+        _beside(context, (place.x - 8, place.y + (row + 0.5) * cell), label, (size, room, max(cell, APART)), pinned)
+    slant = place.slant if cell >= LABELS_FROM and matrix.key_bin == 1 else 0
+    size, y = _column_size(context, cell, place.slant), place.y - (6 if slant else 10)
+    apart = {0: 2 * APART, 45: SLANTED, 90: APART}[slant]  # level words are wider than high
+    for column, label, pinned in _places(context.keys, traits.key, matrix.key_bin, cell, matrix.keys, apart):
+        _above(context, place.x + (column + 0.5) * cell, y, label, size, slant, pinned)
+
+
+def _row_size(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
+    """How large letters on the left are: as rows allow, and so that the longest fits, but never below 6 pt."""
+    tall = 12 if cell >= 16 else max(LEAST, min(12, cell * 0.86))
+    own = context.queries if matrix.query_bin == 1 and cell >= LABELS_FROM else []
+    longest = max((_width(context, label, 12, False) for label in own[:MEASURED]), default=0)
+    return max(LEAST, min(tall, 12 * _label_room(context) / max(longest, 1)))
+
+
+def _column_size(context: FigureContext, cell: float, slant: int = 45) -> float:
+    """How large slanting letters are: as columns allow, and so that the longest fits, but never below 6 pt."""
+    wide = 12 if cell >= 16 else max(LEAST, min(12, cell * (0.86 if slant == 90 else 0.72)))
+    own = context.keys[:MEASURED] if cell >= LABELS_FROM else []
+    longest = max((context.canvas.measure(label.text, 12) for label in own), default=0)
+    return max(LEAST, min(wide, 12 * _slanted_room(context) / max(longest, 1)))
+
+
+def _label_room(context: FigureContext) -> float:
+    return min(LARGEST_LABEL, 0.3 * (context.right - context.left))
+
+
+def _slanted_room(context: FigureContext) -> float:
+    return min(LARGEST_SLANTED, 0.3 * (context.right - context.left))
+
+
+def _width(context: FigureContext, label: Label, size: float, bold: bool) -> float:
+    under = context.canvas.measure(label.subscript, _under(size)) + 1 if label.subscript else 0
+    return context.canvas.measure(label.text, size, bold) + under
+
+
+def _under(size: float) -> float:
+    """How large a subscript is."""
+    return max(LEAST, 0.75 * size)
 
 
 def _places(
     labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label, bool]]:
     """The rows that are labelled, and which of them is the pinned one, which always is."""
-    there = _labelled(labels, bin_, cell, count)
+    there = _labelled(labels, bin_, cell, count, apart)
     if pinned is None:
         return [(row, label, False) for row, label in there]
     at = pinned // bin_
-    others = [(row, label, False) for row, label in there if row != at and abs(row - at) * cell >= apart - 2]
+    others = [(row, label, False) for row, label in there if row != at and abs(row - at) * cell >= apart - 0.5]
     return [*others, (at, labels[pinned], True)]
 
 
-def _beside(context: FigureContext, x: float, y: float, label: Label, size: float, pinned: bool) -> None:
-    canvas, look = context.canvas, context.look
-    under = canvas.measure(label.subscript, 9) + 1 if label.subscript else 0
-    text = canvas.shorten(label.text, LARGEST_LABEL - under, size, pinned)
+def _beside(
+    context: FigureContext, at: tuple[float, float], label: Label, look_of: tuple[float, float, float], pinned: bool
+) -> None:
+    size, room, pitch = look_of
+    canvas, look, (x, y) = context.canvas, context.look, at
+    under = canvas.measure(label.subscript, _under(size)) + 1 if label.subscript else 0
+    text = canvas.shorten(label.text, room - under, size, pinned)
     width = canvas.measure(text, size, pinned) + under
     color = look.page if pinned else look.ink3 if label.special else look.ink2
     if pinned:
-        canvas.boxes([(x - width - 5, y - 9, width + 10, 18)], [look.ink], 4)
+        tall = min(size + 6.0, max(size + 2.0, 2 * pitch - size))
+        canvas.boxes([(x - width - 5, y - tall / 2, width + 10, tall)], [look.ink], 4)
     canvas.text(x - under, y, text, size=size, color=color, bold=pinned, align="right")
     if label.subscript:
-        canvas.text(x, y + 3, label.subscript, size=9, color=look.page if pinned else look.ink3, align="right")
+        below = look.page if pinned else look.ink3
+        canvas.text(x, y + size / 4, label.subscript, size=_under(size), color=below, align="right")
 
 
-def _above(
-    context: FigureContext, x: float, y: float, label: Label, size: float, slant: bool, pinned: bool, cell: float
-) -> None:
+def _above(context: FigureContext, x: float, y: float, label: Label, size: float, slant: int, pinned: bool) -> None:
     canvas, look = context.canvas, context.look
     color = look.ink if pinned else look.ink3 if label.special else look.ink2
-    text = canvas.shorten(label.text, 108, size, pinned)
+    text = canvas.shorten(label.text, _slanted_room(context), size, pinned)
     if not slant:
         canvas.text(x, y, text, size=size, color=color, bold=pinned, align="center")
         return
-    canvas.text(x, y, text, size=size, color=color, bold=pinned, rotation=45, baseline="baseline")
-    if label.subscript and (pinned or cell >= SUBSCRIPTS_FROM):
-        along = (canvas.measure(text, size, pinned) + 1) * 0.7071
-        faint = color if pinned else look.ink3
-        canvas.text(
-            x + along + 2, y - along + 2, label.subscript, size=9, color=faint, rotation=45, baseline="baseline"
-        )
+    right, up = (0.7071, 0.7071) if slant == 45 else (0.0, 1.0)
+    x += 0.35 * size * (1 - right / 0.7071)  # a baseline that stands is right of the middle
+    canvas.text(x, y, text, size=size, color=color, bold=pinned, rotation=slant, baseline="baseline")
+    if label.subscript and (pinned or size >= SUBSCRIPTS_FROM):
+        along = canvas.measure(text, size, pinned) + 3
+        at, faint = (x + along * right + 2, y - along * up + 2 * right), color if pinned else look.ink3
+        canvas.text(*at, label.subscript, size=_under(size), color=faint, rotation=slant, baseline="baseline")
 
 
-def _size(cell: float) -> float:
-    return 12 if cell >= 16 else 10
-
-
-def _labelled(labels: Sequence[Label], bin_: int, cell: float, count: int) -> list[tuple[int, Label]]:
+def _labelled(
+    labels: Sequence[Label], bin_: int, cell: float, count: int, apart: float = APART
+) -> list[tuple[int, Label]]:
     """The rows that are labelled: each, or every so many, or those at round positions."""
     rows = ceil(count / bin_)
-    if cell >= ROUND_FROM and bin_ == 1:
-        return list(enumerate(labels))
     if cell >= LABELS_FROM and bin_ == 1:
-        return [(row, labels[row]) for row in range(0, rows, ceil(APART / cell))]
+        return [(row, labels[row]) for row in range(0, rows, max(1, ceil(apart / cell - 0.05)))]
     wanted = 44 * bin_ / cell  # positions from one tick to the next, at least
     unit = 10 ** floor(log10(max(1.0, wanted)))
     step = next(int(f * unit) for f in (1, 2, 5, 10) if f * unit >= wanted)
     return [(at // bin_, Label(f"{at:,}", "", False)) for at in range(0, count, max(1, step))]
 
 
-def _query_labels_width(context: FigureContext, matrix: DecodedMatrix) -> float:
-    """What the longest label takes that is there at any size of the cells."""
-    canvas = context.canvas
-    own = context.queries if matrix.query_bin == 1 and len(context.queries) <= 128 else context.queries[:1]
-    own = own or [Label("0", "", False)]
-    pinned = [context.queries[context.traits.query]] if context.traits.query is not None else []
-    ends = [Label(f"{matrix.queries:,}", "", False)]
-    widths = [
-        canvas.measure(label.text, 12, bold) + (canvas.measure(label.subscript, 9) + 1 if label.subscript else 0)
-        for group, bold in ((own, False), (pinned, True), (ends, False))
-        for label in group
-    ]
-    return min(LARGEST_LABEL, max(widths)) + (5 if pinned else 0)
+def _query_labels_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
+    """What the longest label takes that is there."""
+    size = _row_size(context, matrix, cell)
+    there = _places(context.queries, context.traits.query, matrix.query_bin, cell, matrix.queries)
+    longest = max(_width(context, label, size, pinned) for _, label, pinned in there[-MEASURED:])
+    return min(_label_room(context), longest) + (5 if context.traits.query is not None else 0)
 
 
-def _key_labels_height(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
+def _key_labels_height(context: FigureContext, matrix: DecodedMatrix, cell: float, slant: int) -> float:
     if cell < LABELS_FROM or matrix.key_bin > 1:
         return 34
-    longest = max((context.canvas.measure(label.text, _size(cell), True) for label in context.keys), default=0)
-    return min(96.0, longest * 0.7071 + 16)
+    size = _column_size(context, cell, slant)
+    longest = max((context.canvas.measure(label.text, size, True) for label in context.keys[:MEASURED]), default=0)
+    under = 10 if size >= SUBSCRIPTS_FROM or context.traits.key is not None else 4
+    return (min(_slanted_room(context), longest) + size) * (0.7071 if slant == 45 else 1) + under
 
 
-def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
+def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float, slant: int) -> float:
     """How far the last slanting labels reach beyond the picture."""
-    if cell < LABELS_FROM or matrix.key_bin > 1:
+    if cell < LABELS_FROM or matrix.key_bin > 1 or slant == 90:
         return 0
-    count, out = len(context.keys), 0.0
-    for column in range(max(0, count - 8), count):
-        long = min(108.0, context.canvas.measure(context.keys[column].text, _size(cell))) * 0.7071
-        out = max(out, long + 6 - (count - column - 0.5) * cell)
+    count, out, size = len(context.keys), 0.0, _column_size(context, cell)
+    for column in range(max(0, count - 24), count):
+        long = min(_slanted_room(context), context.canvas.measure(context.keys[column].text, size, True)) * 0.7071
+        out = max(out, long + size * 0.75 - (count - column - 0.5) * cell)
     return out
 
 
@@ -318,7 +360,7 @@ def _sink_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> f
     """How far the column of the learned sink and its name reach beyond the picture."""
     if matrix.sink is None:
         return 0
-    name = context.canvas.measure(SINK, _size(cell))
+    name = context.canvas.measure(SINK, _column_size(context, cell))
     return SINK_GAP + cell * _sink_columns(cell) + name
 
 
@@ -343,87 +385,3 @@ def pins(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
             x, y = place.x + (column + 0.5) * place.cell - side / 2, place.y + (row + 0.5) * place.cell - side / 2
             canvas.frame((x - 1, y - 1, side + 2, side + 2), 4.5, look.page, _radius(side) + 1)
             canvas.frame((x, y, side, side), 2 if last else 1.5, look.ink, _radius(side) + 1)
-
-
-# The legend.
-
-
-def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, space: float | None = None) -> float:
-    """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
-    canvas, look, traits = context.canvas, context.look, context.traits
-    name = LEGENDS[matrix.stage]
-    log = traits.color_scale == "log" and matrix.kind == "sequential"
-    name += ", log" if log else ""
-    canvas.text(x, y + 4, name, size=11, color=look.ink2)
-    start = x + canvas.measure(name, 11) + 12
-    width = min(RAMP, (space or context.right - x) - (start - x) - 8)
-    canvas.image(context.table(matrix.kind)[None], (start, y, width, 8))
-    tick_labels(context, _ticks(matrix, traits.color_scale, traits.color_range), (start, y + 18, width), 10)
-    words = _kind_texts(matrix, traits.color_range)
-    beside = start + width + 20
-    total = sum(canvas.measure(text, 11) + (18 if kind else 0) + 16 for kind, text in words)
-    at, line = (beside, y + 4) if beside + total <= context.right else (x, y + 38)
-    for kind, text in words:
-        if kind is not None:
-            _swatch(context, kind, at, line - 6)
-            at += 18
-        canvas.text(at, line, text, size=11, color=look.ink2)
-        at += canvas.measure(text, 11) + 16
-    return max(y + 24, line + 8)
-
-
-def tick_labels(
-    context: FigureContext, ticks: Sequence[tuple[float, str]], along: tuple[float, float, float], size: float
-) -> None:
-    """Draw the texts of a ramp (x, y, width) at their shares of its width; the outermost stay within it."""
-    x, y, width = along
-    for at, text in ticks:
-        align = "left" if at == 0 else "right" if at == 1 else "center"
-        context.canvas.text(x + at * width, y, text, size=size, color=context.look.ink3, align=align)
-
-
-def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> list[tuple[float, str]]:
-    """Return what a ramp is labelled with: (share of its width, text)."""
-    ticks = legend_ticks(scale.low, scale.high, log=scale.log, stage=stage, min_gap=min_gap)
-    at = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
-    return [(float(share), tick.text) for share, tick in zip(at, ticks, strict=True)]
-
-
-def _ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
-    if color_range == "row":
-        ends = ["− row's most", "0", "row's most"] if matrix.kind == "diverging" else ["0", "row's maximum"]
-        return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
-    return scale_ticks(colors.matrix_scale(matrix, color_scale, color_range), matrix.stage)
-
-
-def _kind_texts(matrix: DecodedMatrix, color_range: Any) -> list[tuple[int | None, str]]:
-    """What there is beside numbers, and of what each cell is one."""
-    kinds = matrix.kinds
-    found: list[tuple[int | None, str]] = [(BLOCKED, "masked")] if (kinds == BLOCKED).any() else []
-    for kind, name in ((NAN, "NaN"), (PLUS_INF, "+∞"), (MINUS_INF, "−∞")):
-        if many := int((kinds == kind).sum()):
-            found.append((kind, f"{name}, {many:,} {'cell' if many == 1 else 'cells'}"))
-    if color_range == "row":
-        found.append((None, "each row on its own range"))
-    if matrix.is_pooled:
-        what = "maximum" if matrix.pool == "max" else "mean"
-        found.append((None, f"each cell: the {what} of {matrix.query_bin:,} × {matrix.key_bin:,}"))
-    if matrix.every > 1:
-        found.append((None, f"1 of {matrix.every:,} rows"))
-    return found
-
-
-def _swatch(context: FigureContext, kind: int, x: float, y: float) -> None:
-    canvas, look = context.canvas, context.look
-    box = (x, y, 12.0, 12.0)
-    if kind == BLOCKED:
-        canvas.frame(box, 1, look.line, 2.5)
-        canvas.lines([[(x + 3.5, y + 8.5), (x + 8.5, y + 3.5)]], 0.9, look.ink3)
-    elif kind == NAN:
-        canvas.boxes([box], [colors.mixed(look.page, look.bad, 0.16)], 2.5)
-        cross = [[(x + 3, y + 3), (x + 9, y + 9)], [(x + 3, y + 9), (x + 9, y + 3)]]
-        canvas.lines(cross, 1.5, look.bad)
-    elif kind == PLUS_INF:
-        canvas.boxes([box], [look.ink], 2.5)
-    else:
-        canvas.frame(box, 1, look.ink, 2.5)

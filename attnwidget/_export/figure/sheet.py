@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import Tensor
+
 from ..._tokens.display import Label, labels_of, patch_labels
+from ...attention import Attention
 from .. import colors
 from ..view import WidgetView
 from .canvas import Canvas
@@ -18,6 +24,8 @@ class FigureContext:
         view, traits, selected: the widget, its traits, and the layer that is selected.
         canvas, look: what is drawn on, and the colours of its theme.
         left, right: pixels between which there is space.
+        head: the head that is drawn; of several as one their name, such as "mean 0 4".
+        heads: all heads that are drawn in the graph: those that are chosen, or several as one.
         queries, keys: a label for each position.
     """
 
@@ -25,6 +33,10 @@ class FigureContext:
         self.view, self.traits, self.selected = view, view.traits, view.selected
         self.canvas, self.look = canvas, canvas.look
         self.left, self.right = float(MARGIN), canvas.width - MARGIN
+        shown: int | str = self.traits.picture.get("head", self.traits.head)
+        is_drawn = isinstance(shown, str) and self.traits.view not in ("stages", "heads", "compare")
+        self.head: int | str = shown if is_drawn else self.traits.head
+        self.heads: list[int | str] = [shown] if is_drawn else list(self.traits.heads)
         self.queries = self._labels("query", self.selected.shape.Q)
         self.keys = self._labels("key", self.selected.shape.K)
 
@@ -35,6 +47,28 @@ class FigureContext:
             return labels
         start = patches.query if side == "query" else patches.key
         return patch_labels(labels, (patches.rows, patches.columns), start)
+
+    def of_head(self, head: int | str) -> tuple[Attention, int]:
+        """Return the attention that a head is one of, and its number there: several as one are head 0 of their own."""
+        if isinstance(head, int):
+            return self.selected, head
+        return cast(Attention, self.view.shown.source(self.traits.layer, head)[0].att), 0
+
+    def block(self, stage: str, head: int | str, **where: Any) -> Tensor:
+        """Return numbers of a head of the selected sample: see `Attention.block`."""
+        att, number = self.of_head(head)
+        return att.block(stage, batch=self.traits.batch, head=number, **where)
+
+    def words(self, x: float, y: float, lines: Sequence[str], color: str, size: float = 11) -> float:
+        """Draw texts beside each other, on as many lines as they need; return where the next line would be."""
+        at = x
+        for text in lines:
+            width = self.canvas.measure(text, size)
+            if at > x and at + width > self.right:
+                at, y = x, y + 16
+            self.canvas.text(at, y, self.canvas.shorten(text, self.right - at, size), size=size, color=color)
+            at += width + 16
+        return y + 16
 
     def table(self, kind: str) -> colors.Array:
         """Return the 256 colours of a ramp, (256, 3) uint8: "sequential" or "diverging"."""

@@ -8,44 +8,66 @@ from ..._messages import decoding, stage_pictures
 from ..._messages.decoding import DecodedMatrix
 from .. import colors
 from ..numbers import list_number
-from .heatmap import Place, cells, scale_ticks, sink_column, tick_labels
+from .heatmap import Place, cells, sink_column
+from .legend import scale_ticks, tick_labels
 from .sheet import FigureContext
 
 BETWEEN = 48  # pixels between two pictures
 LARGEST = 150
+LEAST = 72  # pixels of a picture: of smaller ones fewer stand in a row
 NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output": "· V"}
 
 
 def draw(context: FigureContext, top: float) -> float:
     """Draw all stages of the selected head in a row; return where they end."""
-    traits, canvas, look = context.traits, context.canvas, context.look
+    traits = context.traits
     message = traits.stages or stage_pictures.stages(context.selected, traits.batch, traits.head)
     matrices = [(one["stage"], _decoded(one, one["stage"], one["key_bin"])) for one in message["pictures"]]
     if message["output"] is not None:
         matrices.append(("output", _decoded(message["output"], "scores", message["output"]["value_bin"])))
-    side = min(LARGEST, (context.right - context.left - BETWEEN * (len(matrices) - 1)) / len(matrices))
-    y, ends = top + 24, []
+    columns = _columns(context.right - context.left, len(matrices))
+    room = context.right - context.left
+    gaps = columns - (columns == len(matrices))  # a row that is not the last ends with what comes next
+    side = min(LARGEST, (room - BETWEEN * gaps) / columns)
+    y, bottom = top, top
     for at, (name, one) in enumerate(matrices):
-        x = context.left + at * (side + BETWEEN)
-        rows, columns = one.values.shape
-        cell = min(side / columns, 1.6 * side / rows)
-        place = Place(x, y, cell, rows, columns)
-        canvas.text(x, top + 8, name.capitalize(), size=11, color=look.ink, bold=True)
-        if at > 0:
-            words = _operation(context, name)
-            canvas.text(
-                x - BETWEEN / 2, y + min(side, place.height) / 2, words, size=9, color=look.ink3, align="center"
-            )
-        cells(context, one, place, "linear", "head")
-        if one.sink is not None:
-            sink_column(context, one, place, ("linear", "head"), gap=3, least=4)
-        if name != "output" and traits.query is not None and traits.key is not None:
-            row, column = traits.query // one.query_bin, traits.key // one.key_bin
-            side_of = max(cell, 5)
-            corner = (x + (column + 0.5) * cell - side_of / 2, y + (row + 0.5) * cell - side_of / 2)
-            canvas.frame((*corner, side_of, side_of), 1.5, look.ink, 1)
-        ends.append(_legend(context, one, x, y + place.height + 10, side, name))
-    return max(ends)
+        if at % columns == 0:
+            y = bottom + (14 if at else 0)
+        x = context.left + at % columns * (side + BETWEEN)
+        following = matrices[at + 1][0] if at + 1 < len(matrices) else None
+        bottom = max(bottom, _draw_stage(context, name, one, (x, y, side), following))
+    return bottom
+
+
+def _columns(room: float, many: int) -> int:
+    """Return how many pictures stand in a row: all of them, or as many as can be read."""
+    if room / many - BETWEEN >= LEAST:
+        return many
+    return max(1, int(room // (LEAST + BETWEEN)))
+
+
+def _draw_stage(
+    context: FigureContext, name: str, one: DecodedMatrix, at: tuple[float, float, float], following: str | None
+) -> float:
+    """Draw one picture, and what is done to it next; return where it ends."""
+    traits, canvas, look, (x, top, side) = context.traits, context.canvas, context.look, at
+    rows, columns = one.values.shape
+    cell = min(side / columns, 1.6 * side / rows)
+    place = Place(x, top + 24, cell, rows, columns)
+    canvas.text(x, top + 8, name.capitalize(), size=11, color=look.ink, bold=True)
+    if following is not None:
+        middle = place.y + min(side, place.height) / 2
+        words = _operation(context, following)
+        canvas.text(x + side + BETWEEN / 2, middle, words, size=9, color=look.ink3, align="center")
+    cells(context, one, place, "linear", "head")
+    if one.sink is not None:
+        sink_column(context, one, place, ("linear", "head"), gap=3, least=4)
+    if name != "output" and traits.query is not None and traits.key is not None:
+        row, column = traits.query // one.query_bin, traits.key // one.key_bin
+        side_of = max(cell, 5)
+        corner = (x + (column + 0.5) * cell - side_of / 2, place.y + (row + 0.5) * cell - side_of / 2)
+        canvas.frame((*corner, side_of, side_of), 1.5, look.ink, 1)
+    return _legend(context, one, x, place.y + place.height + 10, side, name)
 
 
 def _decoded(picture: dict[str, Any], stage: str, key_bin: int) -> DecodedMatrix:

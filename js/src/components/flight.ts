@@ -11,6 +11,8 @@ const FLIGHT_MS = 160;
 const SAME_FLIGHT_MS = 250;
 /** Pixels to a cell when a place is looked at closely: its numbers can be read. */
 const CLOSE = 26;
+/** As many are close enough to stay where one is: its labels can be read. */
+const READABLE = 12;
 
 export interface Flight {
   fly(to: Viewport): void;
@@ -67,7 +69,8 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
     const reach = plot.reach.value;
     if (destination === null || reach === null) return;
     const view = plot.viewport.peek();
-    const k = destination.close ? Math.max(view.k, zoomFor(reach, CLOSE * ui.unit.peek())) : view.k;
+    const isFar = destination.close && view.k < zoomFor(reach, READABLE * ui.unit.peek());
+    const k = isFar ? zoomFor(reach, CLOSE * ui.unit.peek()) : view.k;
     fly(centred(reach, view, k, destination));
     ui.destination.value = null;
   });

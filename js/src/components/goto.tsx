@@ -6,6 +6,7 @@ import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
 import { type Found, readWanted, stepped } from "../text/search";
+import { focusPicture } from "./keyboard";
 import { showsCells } from "./phrases";
 
 const AT_ONCE = 20; // places that Python is asked for
@@ -83,7 +84,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
       void this.go(event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape") {
       event.preventDefault();
-      this.props.ui.root.querySelector<HTMLElement>("[data-aw=picture]")?.focus();
+      focusPicture(this.props.ui.root);
     }
   };
 

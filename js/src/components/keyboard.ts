@@ -1,70 +1,100 @@
-/** Keys on the picture. What is handled here stops here, so that the notebook's own shortcuts do not fire. */
+/** Keys on the picture, and the list of them. What is handled here stops here. */
 
 import type { Plot } from "../state/plot";
-import type { Ui } from "../state/ui";
+import type { KeyLine, Ui } from "../state/ui";
 import type { Pointer } from "./pointer";
 
-export const SHORTCUTS = [
-  ["← ↑ → ↓", "move the pin; with Shift by 10"],
-  ["Home End", "first key, last key"],
-  ["Enter", "pin what is pointed at"],
-  ["Esc", "free the pin"],
-  ["[ ]", "head before, head after"],
-  ["{ }", "layer before, layer after"],
-  ["+ − 0", "zoom in, out, reset"],
-  ["/", "go to a token"],
-  ["Ctrl + scroll", "zoom; drag to pan"],
-] as const;
+/** Whether a key is pressed together with one that makes it a shortcut of the host or of the browser. */
+export const isShortcut = ({ ctrlKey, metaKey, altKey }: KeyboardEvent) => ctrlKey || metaKey || altKey;
+
+/** Give the focus to the picture, or to the first of several. */
+export function focusPicture(root: HTMLElement): void {
+  const picture = root.querySelector<HTMLElement>("[data-aw=picture]");
+  const first = picture?.tabIndex === 0 ? picture : picture?.querySelector<HTMLElement>("[tabindex='0']");
+  first?.focus({ preventScroll: true });
+}
+
+/** The keys of a view, as lines of the list that `?` opens. With Shift a `step` is 10. */
+type LinesOf = (step: number) => readonly KeyLine[];
+
+/** Do what a view's keys say while an element has the focus. */
+export function watchKeys(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
+  ui.keyLines.value = () => linesOf(1);
+  element.addEventListener("keydown", (event) => pressKey(event, linesOf), { signal: ui.stop });
+}
+
+/** Do what a key says, if it says anything. */
+export function pressKey(event: KeyboardEvent, linesOf: LinesOf): void {
+  if (isShortcut(event)) return;
+  const line = linesOf(event.shiftKey ? 10 : 1).find(({ keys }) => Object.hasOwn(keys, event.key));
+  if (line === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  line.keys[event.key]?.();
+}
 
 /** Move the pin, the view, the head and the layer by keys while the picture has the focus. */
 export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointer): void {
-  canvas.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !press(ui, plot, pointing, event)) return;
-      event.preventDefault();
-      event.stopPropagation();
-    },
-    { signal: ui.stop },
-  );
+  watchKeys(ui, canvas, (step) => {
+    const picture = ui.store.picture.value;
+    const cellGrid = plot.cellGrid.value;
+    if (picture === null || cellGrid === null) return [];
+    const down = step * cellGrid.rows.bin;
+    const right = step * cellGrid.columns.bin;
+    const pin = () => pinPointed(ui, pointing);
+    const closer = () => pointing.zoomBy(1.5);
+    const farther = () => pointing.zoomBy(1 / 1.5);
+    return [
+      {
+        shown: "← ↑ → ↓",
+        does: "move the pin; with Shift by 10",
+        keys: {
+          ArrowUp: () => move(ui, pointing, -down, 0),
+          ArrowDown: () => move(ui, pointing, down, 0),
+          ArrowLeft: () => move(ui, pointing, 0, -right),
+          ArrowRight: () => move(ui, pointing, 0, right),
+        },
+      },
+      {
+        shown: "Home End",
+        does: "first key, last key",
+        keys: {
+          Home: () => move(ui, pointing, 0, -picture.keys),
+          End: () => move(ui, pointing, 0, picture.keys),
+        },
+      },
+      { shown: "Enter", does: "pin what the pointer is on", keys: { Enter: pin, " ": pin } },
+      ...pinLines(ui),
+      ...headLines(ui),
+      {
+        shown: "+ − 0",
+        does: "zoom in, out, reset",
+        keys: { "+": closer, "=": closer, "-": farther, "−": farther, "0": () => pointing.reset() },
+      },
+      { shown: "Ctrl + scroll", does: "zoom; drag to pan", keys: {} },
+    ];
+  });
 }
 
-/** Whether the key meant something here. */
-function press(ui: Ui, plot: Plot, pointing: Pointer, { key, shiftKey }: KeyboardEvent): boolean {
-  const { store } = ui;
-  const picture = store.picture.value;
-  const cellGrid = plot.cellGrid.value;
-  if (picture === null || cellGrid === null) return false;
-  const step = shiftKey ? 10 : 1;
-  const down = step * cellGrid.rows.bin;
-  const right = step * cellGrid.columns.bin;
-  const actions: Record<string, () => void> = {
-    ArrowUp: () => move(ui, pointing, -down, 0),
-    ArrowDown: () => move(ui, pointing, down, 0),
-    ArrowLeft: () => move(ui, pointing, 0, -right),
-    ArrowRight: () => move(ui, pointing, 0, right),
-    Home: () => move(ui, pointing, 0, -picture.keys),
-    End: () => move(ui, pointing, 0, picture.keys),
-    Enter: () => pinPointed(ui, pointing),
-    " ": () => pinPointed(ui, pointing),
-    "[": () => stepHead(ui, -1),
-    "]": () => stepHead(ui, 1),
-    "{": () => stepLayer(ui, -1),
-    "}": () => stepLayer(ui, 1),
-    "+": () => pointing.zoomBy(1.5),
-    "=": () => pointing.zoomBy(1.5),
-    "-": () => pointing.zoomBy(1 / 1.5),
-    "−": () => pointing.zoomBy(1 / 1.5),
-    "0": () => pointing.reset(),
-  };
-  if (store.query.value !== null || store.key.value !== null) {
-    actions.Escape = () => store.select({ query: null, key: null });
+/** Esc, while something is pinned. */
+export function pinLines({ store }: Ui): KeyLine[] {
+  if (store.query.value === null && store.key.value === null) return [];
+  return [{ shown: "Esc", does: "free the pin", keys: { Escape: () => store.select({ query: null, key: null }) } }];
+}
+
+/** Brackets, where there are other heads and layers. */
+export function headLines(ui: Ui): KeyLine[] {
+  const { heads, layers } = ui.store.facts.value;
+  const lines: KeyLine[] = [];
+  if (heads > 1) {
+    const keys = { "[": () => stepHead(ui, -1), "]": () => stepHead(ui, 1) };
+    lines.push({ shown: "[ ]", does: "head before, head after", keys });
   }
-  const goTo = ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]");
-  if (goTo !== null) actions["/"] = () => goTo.focus();
-  const action = actions[key];
-  action?.();
-  return action !== undefined;
+  if (layers.length > 1) {
+    const keys = { "{": () => stepLayer(ui, -1), "}": () => stepLayer(ui, 1) };
+    lines.push({ shown: "{ }", does: "layer before, layer after", keys });
+  }
+  return lines;
 }
 
 /** Move the pin; with nothing pinned, begin where the pointer is, else at the first cell. */
@@ -88,14 +118,12 @@ function pinPointed(ui: Ui, pointing: Pointer): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
-/** Select the head `by` places further on; nothing where there is none. */
-export function stepHead({ store }: Ui, by: number): void {
+function stepHead({ store }: Ui, by: number): void {
   const head = store.head.value + by;
   if (head >= 0 && head < store.facts.value.heads) store.select({ head });
 }
 
-/** Select the layer `by` places further on; nothing where there is none. */
-export function stepLayer({ store }: Ui, by: number): void {
+function stepLayer({ store }: Ui, by: number): void {
   const layer = store.layer.value + by;
   if (layer >= 0 && layer < store.facts.value.layers.length) store.select({ layer });
 }

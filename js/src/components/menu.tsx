@@ -2,6 +2,7 @@
 
 import { Component, type ComponentChildren, createRef } from "preact";
 import { Chevron, px } from "./dom";
+import { float, type Seen } from "./floating";
 
 const EDGE = 4; // pixels between a menu and the window's edge
 
@@ -35,13 +36,16 @@ export class Menu extends Component<Props, { open: boolean }> {
   private node = createRef<HTMLDivElement>();
   private popup = createRef<HTMLDivElement>();
   private listening: AbortController | null = null;
+  private settled = () => {};
 
   override componentWillUnmount() {
+    this.settled();
     this.listening?.abort();
   }
 
   private toggle = (open: boolean) => {
     this.setState({ open });
+    this.settled();
     this.listening?.abort();
     if (!open) return;
     this.listening = new AbortController();
@@ -51,7 +55,7 @@ export class Menu extends Component<Props, { open: boolean }> {
     const options = { signal: this.listening.signal, capture: true };
     document.addEventListener("pointerdown", outside, options);
     const moved = (event: Event) => {
-      if (!event.composedPath().includes(this.popup.current as EventTarget)) this.toggle(false);
+      if (!event.composedPath().includes(this.popup.current as EventTarget)) this.close();
     };
     document.addEventListener("scroll", moved, options);
     window.addEventListener("resize", moved, options);
@@ -59,31 +63,32 @@ export class Menu extends Component<Props, { open: boolean }> {
 
   /** The items have the focus as soon as they are drawn: a key that is pressed in the same frame is theirs. */
   override componentDidUpdate(_: Props, before: { open: boolean }) {
-    if (!this.state.open || before.open) return;
-    this.place();
+    const popup = this.popup.current;
+    if (!this.state.open || before.open || popup === null) return;
+    this.settled = float(popup, this.place);
     const items = this.items();
     (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus({ preventScroll: true });
   }
 
-  /** In the top layer, which no output area clips, below its word or above it, and inside the window. */
-  private place() {
+  /** Below its word or above it, and inside what can be seen. */
+  private place = (seen: Seen) => {
     const popup = this.popup.current;
     const button = this.node.current?.querySelector("button");
     if (!popup || !button) return;
-    popup.showPopover?.();
     const word = button.getBoundingClientRect();
     const frame = popup.closest(".attnwidget")?.getBoundingClientRect() ?? document.body.getBoundingClientRect();
     popup.style.maxWidth = px(Math.max(200, frame.width));
     const { width } = popup.getBoundingClientRect();
-    const [below, above] = [window.innerHeight - word.bottom - 2 * EDGE, word.top - 2 * EDGE];
-    const up = below < popup.scrollHeight && above > below;
+    const [below, above] = [seen.bottom - word.bottom - 2 * EDGE, word.top - seen.top - 2 * EDGE];
+    const up = Math.min(below, seen.most) < popup.scrollHeight && above > below;
     const wanted = this.props.side === "left" ? word.left - EDGE : word.right + EDGE - width;
     Object.assign(popup.style, {
-      left: px(Math.max(0, frame.left, Math.min(wanted, frame.right - width, window.innerWidth - width))),
-      maxHeight: px(Math.max(120, up ? above : below)),
-      ...(up ? { bottom: px(window.innerHeight - word.top + 2) } : { top: px(word.bottom + 2) }),
+      left: px(Math.max(seen.left, frame.left, Math.min(wanted, frame.right - width, seen.right - width))),
+      maxHeight: px(Math.min(seen.most, Math.max(120, up ? above : below))),
+      top: up ? "auto" : px(word.bottom + 2),
+      bottom: up ? px(window.innerHeight - word.top + 2) : "auto",
     });
-  }
+  };
 
   private items(): HTMLElement[] {
     return [...(this.node.current?.querySelectorAll<HTMLElement>(".aw-popup button, .aw-popup input") ?? [])];
@@ -91,7 +96,7 @@ export class Menu extends Component<Props, { open: boolean }> {
 
   private close() {
     this.toggle(false);
-    this.node.current?.querySelector<HTMLElement>("button")?.focus();
+    this.node.current?.querySelector<HTMLElement>("button")?.focus({ preventScroll: true });
   }
 
   private onKeyDown = (event: KeyboardEvent) => {

@@ -3,6 +3,7 @@
 import { BLOCKED } from "../contract/decode";
 import type { Bin } from "../data/matrix";
 import { cellOf, startOf } from "../geometry/cell-grid";
+import { isAway } from "../kernel/kernel";
 import type { Box, Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
@@ -87,7 +88,7 @@ export function ZoomHint({ plot }: { plot: Plot }) {
 
 /** Whether what is sampled is about to become exact. */
 function computing({ store, kernel }: Ui): boolean {
-  return !store.facts.value.saved && kernel.state.value !== "gone" && store.progress.value?.state !== "stopped";
+  return !store.facts.value.saved && !isAway(kernel.state.value) && store.progress.value?.state !== "stopped";
 }
 
 /** Draw the lower edge of the rows that are exact already, while the others stand for several each. */

@@ -5,6 +5,7 @@ import { Component, type ComponentChildren } from "preact";
 import type { Reply, RequestKind } from "../contract/requests";
 import { KernelError, KernelGone } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
+import { percent } from "../text/format";
 import { Chevron } from "./dom";
 
 const PATIENCE = 250; // milliseconds without another change, as while a scale is dragged, until a question is asked anew
@@ -58,11 +59,13 @@ interface AskedProps<K extends RequestKind, T> {
 interface AskedState<T> {
   found: T | null;
   error: string;
+  /** How much of the answer is computed: below 1 it is asked for again, and what is drawn is a first one. */
+  share: number;
 }
 
-/** Ask the kernel and draw its answer; the last answer stays until the next is there. */
+/** Ask the kernel and draw its answer; the last answer stays until the next is there. A long one comes in slices. */
 export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>, AskedState<T>> {
-  override state: AskedState<T> = { found: null, error: "" };
+  override state: AskedState<T> = { found: null, error: "", share: 1 };
   private asking: AbortController | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -90,15 +93,20 @@ export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>,
     this.timer = setTimeout(async () => {
       const { ui, kind, body, read } = this.props;
       try {
-        const found = await read(await ui.kernel.request(kind, body, { signal: asking.signal }));
-        if (!asking.signal.aborted) this.setState({ found, error: "" });
+        for (let share = 0; share < 1; ) {
+          const reply = await ui.kernel.request(kind, body, { signal: asking.signal });
+          const found = await read(reply);
+          if (asking.signal.aborted) return;
+          share = shareOf(reply);
+          this.setState({ found, error: "", share });
+        }
       } catch (error) {
         if (!asking.signal.aborted) this.setState({ error: sentence(error) });
       }
     }, after);
   }
 
-  override render({ draw, tall = 80 }: AskedProps<K, T>, { found, error }: AskedState<T>) {
+  override render({ draw, tall = 80 }: AskedProps<K, T>, { found, error, share }: AskedState<T>) {
     return (
       <div class="aw-asked" style={{ minHeight: `calc(${tall} * var(--aw-u))` }}>
         {error !== "" && (
@@ -107,9 +115,40 @@ export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>,
           </p>
         )}
         {found !== null && error === "" && draw(found)}
+        {share < 1 && error === "" && <Slices share={share} />}
       </div>
     );
   }
+}
+
+/** How much of an answer is computed; all of it where Python does not say. */
+function shareOf(reply: object): number {
+  const share = "share" in reply ? reply.share : 1;
+  return typeof share === "number" && share < 1 ? share : 1;
+}
+
+/** Show how far an answer has come that takes a while. */
+function Slices({ share }: { share: number }) {
+  const done = Math.floor(100 * share);
+  return (
+    <div class="aw-progress" data-aw="slices">
+      <div
+        class="aw-progress-bar"
+        role="progressbar"
+        aria-label="Computing"
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={done}
+      >
+        <i style={{ width: `${100 * share}%` }} />
+      </div>
+      <div class="aw-progress-line">
+        <span>
+          Computing: <b>{percent(done / 100)}</b>
+        </span>
+      </div>
+    </div>
+  );
 }
 
 export function sentence(error: unknown): string {

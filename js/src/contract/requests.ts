@@ -75,8 +75,12 @@ export interface Answers {
   } & {
     theory: number | null;
     scale: number;
-    /** Rows to one number of `rows`. */
+    /** Below 1 this is a first answer, of some queries, and the request is to be made again. */
+    share: number;
+    /** Queries to one number of `rows`. */
     every: number;
+    /** How many queries all of it is of; each of them is exact. */
+    looked: number;
     rows: { entropy: Envelope; peak: Envelope; sensitivity: Envelope; allowed: Envelope };
     means: { entropy: Figure; peak: Figure; sensitivity: Figure };
     empty: number;
@@ -84,7 +88,8 @@ export interface Answers {
     uniform: number;
   };
   sweep: { own: boolean; steps: SweepStep[] };
-  gradients: { pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
+  /** Below a `share` of 1 there are no pictures yet, and the request is to be made again. */
+  gradients: { share: number; pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
   jacobian: { query: number; picture: SmallMatrix };
   cost: { head_size: number; device: string; steps: CostStep[] };
   retry: object;

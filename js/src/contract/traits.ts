@@ -175,4 +175,6 @@ export interface Model {
   ): void;
   off(event: "msg:custom", listener?: MessageListener | null): void;
   off(event?: null, listener?: null): void;
+  /** Of Jupyter's hosts: what they say of the kernel. */
+  readonly widget_manager?: { readonly kernel?: { readonly status?: unknown } | null } | undefined;
 }

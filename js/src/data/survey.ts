@@ -1,7 +1,7 @@
 /** All heads of all layers: what was sent of them, in which order they stand, and what each does more than the others. */
 
-import { decodeGrid, decodeThumbnails, type Grid } from "../contract/decode";
-import type { Bytes, Envelope, SurveyMessage } from "../contract/messages";
+import { decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
+import type { Bytes, Envelope, Facts, SurveyMessage } from "../contract/messages";
 import type { Metric } from "../contract/values";
 
 interface Named {
@@ -87,6 +87,20 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
     metrics: metrics.filter((metric) => metric !== null),
     complete: message.pictures.length === layers.length,
     error,
+  };
+}
+
+/** Return what small pictures tell of the heads of one layer, where the others are not known, nor any metric. */
+export function surveyOfLayer({ layer, batch, heads: pictures }: Thumbnails, facts: Facts): Survey {
+  const { groups, queries, keys } = facts;
+  return {
+    batch,
+    layers: [{ heads: pictures.length, groups, queries, keys, rows: queries }],
+    heads: pictures.map((_, head) => ({ layer, head })),
+    pictures,
+    metrics: [],
+    complete: true,
+    error: null,
   };
 }
 
@@ -225,7 +239,7 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
   const margin = bars ? MARGIN : (pitch - size) / 2; // room for the ring, or the tint
   if (byLayer) {
     survey.heads.forEach(({ layer, head }, place) => {
-      where[place] = [head, layer];
+      where[place] = [head, alone ? 0 : layer];
     });
   } else {
     places.forEach((place, at) => {

@@ -24,11 +24,14 @@ export interface HostOptions {
   delay?: number;
   /** As after a restart of the kernel: sending throws. */
   dead?: boolean;
+  /** As on a page that was saved: sending does nothing, and nobody answers. */
+  silent?: boolean;
 }
 
 export interface Host extends Model {
   /** May be changed at any time; answers that are due do not arrive while it is true. */
   dead: boolean;
+  silent: boolean;
   /** What each `save_changes` has sent. */
   readonly saved: Partial<Traits>[];
   /** The content of each message that was sent. */
@@ -71,7 +74,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
 
   async function take(changes: Partial<Traits>): Promise<void> {
     const answered = await options.take?.(changes);
-    if (answered && !host.dead) host.fromPython(answered);
+    if (answered && !host.dead && !host.silent) host.fromPython(answered);
   }
 
   async function reply(requests: readonly HostRequest[]): Promise<void> {
@@ -110,9 +113,10 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
         changed = {};
       },
       send(content) {
-        if (host.dead || !options.answer) throw new Error("Cannot send");
+        if (!host.silent && (host.dead || !options.answer)) throw new Error("Cannot send");
         const message: unknown = JSON.parse(JSON.stringify(content));
         sent.push(message);
+        if (host.silent) return;
         if (hasRules(message)) void take(message);
         void reply(requestsIn(message));
       },
@@ -124,6 +128,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
   const host: Host = {
     ...facade({}),
     dead: options.dead ?? false,
+    silent: options.silent ?? false,
     saved,
     sent,
     fromPython(changes) {

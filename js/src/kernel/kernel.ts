@@ -2,8 +2,9 @@
  * Questions to Python: gathered per animation frame, one message on its way at a time, and every one of them settles.
  *
  * `state` is what the reader should know about the kernel: "idle" (nothing to say), "waiting" (an answer is due for more
- * than 400 ms) or "gone" (nothing can be sent). While waiting, a ping tells a kernel that is busy from one that is gone:
- * a dead connection shows only in sending.
+ * than 400 ms), "gone" (nothing can be sent) or "silent" (nothing has ever been heard, and two pings were not answered:
+ * a page that was saved, or a kernel that does not know this widget). A dead connection shows only in sending; where a
+ * page has none at all, sending does nothing. A kernel that answers later is there again.
  */
 
 import { type ReadonlySignal, signal as state } from "@preact/signals-core";
@@ -11,7 +12,10 @@ import type { Bytes } from "../contract/messages";
 import type { Reply, RequestKind } from "../contract/requests";
 import type { MessageListener, Model } from "../contract/traits";
 
-export type KernelState = "idle" | "waiting" | "gone";
+export type KernelState = "idle" | "waiting" | "gone" | "silent";
+
+/** Return whether nobody computes anything now. */
+export const isAway = (state: KernelState): boolean => state === "gone" || state === "silent";
 
 export interface Kernel {
   readonly state: ReadonlySignal<KernelState>;
@@ -27,6 +31,8 @@ export interface Kernel {
   expect(): () => void;
   /** Python has sent something of its own accord: it is there. */
   heard(): void;
+  /** Asks whether somebody is there again, after nobody was. True if the kernel can be used. */
+  probe(): boolean;
   /** Runs what writes to Python. True if that worked; a throw means that the kernel is gone. */
   guard(write: () => void): boolean;
 }
@@ -43,6 +49,12 @@ export class KernelGone extends Error {
 
 const PATIENCE = 400;
 const PING_EVERY = 5000;
+/** The same as long as nothing was ever heard. */
+const FIRST_PINGS_EVERY = 3000;
+/** So many pings without an answer, from one that has never answered: nobody is there. */
+const UNANSWERED = 2;
+/** What a host says of its kernel while that may well answer later. */
+const AT_WORK: readonly unknown[] = ["busy", "starting", "restarting", "autorestarting", "connecting"];
 /** A frame that has not come by then does not come: the tab is hidden. */
 const FRAME = 100;
 /** Python answers in order: what is still open after so many answered later pings was lost on the way. */
@@ -68,7 +80,8 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
     request: (kind, body = {}, options = {}) => exchange.request(kind, body, options.signal),
     expect: () => exchange.expect(),
     tell: (content) => void exchange.send(content),
-    heard: () => exchange.revive(),
+    heard: () => exchange.heard(),
+    probe: () => exchange.probe(),
     guard: (write) => exchange.guard(write),
   };
 }
@@ -86,6 +99,9 @@ class Exchange {
   #onTheWay = new Set<string>();
   readonly #pings = new Set<string>();
   #pingsAnswered = 0;
+  /** Pings since the first question, as long as nothing was ever heard; afterwards null. */
+  #unanswered: number | null = 0;
+  #lastProbe = 0;
   #expected = new Set<symbol>();
   #cancelFrame: (() => void) | null = null;
   #watch: ReturnType<typeof setTimeout> | undefined;
@@ -112,6 +128,10 @@ class Exchange {
   request<K extends RequestKind>(kind: K, body: object, caller?: AbortSignal): Promise<Reply<K>> {
     return new Promise<Reply<K>>((resolve, reject) => {
       if (this.#signal.aborted || caller?.aborted) return reject(aborted());
+      if (this.state.peek() === "silent") {
+        this.probe();
+        return reject(new KernelGone("no kernel answers"));
+      }
       const id = this.#newId();
       const onAbort = () => {
         this.#open.delete(id);
@@ -138,7 +158,8 @@ class Exchange {
 
   expect(): () => void {
     const token = Symbol("expected");
-    if (!this.#signal.aborted) this.#expected.add(token);
+    if (this.state.peek() === "silent") this.probe();
+    else if (!this.#signal.aborted) this.#expected.add(token);
     this.#startWatch();
     return () => {
       if (this.#expected.delete(token)) this.#relax();
@@ -155,9 +176,25 @@ class Exchange {
     }
   }
 
-  /** Something came or went: the kernel is there. */
-  revive(): void {
-    if (this.state.peek() === "gone") this.#setState("idle");
+  /** Something came: the kernel is there. */
+  heard(): void {
+    const first = this.#unanswered !== null;
+    this.#unanswered = null;
+    if (first && this.state.peek() === "waiting") {
+      this.#stopWatch();
+      this.#startWatch(PING_EVERY);
+    }
+    if (isAway(this.state.peek())) this.#setState("idle");
+  }
+
+  probe(): boolean {
+    const state = this.state.peek();
+    const now = Date.now();
+    if (state === "gone" || (state === "silent" && now - this.#lastProbe > FIRST_PINGS_EVERY)) {
+      this.#lastProbe = now;
+      this.#ping();
+    }
+    return !isAway(this.state.peek());
   }
 
   /** Send, or find that the kernel is gone. */
@@ -170,7 +207,7 @@ class Exchange {
       this.#gone(cause);
       return false;
     }
-    this.revive();
+    if (this.state.peek() === "gone") this.#setState("idle");
     return true;
   }
 
@@ -199,6 +236,7 @@ class Exchange {
 
   #hear(content: unknown, buffers: readonly Bytes[]): void {
     let alive = false;
+    this.heard();
     for (const answer of answersIn(content)) {
       const isPing = this.#pings.delete(answer.id);
       const isOurs = isPing || this.#onTheWay.has(answer.id);
@@ -220,10 +258,14 @@ class Exchange {
   }
 
   #gone(cause: unknown): void {
+    this.#giveUp("gone", new KernelGone("the kernel is gone", { cause }));
+  }
+
+  #giveUp(state: "gone" | "silent", why: KernelGone): void {
     const lost = [...this.#open.values()];
     this.#forget();
-    this.#setState("gone");
-    for (const question of lost) question.reject(new KernelGone("the kernel is gone", { cause }));
+    this.#setState(state);
+    for (const question of lost) question.reject(why);
   }
 
   #forget(): void {
@@ -234,6 +276,7 @@ class Exchange {
     this.#onTheWay = new Set();
     this.#pings.clear();
     this.#pingsAnswered = 0;
+    if (this.#unanswered !== null) this.#unanswered = 0;
     this.#expected = new Set();
   }
 
@@ -252,10 +295,16 @@ class Exchange {
     if (this.#watch !== undefined || !this.#isDue() || this.#signal.aborted) return;
     this.#watch = setTimeout(() => {
       this.#watch = undefined;
+      if (this.#isSilent()) return this.#giveUp("silent", new KernelGone("no kernel answers"));
       if (!this.#ping()) return;
       this.#setState("waiting");
-      this.#startWatch(PING_EVERY);
+      this.#startWatch(this.#unanswered === null ? PING_EVERY : FIRST_PINGS_EVERY);
     }, delay);
+  }
+
+  /** Whether nobody is there: nothing was ever heard, pings were not answered, and the host does not say why. */
+  #isSilent(): boolean {
+    return this.#unanswered !== null && this.#unanswered >= UNANSWERED && !AT_WORK.includes(hostStatus(this.#model));
   }
 
   #stopWatch(): void {
@@ -273,13 +322,24 @@ class Exchange {
   #ping(): boolean {
     const id = this.#newId();
     this.#pings.add(id);
-    return this.send({ requests: [{ id, kind: "ping" }] });
+    const sent = this.send({ requests: [{ id, kind: "ping" }] });
+    if (sent && this.#unanswered !== null) this.#unanswered++;
+    return sent;
   }
 
   /** A ping sent later was answered and the message on its way was not. */
   #countPing(): void {
     if (this.#onTheWay.size === 0 || ++this.#pingsAnswered < LOST_AFTER) return;
     for (const id of [...this.#onTheWay]) this.#settle({ id, ok: false, error: "the answer was lost" }, []);
+  }
+}
+
+/** What the host says of its kernel, where it says anything: JupyterLab and Notebook do. */
+function hostStatus(model: Model): unknown {
+  try {
+    return model.widget_manager?.kernel?.status;
+  } catch {
+    return undefined;
   }
 }
 

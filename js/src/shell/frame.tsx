@@ -11,7 +11,9 @@ import { heads } from "../views/heads/index";
 import { heatmapView } from "../views/heatmap/index";
 import { stages } from "../views/stages/index";
 import { image, text } from "../views/text/index";
+import { Card } from "./card";
 import { headPicker } from "./head-picker";
+import { keepKeys } from "./keys";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
@@ -31,7 +33,11 @@ export function frame(ui: Ui): View {
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
   const notes = notice(ui);
   const line = status(ui);
-  body.append(stage, problem.node);
+  const card = mount(part("aw-card-slot"), () =>
+    ui.card.value === null ? null : <Card key={ui.card.value} ui={ui} card={ui.card.value} />,
+  );
+  body.append(stage, problem.node, card.node);
+  keepKeys(ui);
   node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
 
   const ends = [
@@ -61,6 +67,8 @@ export function frame(ui: Ui): View {
         ui.hover.value = null;
         ui.pointedHead.value = null;
         ui.extent.value = null;
+        ui.keyLines.value = () => [];
+        ui.card.value = null;
       };
     }),
   ];
@@ -69,7 +77,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [title, tools, pick, problem, notes, line]) view.dispose();
+      for (const view of [title, tools, pick, problem, card, notes, line]) view.dispose();
     },
   };
 }

@@ -7,6 +7,7 @@ import type { Grid } from "../contract/decode";
 import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
 import type { ColorMapper, Paints } from "../draw/color-mapper";
+import { isAway } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { canCombine } from "../views/heads/menus";
@@ -92,7 +93,9 @@ function StackPicker({ ui }: { ui: Ui }) {
 /** Return why no other stack can be chosen; undefined where one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
   if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
-  return kernel.state.value === "gone" ? "The kernel is gone: run the cell again to see another" : undefined;
+  const state = kernel.state.value;
+  if (!isAway(state)) return undefined;
+  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
 }
 
 /** Whether a saved file holds this one of several; a kernel has them all. */

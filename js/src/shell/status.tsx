@@ -28,12 +28,20 @@ export function notice(ui: Ui): View {
 function Notice({ ui }: { ui: Ui }) {
   const state = ui.kernel.state.value;
   const refused = ui.store.refused.value;
+  const missing = ui.store.missing.value;
+  const lacks = missing === null ? "" : ` ${missing}`;
   const message =
     state === "gone" ? (
       <Message
         sign="gone"
         title="The kernel is gone"
-        text="What you see is the last picture. Run the cell again to compute more."
+        text={`What you see is the last picture.${lacks} Run the cell again to compute more.`}
+      />
+    ) : state === "silent" ? (
+      <Message
+        sign="gone"
+        title="No kernel answers"
+        text={`You see what was saved.${lacks} If a cell is running, wait until it ends; else run this widget's cell to compute more.`}
       />
     ) : state === "waiting" ? (
       <Message

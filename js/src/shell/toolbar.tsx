@@ -1,10 +1,9 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
 import { effect } from "@preact/signals-core";
-import { Component, createRef, Fragment, render } from "preact";
+import { Component, createRef, render } from "preact";
 import { part, rove, type View } from "../components/dom";
 import { FindingsBadge } from "../components/findings";
-import { SHORTCUTS } from "../components/keyboard";
 import { Menu } from "../components/menu";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
@@ -56,7 +55,7 @@ function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
           <ToolbarMenu key={menu} ui={ui} menu={menu} />
         ))}
         <Menu name="More" sections={moreSections(ui, menus.folded)}>
-          <Shortcuts />
+          <KeysItem ui={ui} />
         </Menu>
       </div>
     </>
@@ -161,18 +160,19 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string 
   }
 }
 
-function Shortcuts() {
+/** What `?` opens, for those who do not know that. */
+function KeysItem({ ui }: { ui: Ui }) {
+  const show = () => {
+    ui.card.value = "keys";
+  };
   return (
-    <>
-      <h4>Keys, with the picture in focus</h4>
-      <div class="aw-keys-help">
-        {SHORTCUTS.map(([keys, does]) => (
-          <Fragment key={keys}>
-            <span>{keys}</span>
-            <span class="aw-muted">{does}</span>
-          </Fragment>
-        ))}
-      </div>
-    </>
+    <div role="group" aria-label="Help">
+      <h4>Help</h4>
+      <button type="button" role="menuitem" onClick={show}>
+        <span />
+        <span>keys</span>
+        <span class="aw-note">?</span>
+      </button>
+    </div>
   );
 }

@@ -1,16 +1,24 @@
 /** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
 
-import { batch, computed, type ReadonlySignal, signal } from "@preact/signals-core";
+import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeLinks, decodeThumbnails, type Links, type Picture, type Thumbnails } from "../contract/decode";
 import type { WhatIf } from "../contract/messages";
-import { type Model, TRAIT_NAMES, type TraitName, type Traits, type TraitsThatAre } from "../contract/traits";
+import {
+  type Model,
+  TRAIT_NAMES,
+  type TraitName,
+  type Traits,
+  type TraitsThatAre,
+  traitsThatAre,
+} from "../contract/traits";
 import type { HeadName, Pin } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
 import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../data/stage-data";
 import { decodeSurvey, type Survey } from "../data/survey";
-import type { Kernel } from "../kernel/kernel";
+import { isAway, type Kernel } from "../kernel/kernel";
 import type { Labels } from "../text/labels";
+import { storeAbsent } from "./store-absent";
 import { labelsOfSide, readTokens } from "./store-labels";
 import { storePictures } from "./store-pictures";
 import type { TileCache } from "./tile-cache";
@@ -36,6 +44,12 @@ const ENCODED = [
 type Plain = Exclude<TraitName, (typeof ENCODED)[number]>;
 const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly TraitName[]).includes(name));
 
+/** What cannot change without Python: where nobody computes, it goes back to what is drawn. */
+const NEEDS_PYTHON: ReadonlySet<string> = new Set([...traitsThatAre("numbers"), "layer", "batch", "head", "heads"]);
+const isFree = (name: TraitName) => !NEEDS_PYTHON.has(name);
+/** What Python sends when it has taken such a change. */
+const TAKEN = ["facts", "picture", "links", "survey", "stages", "comparison"] as const satisfies readonly TraitName[];
+
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */
   readonly picture: ReadonlySignal<Picture | null>;
@@ -55,6 +69,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly changes: ReadonlySignal<Changes | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
+  /** A sentence about what the view cannot draw, to be said where nobody computes it; null where all is there. */
+  readonly missing: ReadonlySignal<string | null>;
   /** Why Python put back what was last set here. */
   readonly refused: ReadonlySignal<string | null>;
   /** The heads and pins in force. `head` is one of `heads` and (`query`, `key`) the last of `pins`: where only those were
@@ -97,31 +113,65 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
       pool: traits.pool.value,
     }),
   });
+  const thumbnails = decoded("thumbnails", decodeThumbnails);
+  const sent = {
+    links: decoded("links", decodeLinks),
+    survey: decoded("survey", decodeSurvey),
+    stages: decoded("stages", decodeStages),
+    comparison: decoded("comparison", decodeComparison),
+  };
   const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
-  function write(change: Partial<Pick<Traits, Plain>>) {
-    refused.value = null;
-    const writeOne = <K extends Plain>(name: K) => {
+  /** What was in force before changes that Python has not taken yet. */
+  const before = new Map<Plain, unknown>();
+  for (const name of TAKEN) listener.onChange(name, () => before.clear());
+
+  function put(change: Partial<Pick<Traits, Plain>>) {
+    const putOne = <K extends Plain>(name: K) => {
       const value = change[name] as Traits[K];
       model.set(name, value);
       traits[name].value = value; // hosts differ in when they echo
     };
     batch(() => {
-      for (const name of Object.keys(change) as Plain[]) writeOne(name);
+      for (const name of Object.keys(change) as Plain[]) putOne(name);
     });
+  }
+
+  function save(change: Partial<Pick<Traits, Plain>>) {
+    put(change);
     kernel.guard(() => model.save_changes());
   }
+
+  function write(change: Partial<Pick<Traits, Plain>>) {
+    refused.value = null;
+    const can = !isAway(kernel.state.peek()) || kernel.probe();
+    const names = Object.keys(change) as Plain[];
+    if (!can) return save(Object.fromEntries(names.filter(isFree).map((name) => [name, change[name]])));
+    for (const name of names) {
+      if (!isFree(name) && !before.has(name)) before.set(name, traits[name].peek());
+    }
+    save(change);
+  }
+
+  /** Nobody computes what was chosen: it goes back to what is drawn. A kernel that was only busy hears of that too. */
+  const end = effect(() => {
+    if (!isAway(kernel.state.value) || before.size === 0) return;
+    const drawn = Object.fromEntries(before) as Partial<Pick<Traits, Plain>>;
+    before.clear();
+    if (kernel.state.peek() === "silent") save(drawn);
+    else put(drawn);
+  });
+  stop.addEventListener("abort", end, { once: true });
 
   return {
     ...traits,
     ...shown,
     ...pictures,
-    thumbnails: decoded("thumbnails", decodeThumbnails),
-    links: decoded("links", decodeLinks),
-    survey: decoded("survey", decodeSurvey),
-    stages: decoded("stages", decodeStages),
+    thumbnails,
+    ...storeAbsent({ ...traits, ...shown, thumbnails, picture: pictures.picture, sent }, kernel, stop),
+    stages: sent.stages,
     pair: decoded("pair", decodePair),
-    comparison: decoded("comparison", decodeComparison),
+    comparison: sent.comparison,
     changes: decoded("changes", decodeChanges),
     refused,
     queryLabels: labelsOfSide("query", tokens.query, traits, kernel),

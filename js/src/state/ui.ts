@@ -39,6 +39,15 @@ export interface Destination {
   readonly close: boolean;
 }
 
+/** What a few keys do in a view, as one line of the list of keys. */
+export interface KeyLine {
+  /** The keys, as the list shows them. */
+  readonly shown: string;
+  readonly does: string;
+  /** By the name that `KeyboardEvent.key` has for each; none for what is done by the pointer. */
+  readonly keys: Readonly<Record<string, () => void>>;
+}
+
 export interface Ui {
   readonly store: Store;
   readonly kernel: Kernel;
@@ -65,6 +74,10 @@ export interface Ui {
   readonly window: Signal<Window | null>;
   /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
   readonly change: Signal<CellChange | null>;
+  /** The keys of the view that is shown: the view writes it, the list of keys reads it. */
+  readonly keyLines: Signal<() => readonly KeyLine[]>;
+  /** What floats over the picture: the list of keys, or the field for a token to go to. */
+  readonly card: Signal<"keys" | "goto" | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
   readonly destination: Signal<Destination | null>;
   /** The row or column that the panel ranks: the pinned one, else the hovered one. */
@@ -147,6 +160,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     pointedHead: signal<HeadOf | null>(null),
     window: signal<Window | null>(null),
     change: signal<CellChange | null>(null),
+    keyLines: signal(() => []),
+    card: signal<"keys" | "goto" | null>(null),
     destination: signal<Destination | null>(null),
     target,
     ranked: rankedSource(store, kernel, listed, stop),

@@ -512,9 +512,12 @@ describe("keys on the picture", () => {
     expect(Number(x)).toBeLessThan(width);
   });
 
-  test("that mean nothing here go on to the notebook", async () => {
+  test("that mean nothing here do nothing, and do not reach the notebook", async () => {
     const { view, host } = await small();
-    for (const key of ["a", "b", "Tab", "F5", "PageDown", "Escape", "Delete"]) {
+    for (const key of ["a", "b", "x", "PageDown", "Delete", "Backspace", "é"]) {
+      expect(await view.press(key), key).toEqual({ prevented: false, escaped: false });
+    }
+    for (const key of ["Tab", "F5", "Escape"]) {
       expect(await view.press(key), key).toEqual({ prevented: false, escaped: true });
     }
     expect(host.saved).toEqual([]);
@@ -560,7 +563,7 @@ describe("groups are one Tab stop each", () => {
     expect(view.head).toBe("head 3");
     await pressOn(chosen(), "Home");
     expect(view.head).toBe("head 0");
-    expect(await pressOn(chosen(), "a")).toEqual({ prevented: false, escaped: true });
+    expect(await pressOn(chosen(), "a")).toEqual({ prevented: false, escaped: false });
     expect(host.saved.map(({ head }) => head)).toEqual([1, 3, 0]);
   });
 

@@ -212,6 +212,32 @@ describe("sections", () => {
     expect(asked(host.sent, "sweep").map(({ own }) => own)).toEqual([true, false]);
   });
 
+  test("a long answer comes in slices: first of some queries, then of all", async () => {
+    const shares = [0.25, 0.5, 1];
+    const spread = () => {
+      const share = shares.shift() ?? 1;
+      return { ...ANSWERS.spread, share, looked: share < 1 ? 2 : stateOf(CAUSAL).facts.queries };
+    };
+    const slow = { answer: (({ kind }: { kind: string }) => (kind === "spread" ? spread() : ANSWERS[kind])) as never };
+    const { host, view } = await open({}, slow);
+    const seen: string[] = [];
+    const watch = new MutationObserver(() => {
+      const text = view.text("[data-aw=section-scaling]");
+      if (seen.at(-1) !== text) seen.push(text);
+    });
+    watch.observe(view.root, { childList: true, subtree: true, characterData: true });
+    view.button(/^Scaling/).click();
+    await settle(600);
+    watch.disconnect();
+    expect(asked(host.sent, "spread")).toHaveLength(3);
+    const whole = stateOf(CAUSAL).facts.queries;
+    expect(seen.some((text) => text.includes(`From 2 of ${whole} queries`) && text.includes("Computing: 25"))).toBe(
+      true,
+    );
+    expect(seen.at(-1)).not.toContain("queries, each exact");
+    expect(view.all("[data-aw=slices]")).toHaveLength(0);
+  });
+
   test("are asked anew once, when the tensors have come to rest", async () => {
     const { host, view } = await open({}, answering);
     view.button(/^Gradients/).click();

@@ -97,7 +97,7 @@ describe("what a person chooses", () => {
     );
     store.select({ head: 1 });
     expect(kernel.state.value).toBe("gone");
-    expect(store.head.value).toBe(1);
+    expect(store.head.value).toBe(0); // what is drawn
   });
 });
 

@@ -320,10 +320,10 @@ describe("keys", () => {
     expect(host.saved).toEqual([{ query: 3, key: null }]);
   });
 
-  test.each(["ctrlKey", "metaKey", "altKey"])("with %s, and others, go on to the notebook", async (modifier) => {
+  test.each(["ctrlKey", "metaKey", "altKey"])("with %s go on to the notebook, others stop there", async (modifier) => {
     const { view, host } = await draw({ query: 3 });
     expect((await view.press("ArrowDown", { [modifier]: true })).escaped).toBe(true);
-    expect((await view.press("a")).escaped).toBe(true);
+    expect((await view.press("a")).escaped).toBe(false);
     expect(host.saved).toEqual([]);
   });
 });
@@ -401,7 +401,11 @@ describe("several heads", () => {
 });
 
 describe("links that Python has sent", () => {
-  test("of other heads, another layer or the other side are not drawn", async () => {
+  test("of other heads, another layer or the other side are not drawn: those of an exact picture are", async () => {
+    const known = await draw();
+    const right = known.view.pixels;
+    expect(isBlank(known.view)).toBe(false);
+    await known.unmount();
     const stale: [string, Partial<Traits>][] = [
       ["nothing sent", { links: null }],
       ["other heads", { links: linksOf(headOf, [2, 3]) }],
@@ -410,9 +414,15 @@ describe("links that Python has sent", () => {
     ];
     for (const [name, changes] of stale) {
       const { view, unmount } = await draw(changes);
-      expect(isBlank(view), name).toBe(true);
+      expect(view.pixels === right, name).toBe(true);
       await unmount();
     }
+  });
+
+  test("of a picture that is of another stage, nothing is drawn in their place", async () => {
+    const cells = headOf(0);
+    const { view } = await draw({ links: null, stage: "scores", picture: pictureOf(cells, { stage: "scores" }) });
+    expect(isBlank(view)).toBe(true);
   });
 
   test("stand for whole rows where the kernel is gone", async () => {
@@ -500,7 +510,7 @@ describe("long texts", () => {
   });
 
   test("too long for links: a token must be pinned", async () => {
-    const { view } = await long(200, 1, { links: null });
+    const { view } = await long(300, 1, { links: null });
     expect(view.text(".aw-prompt")).toMatch(/^Too long to draw every token's links/);
     await click(label(view, "query", 3));
     expect(isBlank(view)).toBe(false);

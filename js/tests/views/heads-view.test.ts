@@ -25,7 +25,7 @@ function state(changes: Partial<Traits> = {}): Traits {
   return { ...stateOf(CELLS, { ...changes, facts }), view: "heads", survey: surveyOf([3, 3], METRICS), ...changes };
 }
 
-async function draw(changes: Partial<Traits> = {}, options: HostOptions = {}, width = 960) {
+async function draw(changes: Partial<Traits> = {}, options: HostOptions = { answer: () => ({}) }, width = 960) {
   const shown = await show(state(changes), options, { width });
   await settle(400);
   return shown;

@@ -358,7 +358,7 @@ describe("the minimap", () => {
     expect(after).not.toBe(before);
     expect(after.replace(/Queries .* Keys/, "")).toBe(before.replace(/Queries .* Keys/, ""));
     expect(Number(/Queries ([\d,]+)/.exec(after)![1]!.replace(",", ""))).toBeGreaterThan(1900);
-    expect((await pressOn(target, "a")).escaped).toBe(true);
+    expect((await pressOn(target, "a")).escaped).toBe(false);
   });
 });
 
@@ -421,11 +421,18 @@ describe("going to a place", () => {
     expect(shown.view.isZoomed).toBe(false);
   });
 
-  test("a head without the field leaves / to the notebook", async () => {
+  test("of a head that shows all its tokens, the field floats over the picture until it is left", async () => {
     const small = longHead(40);
     const shown = await show(small.state(), { answer: small.answer });
-    expect(shown.view.all("input[data-aw=goto]")).toHaveLength(0);
-    expect((await shown.view.press("/")).escaped).toBe(true);
+    const { view, host } = shown;
+    expect(view.all("input[data-aw=goto]")).toHaveLength(0);
+    expect(await view.press("/")).toEqual({ prevented: true, escaped: false });
+    expect(document.activeElement).toBe(view.find("input[data-aw=goto]"));
+    await goTo(shown, "17");
+    expect(host.saved.at(-1)).toEqual({ query: 17 });
+    await pressOn(view.find("input[data-aw=goto]"), "Escape");
+    expect(view.all("input[data-aw=goto]")).toHaveLength(0);
+    expect(document.activeElement).toBe(view.canvas);
   });
 });
 

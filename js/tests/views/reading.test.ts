@@ -107,7 +107,7 @@ describe("text", () => {
     expect(host.get("query")).toBe(0);
     await view.press("Escape");
     expect(host.get("query")).toBeNull();
-    expect(await view.press("x")).toEqual({ prevented: false, escaped: true });
+    expect(await view.press("x")).toEqual({ prevented: false, escaped: false });
   });
 
   test("up and down go to the nearest token of the line", async () => {

@@ -7,7 +7,7 @@ import type { Part, Places, ReadyComparison } from "../../data/comparison";
 import type { Plot } from "../../state/plot";
 import type { Store } from "../../state/store";
 import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
+import { count, percent } from "../../text/format";
 import { GAP, isBeside } from "./layout";
 import type { Grids, Mappers } from "./mappers";
 
@@ -39,7 +39,9 @@ export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendPro
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
   const kinds = sumOf(countKinds(grids.a, mappers.a), countKinds(grids.b, mappers.b));
   const sides = mappers.a.signed ? both.diverging : both.sequential;
-  const every = comparison.pictures.a.sampled?.every ?? 1;
+  const { sampled, grid } = comparison.pictures.a;
+  const every = sampled?.every ?? 1;
+  const exact = (sampled?.exact ?? 0) / Math.max(1, grid?.rows ?? 1);
   const bins = pooled && `${count(every > 1 ? 1 : scale.queries)} × ${count(scale.keys)} cells`;
   const range = store.color_range.value;
   const changes = comparison.pictures.change.low !== 0 || comparison.pictures.change.high !== 0;
@@ -65,7 +67,11 @@ export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendPro
             A, B: the {pool === "max" ? "maximum" : "mean"} of {bins}
           </span>
         )}
-        {every > 1 && <span>1 of {count(every)} rows</span>}
+        {every > 1 && (
+          <span>
+            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact by now`}
+          </span>
+        )}
         {left !== null && <span>{left}</span>}
         {comparison.hasSinks && <span>beside what a learned sink takes</span>}
       </div>

@@ -2,11 +2,11 @@
 
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
-import { stepHead, stepLayer } from "../../components/keyboard";
+import { headLines, pinLines, watchKeys } from "../../components/keyboard";
 import { drawnWords } from "../../components/phrases";
 import type { Side } from "../../contract/values";
 import { isDark } from "../../draw/color";
-import type { Ui } from "../../state/ui";
+import type { KeyLine, Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type Band, bandUnder, outline, type Stem } from "./geometry";
 import { Columns, HEADER, HeadLegend } from "./lanes";
@@ -268,22 +268,13 @@ function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
     },
     options,
   );
-  canvas.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !press(ui, event)) return;
-      event.preventDefault();
-      event.stopPropagation();
-    },
-    options,
-  );
+  watchKeys(ui, canvas, (step) => graphKeys(ui, step));
 }
 
-/** Arrows walk the tokens of the column in focus; Esc frees; brackets change head and layer. */
-function press(ui: Ui, { key, shiftKey }: KeyboardEvent): boolean {
+/** Return the keys of the graph: arrows walk the tokens of the column in focus. */
+function graphKeys(ui: Ui, step: number): KeyLine[] {
   const { store } = ui;
   const { queries, keys } = store.facts.value;
-  const step = shiftKey ? 10 : 1;
   const side = ui.target.value?.side ?? store.direction.value;
   const total = side === "query" ? queries : keys;
   const at = (side === "query" ? store.query : store.key).value;
@@ -291,22 +282,22 @@ function press(ui: Ui, { key, shiftKey }: KeyboardEvent): boolean {
     const to = Math.max(0, Math.min(total - 1, index));
     store.select(side === "query" ? { query: to, key: null } : { query: null, key: to });
   };
-  const actions: Record<string, () => void> = {
-    ArrowUp: () => go(at === null ? 0 : at - step),
-    ArrowDown: () => go(at === null ? 0 : at + step),
-    ArrowLeft: () => store.select({ query: Math.min(at ?? 0, queries - 1), key: null }),
-    ArrowRight: () => store.select({ query: null, key: Math.min(at ?? 0, keys - 1) }),
-    Home: () => go(0),
-    End: () => go(total - 1),
-    "[": () => stepHead(ui, -1),
-    "]": () => stepHead(ui, 1),
-    "{": () => stepLayer(ui, -1),
-    "}": () => stepLayer(ui, 1),
-  };
-  if (store.query.value !== null || store.key.value !== null) {
-    actions.Escape = () => store.select({ query: null, key: null });
-  }
-  const action = actions[key];
-  action?.();
-  return action !== undefined;
+  return [
+    {
+      shown: "↑ ↓",
+      does: "pin another token; with Shift 10 further on",
+      keys: { ArrowUp: () => go(at === null ? 0 : at - step), ArrowDown: () => go(at === null ? 0 : at + step) },
+    },
+    {
+      shown: "← →",
+      does: "pin a query, a key",
+      keys: {
+        ArrowLeft: () => store.select({ query: Math.min(at ?? 0, queries - 1), key: null }),
+        ArrowRight: () => store.select({ query: null, key: Math.min(at ?? 0, keys - 1) }),
+      },
+    },
+    { shown: "Home End", does: "first token, last token", keys: { Home: () => go(0), End: () => go(total - 1) } },
+    ...pinLines(ui),
+    ...headLines(ui),
+  ];
 }

@@ -5,6 +5,7 @@ import type { Grid } from "../../contract/decode";
 import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import type { ColorMapper, Paints } from "../../draw/color-mapper";
+import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 
 /** A small picture is on its own range: 0 to 1. */
@@ -188,7 +189,7 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
   async function ask(): Promise<void> {
     asking?.abort();
     const [at, survey] = [layout.peek(), store.survey.peek()];
-    if (at === null || survey === null || !survey.complete || kernel.state.peek() === "gone") return;
+    if (at === null || survey === null || !survey.complete || isAway(kernel.state.peek())) return;
     asking = new AbortController();
     const { signal } = asking;
     const wanted = spansIn(

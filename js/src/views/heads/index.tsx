@@ -13,11 +13,12 @@ import {
   nameOf,
   type Survey,
 } from "../../data/survey";
+import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
-import { watchKeys, watchPointer } from "./input";
+import { watchPointer, watchWalk } from "./input";
 import { wordOf } from "./menus";
 import { type HeadsState, headsState } from "./state";
 
@@ -54,7 +55,7 @@ export function heads(ui: Ui): View {
   ];
 
   watchPointer(canvas, state, stop);
-  watchKeys(canvas, scroller, state, stop);
+  watchWalk(ui, canvas, scroller, state);
   scroller.addEventListener(
     "scroll",
     () => {
@@ -187,7 +188,9 @@ function Marks({ survey, layout, selected, pointed }: MarksProps) {
 function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
-  if (survey === null) return <>The kernel computes all heads when this view opens.</>;
+  if (survey === null) {
+    return isAway(ui.kernel.state.value) ? null : <>The kernel computes all heads when this view opens.</>;
+  }
   const order = store.order.value;
   const known = survey.metrics.some(({ name }) => name === order);
   const rows = survey.layers.filter(({ heads }) => heads > 0);

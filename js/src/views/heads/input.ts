@@ -1,6 +1,8 @@
 /** The pointer and the keyboard on all heads: pointing describes one, a click or Enter opens it. */
 
+import { watchKeys } from "../../components/keyboard";
 import { cornerOf, type HeadsLayout, placeAt, stepFrom } from "../../data/survey";
+import type { KeyLine, Ui } from "../../state/ui";
 import type { HeadsState } from "./state";
 
 /** Point by the pointer, open by a click. */
@@ -30,37 +32,39 @@ export function watchPointer(canvas: HTMLCanvasElement, state: HeadsState, signa
 }
 
 /** Walk the heads by arrows, from the one that is pointed at or else selected. */
-export function watchKeys(
-  canvas: HTMLCanvasElement,
-  scroller: HTMLElement,
-  state: HeadsState,
-  signal: AbortSignal,
-): void {
+export function watchWalk(ui: Ui, canvas: HTMLCanvasElement, scroller: HTMLElement, state: HeadsState): void {
   const { layout, pointed, selected, point, open } = state;
-  const press = (event: KeyboardEvent) => {
+  watchKeys(ui, canvas, () => {
     const at = layout.value;
-    if (at === null || event.ctrlKey || event.metaKey || event.altKey) return;
     const from = pointed.peek() >= 0 ? pointed.peek() : selected.peek();
-    if (from < 0) return;
-    const moves: Record<string, () => void> = {
-      ArrowLeft: () => point(stepFrom(at, from, -1, 0)),
-      ArrowRight: () => point(stepFrom(at, from, 1, 0)),
-      ArrowUp: () => point(stepFrom(at, from, 0, -1)),
-      ArrowDown: () => point(stepFrom(at, from, 0, 1)),
-      Home: () => point(at.at(0, at.where[from]![1])),
-      End: () => point(stepToEnd(at, from)),
-      Enter: () => open(from),
-      " ": () => open(from),
-      Escape: () => point(-1),
+    if (at === null || from < 0) return [];
+    const walk = (to: () => number) => () => {
+      point(to());
+      follow(scroller, at, pointed.peek());
     };
-    const move = moves[event.key];
-    if (move === undefined) return;
-    move();
-    follow(scroller, at, pointed.peek());
-    event.preventDefault();
-    event.stopPropagation();
-  };
-  canvas.addEventListener("keydown", press, { signal });
+    const lines: KeyLine[] = [
+      {
+        shown: "← ↑ → ↓",
+        does: "point at another head",
+        keys: {
+          ArrowLeft: walk(() => stepFrom(at, from, -1, 0)),
+          ArrowRight: walk(() => stepFrom(at, from, 1, 0)),
+          ArrowUp: walk(() => stepFrom(at, from, 0, -1)),
+          ArrowDown: walk(() => stepFrom(at, from, 0, 1)),
+        },
+      },
+      {
+        shown: "Home End",
+        does: "first head, last head of the row",
+        keys: { Home: walk(() => at.at(0, at.where[from]![1])), End: walk(() => stepToEnd(at, from)) },
+      },
+      { shown: "Enter", does: "open the head", keys: { Enter: () => open(from), " ": () => open(from) } },
+    ];
+    if (pointed.peek() >= 0) {
+      lines.push({ shown: "Esc", does: "point at none", keys: { Escape: () => point(-1) } });
+    }
+    return lines;
+  });
 }
 
 function stepToEnd(layout: HeadsLayout, place: number): number {

@@ -3,7 +3,7 @@
 import { type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, Token, type View } from "../../components/dom";
 import { deviationOf, Findings, lookAtFindings } from "../../components/findings";
-import { stepHead, stepLayer } from "../../components/keyboard";
+import { headLines, pinLines, pressKey } from "../../components/keyboard";
 import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";
 import { Unfold } from "../../components/unfold";
 import { whatIfName } from "../../components/what-if";
@@ -13,7 +13,8 @@ import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
 import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";
-import type { Ui } from "../../state/ui";
+import { isAway } from "../../kernel/kernel";
+import type { KeyLine, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { SINK_TITLE } from "../../text/words";
 import { Gradients } from "./gradients";
@@ -37,6 +38,7 @@ interface Chosen {
 /** Return the stages view: every stage as a small picture, and one pair's way through them. */
 export function stages(ui: Ui): View {
   const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
+  ui.keyLines.value = () => stageKeys(ui, 1);
   return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
 }
 
@@ -44,10 +46,13 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const found = store.stages.value;
   const paints = ui.paints.value;
+  if (found === null && isAway(ui.kernel.state.value)) return null; // what is missing is said below
   if (found === null || paints === null) return <div class="aw-steps-waiting" />;
   const known = store.pair.value;
   const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;
   const pictures = found.pictures.length + (found.output === null ? 0 : 1);
+  const every = Math.max(1, ...found.pictures.map((one) => one.every));
+  const sampled = found.pictures.filter((one) => one.every > 1).length;
   const room = (ui.width.value / ui.unit.value - ARROW * (pictures - 1)) / pictures;
   const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
   return (
@@ -72,9 +77,12 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           </>
         )}
       </div>
-      {(found.pictures[0]?.every ?? 1) > 1 && (
+      {every > 1 && (
         <p class="aw-prompt">
-          Each picture: 1 of {count(found.pictures[0]!.every)} rows, each exact. A pair's numbers are exact.
+          {sampled < found.pictures.length
+            ? `${count(found.pictures.length - sampled)} of ${count(found.pictures.length)} stages are exact by now; of the others 1 of ${count(every)} rows is.`
+            : `Each picture: 1 of ${count(every)} rows, each exact.`}{" "}
+          A pair's numbers are exact.
         </p>
       )}
       {found.output === null && store.facts.value.value_size !== null && (
@@ -301,7 +309,7 @@ function StagePicture({ ui, small, of, paints, pair, side }: SmallProps) {
           const again = query === queries.start && key === keys.start;
           store.select(again ? { query: null, key: null } : { query: queries.start, key: keys.start });
         }}
-        onKeyDown={(event) => press(ui, event)}
+        onKeyDown={(event) => pressKey(event, (step) => stageKeys(ui, step))}
       >
         <Raster
           small={small}
@@ -390,36 +398,30 @@ function Output({
 }
 
 /** The same keys as on the heatmap, as far as they mean something here. */
-function press(ui: Ui, event: KeyboardEvent): void {
+/** Return the keys of the small pictures: arrows move the pin. */
+function stageKeys(ui: Ui, step: number): KeyLine[] {
   const { store } = ui;
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { queries, keys } = store.facts.value;
-  const step = event.shiftKey ? 10 : 1;
   const move = (down: number, right: number) => () =>
     store.select({
       query: clamp((store.query.value ?? -down) + down, queries),
       key: clamp((store.key.value ?? -right) + right, keys),
     });
-  const actions: Record<string, () => void> = {
-    ArrowUp: move(-step, 0),
-    ArrowDown: move(step, 0),
-    ArrowLeft: move(0, -step),
-    ArrowRight: move(0, step),
-    Home: move(0, -keys),
-    End: move(0, keys),
-    "[": () => stepHead(ui, -1),
-    "]": () => stepHead(ui, 1),
-    "{": () => stepLayer(ui, -1),
-    "}": () => stepLayer(ui, 1),
-  };
-  if (store.query.value !== null || store.key.value !== null) {
-    actions.Escape = () => store.select({ query: null, key: null });
-  }
-  const action = actions[event.key];
-  if (action === undefined) return;
-  event.preventDefault();
-  event.stopPropagation();
-  action();
+  return [
+    {
+      shown: "← ↑ → ↓",
+      does: "move the pin; with Shift by 10",
+      keys: {
+        ArrowUp: move(-step, 0),
+        ArrowDown: move(step, 0),
+        ArrowLeft: move(0, -step),
+        ArrowRight: move(0, step),
+      },
+    },
+    { shown: "Home End", does: "first key, last key", keys: { Home: move(0, -keys), End: move(0, keys) } },
+    ...pinLines(ui),
+    ...headLines(ui),
+  ];
 }
 
 const clamp = (value: number, total: number) => Math.max(0, Math.min(total - 1, value));

@@ -60,8 +60,14 @@ export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
 
 /** Variances before and after scaling, and what the rows of weights are like. */
 function RowsAndVariances({ ui, found }: { ui: Ui; found: Variances }) {
+  const { queries } = ui.store.facts.value;
   return (
     <>
+      {found.looked < queries && (
+        <p class="aw-muted">
+          From {count(found.looked)} of {count(queries)} queries, each exact.
+        </p>
+      )}
       <VarianceTable found={found} />
       <RowCharts ui={ui} found={found} />
       <UnusualRows found={found} />

@@ -1,52 +1,47 @@
 /** The keyboard on running text and patches: arrows move the pin along the text and from line to line. */
 
-import { stepHead, stepLayer } from "../../components/keyboard";
-import type { Ui } from "../../state/ui";
+import { headLines, pinLines } from "../../components/keyboard";
+import type { KeyLine, Ui } from "../../state/ui";
 import type { Line } from "./lines";
 import { lineOf } from "./lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 
-/**
- * Move the pin by arrows along the text, from line to line, from patch to patch; return whether the key means anything
- * here.
- */
-export function pressKey(ui: Ui, model: TextModel, withImage: boolean, { key, shiftKey }: KeyboardEvent): boolean {
+/** Return the keys of running text: arrows move the pin along the text, from line to line, from patch to patch. */
+export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: number): KeyLine[] {
   const { store } = ui;
   const flows = model.flows.value;
   const side = ui.target.value?.side ?? store.direction.value;
   const flow = flows.find(({ passage }) => passage.sides.includes(side)) ?? flows[0];
-  if (flow === undefined) return false;
+  if (flow === undefined) return [];
   const at = (side === "query" ? store.query : store.key).value;
   const pin = (position: number | null) => {
     if (position !== null)
       store.select(side === "query" ? { query: position, key: null } : { query: null, key: position });
   };
-  const step = shiftKey ? 10 : 1;
   const place = at === null ? undefined : flow.places.value.get(at);
   const rtl = place !== undefined && flow.lines.value[lineOf(flow.lines.value, place)]?.rtl === true;
-  const actions: Record<string, () => void> = {
-    ArrowLeft: () => pin(stepAlong(flow, at, rtl ? step : -step, withImage)),
-    ArrowRight: () => pin(stepAlong(flow, at, rtl ? -step : step, withImage)),
-    ArrowUp: () => pin(stepAcross(model, flow, at, -1, withImage)),
-    ArrowDown: () => pin(stepAcross(model, flow, at, 1, withImage)),
-    Home: () => pin(endOfLine(flow, at, 0)),
-    End: () => pin(endOfLine(flow, at, 1)),
-    Enter: () => pin(hoveredIn(ui, flow.passage)),
-    " ": () => pin(hoveredIn(ui, flow.passage)),
-    "[": () => stepHead(ui, -1),
-    "]": () => stepHead(ui, 1),
-    "{": () => stepLayer(ui, -1),
-    "}": () => stepLayer(ui, 1),
-  };
-  if (store.query.value !== null || store.key.value !== null) {
-    actions.Escape = () => store.select({ query: null, key: null });
-  }
-  const goTo = ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]");
-  if (goTo !== null) actions["/"] = () => goTo.focus();
-  const action = actions[key];
-  action?.();
-  return action !== undefined;
+  const pinPointed = () => pin(hoveredIn(ui, flow.passage));
+  return [
+    {
+      shown: "← ↑ → ↓",
+      does: `pin another ${withImage ? "token or patch" : "token"}; with Shift 10 further on`,
+      keys: {
+        ArrowLeft: () => pin(stepAlong(flow, at, rtl ? step : -step, withImage)),
+        ArrowRight: () => pin(stepAlong(flow, at, rtl ? -step : step, withImage)),
+        ArrowUp: () => pin(stepAcross(model, flow, at, -1, withImage)),
+        ArrowDown: () => pin(stepAcross(model, flow, at, 1, withImage)),
+      },
+    },
+    {
+      shown: "Home End",
+      does: "first token, last token of the line",
+      keys: { Home: () => pin(endOfLine(flow, at, 0)), End: () => pin(endOfLine(flow, at, 1)) },
+    },
+    { shown: "Enter", does: "pin what the pointer is on", keys: { Enter: pinPointed, " ": pinPointed } },
+    ...pinLines(ui),
+    ...headLines(ui),
+  ];
 }
 
 /** Return the position so many tokens further on: what is not shown is passed over, and pages are turned. */

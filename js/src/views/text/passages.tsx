@@ -2,6 +2,7 @@
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
+import { watchKeys } from "../../components/keyboard";
 import { Ramp, ticksOf } from "../../components/legend";
 import { headWords } from "../../components/phrases";
 import { panel } from "../../components/ranking-panel";
@@ -12,7 +13,7 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { type BoxProps, FlowBox } from "./flow-box";
 import { PatchPicture, type Ring } from "./image";
-import { pressKey } from "./keys";
+import { textKeys } from "./keys";
 import { lineOf } from "./lines";
 import { hoveredIn, tokenLooksOf, weightsOn } from "./looks";
 import { type Flow, otherSide, type Passage, type TextModel, textModel } from "./model";
@@ -22,7 +23,7 @@ const PANEL_GAP = 36;
 
 /** Return running text, with `withImage` the image too, and the ranked list beside it. */
 export function passagesView(ui: Ui, withImage: boolean): View {
-  const { store, stop } = ui;
+  const { store } = ui;
   const model = textModel(ui, withImage);
   const coloured = signal(true);
   const node = part("aw-main aw-read");
@@ -46,15 +47,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
   node.append(column, beside);
 
   watchPointer(ui, model, passages);
-  passages.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !pressKey(ui, model, withImage, event)) return;
-      event.preventDefault();
-      event.stopPropagation();
-    },
-    { signal: stop },
-  );
+  watchKeys(ui, passages, (step) => textKeys(ui, model, withImage, step));
   const ends = [
     effect(() => {
       const unit = ui.unit.value;

@@ -1,0 +1,280 @@
+"""What one message or one click costs the kernel: CPU time, memory and bytes, each case in a fresh process.
+
+    python benchmarks/message_cost.py                  # a table; exits with 1 if a budget is exceeded
+    python benchmarks/message_cost.py --only compare   # the cases whose names contain that
+    python benchmarks/message_cost.py --json out.json  # and the same numbers as JSON
+
+Answered is the CPU time of the message itself, on one thread. What is longer follows in steps on the kernel's loop:
+longest is the longest of these. README.md beside this file says what each column means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import psutil
+import torch
+from wire import KIB, MB, Peak, Traffic, machine
+
+from attnwidget import Attention, AttentionWidget, compare
+from attnwidget._utils.scheduler import Scheduler
+
+HEAD_SIZE = 64
+BUDGETS = {"answered": 1.0, "longest": 0.25, "memory": 64 * MB, "bytes": 1024 * KIB}
+PATIENCE = 3.0  # seconds in which steps are watched
+
+Act = Callable[[], Any]
+
+
+def heads(tokens: int, count: int = 1, size: int = HEAD_SIZE) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v, (1, count, tokens, size)."""
+    source = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, count, tokens, size, generator=source) for _ in range(3))
+    return q, k, v
+
+
+def ask(w: AttentionWidget, *requests: dict[str, Any]) -> Act:
+    """One message with these requests, about the head that is shown."""
+    where = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}
+    asked = [{"id": str(at), **where, **request} for at, request in enumerate(requests)]
+    return lambda: w._receive(w, {"requests": asked}, [])
+
+
+def click(w: AttentionWidget, **traits: Any) -> Act:
+    """One change of traits as a front-end makes it."""
+    return lambda: w.set_state(traits)
+
+
+# The cases: each makes a widget, and returns what is measured.
+
+
+def two_windows(tokens: int = 12_000) -> Act:
+    q, k, v = heads(tokens)
+    sides = [Attention(q, k, v, is_causal=True, window=window) for window in (256, 512)]
+    return lambda: compare(*sides, view="compare")
+
+
+def compare_long(tokens: int) -> Act:
+    q, k, v = heads(tokens)
+    other = heads(tokens)[1].flip(2)
+    return lambda: compare(Attention(q, k, v), Attention(q, other, v), view="compare")
+
+
+def compare_head(tokens: int) -> Act:
+    q, k, v = heads(tokens, 2)
+    w = compare(Attention(q, k, v), Attention(q, k.flip(2), v), view="compare")
+    return click(w, head=1)
+
+
+def compare_change(tokens: int) -> Act:
+    q, k, v = heads(tokens)
+    w = compare(Attention(q, k, v, window=256), Attention(q, k, v, window=512), view="compare")
+    places = {"queries": [0, 2048], "keys": [0, 2048], "against": "B"}
+    return ask(w, *[{"kind": "change", **places}] * 64)
+
+
+def compare_pin(tokens: int) -> Act:
+    q, k, v = heads(tokens)
+    w = compare(Attention(q, k, v), Attention(q, k.flip(2), v), view="compare")
+    return click(w, key=5)
+
+
+def mean_of(count: int, tokens: int, how: str = "mean", **rules: Any) -> Act:
+    q, k, v = heads(tokens, count)
+    w = AttentionWidget(q, k, v, **rules)
+    w.heads = list(range(count))
+    return click(w, combine=how)
+
+
+def words(tokens: int, **rules: Any) -> Act:
+    q, k, v = heads(tokens)
+    w = AttentionWidget(q, k, v, tokens=["▁w" if n % 3 else "▁a" * (n % 2) + "b" for n in range(tokens)], **rules)
+    return click(w, pieces="words")
+
+
+def stages(tokens: int) -> Act:
+    q, k, v = heads(tokens)
+    w = AttentionWidget(q, k, v)
+    return click(w, view="stages")
+
+
+def stages_scale(tokens: int) -> Act:
+    q, k, v = heads(tokens)
+    w = AttentionWidget(q, k, v, view="stages")
+    return lambda: w._receive(w, {"what_if": {"scale": 0.3}}, [])
+
+
+def request(kind: str, tokens: int, times: int = 1, rules: dict[str, Any] | None = None, **fields: Any) -> Act:
+    q, k, v = heads(tokens)
+    w = AttentionWidget(q, k, v, **(rules or {}))
+    return ask(w, *[{"kind": kind, **fields}] * times)
+
+
+def spans(kind: str, tokens: int, side: int, times: int) -> Act:
+    return request(kind, tokens, times, queries=[tokens - side, tokens], keys=[0, side])
+
+
+def tiles(tokens: int, times: int) -> Act:
+    q, k, v = heads(tokens)
+    w = AttentionWidget(q, k, v)
+    asked = [
+        {"kind": "tiles", "view": f"v{at}", "tiles": [[0, 0, row, column] for row in range(8) for column in range(8)]}
+        for at in range(times)
+    ]
+    return ask(w, *asked)
+
+
+def head_change(tokens: int, count: int, **rules: Any) -> Act:
+    q, k, v = heads(tokens, count)
+    w = AttentionWidget(q, k, v, **rules)
+    return click(w, head=1)
+
+
+def dense_mask(tokens: int) -> Act:
+    source = torch.Generator().manual_seed(1)
+    mask = torch.rand(tokens, tokens, generator=source) > 0.2
+    return request("check", tokens, rules={"mask": mask})
+
+
+CASES: dict[str, Callable[[], Act]] = {
+    "compare: windows of 256 and 512, 12,000": two_windows,
+    "compare: 16,384": lambda: compare_long(16_384),
+    "compare: 65,536": lambda: compare_long(65_536),
+    "compare: another head of 8,192": lambda: compare_head(8192),
+    "compare: 64 × change, 12,000": lambda: compare_change(12_000),
+    "compare: a key of 60,000": lambda: compare_pin(60_000),
+    "mean of 2 windows of 512, 12,000": lambda: mean_of(2, 12_000, is_causal=True, window=512),
+    "mean of 2, 12,000": lambda: mean_of(2, 12_000),
+    "mean of 32, 65,536": lambda: mean_of(32, 65_536),
+    "maximum of 32, 65,536": lambda: mean_of(32, 65_536, "max"),
+    "words of a window of 512, 12,000": lambda: words(12_000, is_causal=True, window=512),
+    "words, 20,000": lambda: words(20_000),
+    "words, causal, 65,536": lambda: words(65_536, is_causal=True),
+    "stages: open, 30,000": lambda: stages(30_000),
+    "stages: scale, 30,000": lambda: stages_scale(30_000),
+    "stages: open, 8,000": lambda: stages(8000),
+    "spread of 16,000": lambda: request("spread", 16_000),
+    "spread of 100,000": lambda: request("spread", 100_000),
+    "64 × spread of 2,000": lambda: request("spread", 2000, 64),
+    "32 × jacobian of 3,000": lambda: request("jacobian", 3000, 32, query=7),
+    "jacobian of 4,096": lambda: request("jacobian", 4096, query=7),
+    "gradients of 4,096": lambda: request("gradients", 4096),
+    "64 × gradients of 500": lambda: request("gradients", 500, 64),
+    "64 × sweep": lambda: request("sweep", 500, 64, own=True),
+    "64 × cost": lambda: request("cost", 500, 64),
+    "64 × row of 60,000": lambda: request("row", 60_000, 64, query=59_999),
+    "64 × cells of 256 × 256": lambda: spans("cells", 4096, 256, 64),
+    "64 × peak of 2,048 × 2,048": lambda: spans("peak", 65_536, 2048, 64),
+    "64 × tiles of 8 × 8": lambda: tiles(65_536, 64),
+    "ranked: 64 keys of 60,000": lambda: request("ranked", 60_000, keys=list(range(64)), count=64),
+    "64 × ranked: 64 queries of 60,000": lambda: request("ranked", 60_000, 64, queries=list(range(64)), count=64),
+    "strongest of 8,000": lambda: request("strongest", 8000, count=32),
+    "check of 16,000": lambda: request("check", 16_000),
+    "check of 12,000 and a dense mask": lambda: dense_mask(12_000),
+    "head of 2,048 × 12": lambda: head_change(2048, 12),
+    "head of 2,048 × 12, causal": lambda: head_change(2048, 12, is_causal=True),
+    "head of 30,000 × 12": lambda: head_change(30_000, 12),
+    "head of 200,000 × 4": lambda: head_change(200_000, 4),
+}
+
+
+def measure(make: Callable[[], Act]) -> dict[str, float]:
+    """What one case costs."""
+    return asyncio.run(_measure(make))
+
+
+async def _measure(make: Callable[[], Act]) -> dict[str, float]:
+    torch.set_num_threads(1)
+    traffic, steps = Traffic(), []
+    step = Scheduler._step
+
+    def timed(scheduler: Scheduler) -> None:
+        start = time.process_time()
+        step(scheduler)
+        steps.append(time.process_time() - start)
+
+    Scheduler._step = timed  # type: ignore[method-assign]
+    warm = heads(64)
+    AttentionWidget(*warm, view="stages").close()
+    act = make()
+    with Peak(psutil.Process()) as peak:
+        traffic.bytes = 0
+        start = time.process_time()
+        kept = act()
+        answered = time.process_time() - start
+        size, memory = traffic.bytes, peak.read()
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        del kept
+        return {
+            "answered": answered,
+            "longest": max(steps, default=0.0),
+            "memory": memory,
+            "later": peak.read(),
+            "bytes": size,
+        }
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    host = machine()
+    lines = [
+        f"{host['processor']}, torch {host['torch']}, one thread",
+        "",
+        "| message | answered | longest step | memory | memory later | bytes |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in rows.items():
+        lines.append(
+            f"| {name} | {row['answered']:.2f} s | {1e3 * row['longest']:.0f} ms | {row['memory'] / MB:.0f} MB "
+            f"| {row['later'] / MB:.0f} MB | {row['bytes'] / KIB:.0f} KiB |"
+        )
+    return "\n".join(lines)
+
+
+def over_budget(rows: dict[str, dict[str, float]]) -> list[str]:
+    return [
+        f"{case}: {name} is {row[name]:,.2f}, the budget is {budget:,.2f}"
+        for case, row in rows.items()
+        for name, budget in BUDGETS.items()
+        if row[name] > budget
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose names contain this")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers there too")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.case:
+        print(json.dumps(measure(CASES[wanted.case])))
+        return 0
+    rows: dict[str, dict[str, float]] = {}
+    for name in CASES:
+        if wanted.only in name:
+            command = [sys.executable, __file__, "--case", name]
+            made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            rows[name] = json.loads(made.splitlines()[-1])
+    print(table(rows))
+    over = over_budget(rows)
+    for line in over:
+        print("OVER BUDGET", line)
+    if wanted.json:
+        wanted.json.write_text(json.dumps({"machine": machine(), "cases": rows, "over_budget": over}, indent=1) + "\n")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

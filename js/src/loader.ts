@@ -1,0 +1,169 @@
+/**
+ * What every widget carries in the place of the front-end, which is sent once for each kernel. It takes that from the
+ * page, from the model that holds it for all widgets, or asks Python for it, and hands over to it.
+ *
+ * `initialize` does not wait: anywidget gives it two seconds, after which no message reaches the model any more.
+ */
+
+/** Put in by the build: a page may hold several versions. */
+declare const DIGEST: string;
+
+/** The script, as `widget.js` has it, and the style sheet. */
+interface FrontEnd {
+  readonly code: string;
+  readonly style: string;
+}
+
+interface LoaderModel {
+  get(name: "_front_end"): unknown;
+  send(content: unknown): unknown;
+  on(event: "msg:custom", listener: (content: unknown) => void): void;
+  readonly widget_manager?: { get_model?(id: string): Promise<SharedModel | undefined> | undefined } | undefined;
+}
+
+interface SharedModel {
+  get(name: keyof FrontEnd): unknown;
+}
+
+interface Context {
+  readonly model: LoaderModel;
+  readonly signal?: AbortSignal;
+  readonly el: HTMLElement;
+}
+
+interface Widget {
+  initialize?(context: Context): unknown;
+  render?(context: Context): unknown;
+}
+
+/** What all widgets of this version share on a page. */
+interface Page {
+  readonly widget: Promise<Widget>;
+  style: string;
+  isFound: boolean;
+  found(frontEnd: FrontEnd): void;
+}
+
+const REFERENCE = "IPY_MODEL_";
+/** Milliseconds between looks for the model: where many are restored at once, it may come after this one. */
+const LOOKS = [0, 50, 150, 300, 500];
+/** Then a reader is told what is waited for. */
+const PATIENCE = 3000;
+const WAITING = "Waiting for the script of this widget. If no cell is running, run this one again.";
+
+function pageOf(): Page {
+  const name = Symbol.for(`attnwidget front-end ${DIGEST}`);
+  const known = globalThis as unknown as Record<symbol, Page | undefined>;
+  known[name] ??= createPage();
+  return known[name];
+}
+
+function createPage(): Page {
+  let load: (frontEnd: FrontEnd) => void = () => {};
+  const widget = new Promise<Widget>((resolve, reject) => {
+    load = ({ code }) => {
+      const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+      import(/* webpackIgnore: true */ url)
+        .then((module: { default: Widget | (() => Promise<Widget>) }) =>
+          typeof module.default === "function" ? module.default() : module.default,
+        )
+        .finally(() => URL.revokeObjectURL(url))
+        .then(resolve, reject);
+    };
+  });
+  return {
+    widget,
+    style: "",
+    isFound: false,
+    found(frontEnd) {
+      if (this.isFound) return;
+      this.isFound = true;
+      this.style = frontEnd.style;
+      styleIn(document.head, frontEnd.style);
+      load(frontEnd);
+    },
+  };
+}
+
+function styleIn(place: ParentNode & Node, style: string): void {
+  const id = `attnwidget-${DIGEST}`;
+  if (place.querySelector(`#${id}`) !== null) return;
+  const sheet = document.createElement("style");
+  sheet.id = id;
+  sheet.textContent = style;
+  place.append(sheet);
+}
+
+function isFrontEnd(value: unknown): value is FrontEnd {
+  const { code, style } = (value ?? {}) as Partial<Record<keyof FrontEnd, unknown>>;
+  return typeof code === "string" && code !== "" && typeof style === "string";
+}
+
+/** Look for the front-end in the model that holds it; null where there is none, as with hosts without such models. */
+async function inModel(model: LoaderModel, page: Page): Promise<FrontEnd | null> {
+  const reference = model.get("_front_end");
+  const manager = model.widget_manager;
+  if (typeof reference !== "string" || !reference.startsWith(REFERENCE) || !manager?.get_model) return null;
+  for (const wait of LOOKS) {
+    if (wait > 0) await new Promise((resolve) => setTimeout(resolve, wait));
+    if (page.isFound) return null;
+    try {
+      const shared = await manager.get_model(reference.slice(REFERENCE.length));
+      const found = { code: shared?.get("code"), style: shared?.get("style") };
+      if (isFrontEnd(found)) return found;
+    } catch {
+      // not there yet, or nowhere
+    }
+  }
+  return null;
+}
+
+async function find(model: LoaderModel, page: Page): Promise<void> {
+  const found = page.isFound ? null : await inModel(model, page);
+  if (found !== null) page.found(found);
+  if (page.isFound) return;
+  model.on("msg:custom", (content) => {
+    const { script } = (content ?? {}) as { script?: unknown };
+    if (isFrontEnd(script)) page.found(script);
+  });
+  try {
+    await model.send({ script: DIGEST });
+  } catch {
+    // there is no kernel to ask; another widget of the page may bring it
+  }
+}
+
+function initialize(context: Context): () => void {
+  const page = pageOf();
+  let cleanup: unknown;
+  let isOver = false;
+  void find(context.model, page);
+  page.widget.then(
+    (widget) => {
+      if (!isOver && !context.signal?.aborted) cleanup = widget.initialize?.(context);
+    },
+    () => {}, // `render` says so
+  );
+  return () => {
+    isOver = true;
+    if (typeof cleanup === "function") cleanup();
+  };
+}
+
+async function render(context: Context): Promise<unknown> {
+  const page = pageOf();
+  const { el, signal } = context;
+  const said = document.createElement("p");
+  said.textContent = WAITING;
+  const patience = setTimeout(() => el.append(said), PATIENCE);
+  const widget = await page.widget.finally(() => {
+    clearTimeout(patience);
+    said.remove();
+  });
+  if (signal?.aborted) return undefined;
+  const root = el.getRootNode();
+  if (root instanceof ShadowRoot) styleIn(root, page.style);
+  return widget.render?.(context);
+}
+
+export default { initialize, render };

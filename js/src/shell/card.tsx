@@ -1,0 +1,112 @@
+/** What floats over the picture until it is left: the list of keys, or the field for a token to go to. */
+
+import { Component, createRef, Fragment } from "preact";
+import { px } from "../components/dom";
+import { float, type Seen } from "../components/floating";
+import { GoTo } from "../components/goto";
+import { focusPicture } from "../components/keyboard";
+import type { KeyLine, Ui } from "../state/ui";
+import { hasGoTo } from "./keys";
+
+const EDGE = 8; // pixels from the picture's corner, and from the window's edge
+
+/** Show the card that is wanted; Esc and a click outside close it. */
+export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
+  private node = createRef<HTMLDivElement>();
+  private listening = new AbortController();
+  private settled = () => {};
+  private seen: Seen | null = null;
+
+  override componentDidMount() {
+    const card = this.node.current;
+    if (card === null) return;
+    this.settled = float(card, this.place);
+    (card.querySelector<HTMLElement>("input") ?? card).focus({ preventScroll: true });
+    const options = { signal: this.listening.signal, capture: true };
+    const isOutside = (event: Event) => !event.composedPath().includes(card);
+    const leave = (event: Event) => {
+      if (isOutside(event)) this.props.ui.card.value = null;
+    };
+    const follow = (event: Event) => {
+      if (isOutside(event) && this.seen !== null) this.place(this.seen);
+    };
+    document.addEventListener("pointerdown", leave, options);
+    document.addEventListener("scroll", follow, options);
+  }
+
+  override componentWillUnmount() {
+    this.settled();
+    this.listening.abort();
+  }
+
+  /** In the picture's upper corner, or as near as can be seen. */
+  private place = (seen: Seen) => {
+    this.seen = seen;
+    const card = this.node.current;
+    const picture = this.props.ui.root.querySelector("[data-aw=picture]")?.getBoundingClientRect();
+    if (card === null || picture === undefined) return;
+    const frame = this.props.ui.root.getBoundingClientRect();
+    card.style.maxWidth = px(Math.max(200, frame.width));
+    card.style.maxHeight = px(Math.max(120, Math.min(seen.most, seen.bottom - seen.top - 2 * EDGE)));
+    const { width, height } = card.getBoundingClientRect();
+    const within = (wanted: number, low: number, high: number) => Math.max(low, Math.min(wanted, high));
+    Object.assign(card.style, {
+      left: px(within(picture.left + EDGE, Math.max(seen.left, frame.left), Math.min(seen.right, frame.right) - width)),
+      top: px(within(picture.top + EDGE, seen.top + EDGE, seen.bottom - height - EDGE)),
+    });
+  };
+
+  private close() {
+    this.props.ui.card.value = null;
+    focusPicture(this.props.ui.root);
+  }
+
+  private onKeyDown = (event: KeyboardEvent) => {
+    const again = this.props.card === "keys" && event.key === "?";
+    if (event.key !== "Escape" && !again) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.close();
+  };
+
+  private onFocusOut = (event: FocusEvent) => {
+    const to = event.relatedTarget as Node | null;
+    if (to !== null && !this.node.current?.contains(to)) this.props.ui.card.value = null;
+  };
+
+  override render({ ui, card }: { ui: Ui; card: "keys" | "goto" }) {
+    return (
+      <div
+        class="aw-popup aw-card"
+        role="dialog"
+        aria-label={card === "keys" ? "Keys" : "Go to a token"}
+        popover="manual"
+        tabIndex={-1}
+        ref={this.node}
+        onKeyDown={this.onKeyDown}
+        onFocusOut={this.onFocusOut}
+      >
+        {card === "keys" ? <Keys ui={ui} /> : <GoTo ui={ui} />}
+      </div>
+    );
+  }
+}
+
+/** The keys that do something in this view, at this head. */
+function Keys({ ui }: { ui: Ui }) {
+  const anywhere: KeyLine[] = [{ shown: "?", does: "this list", keys: {} }];
+  if (hasGoTo(ui)) anywhere.unshift({ shown: "/", does: "go to a token", keys: {} });
+  return (
+    <>
+      <h4>Keys, with the picture in focus</h4>
+      <dl class="aw-keys-help">
+        {[...ui.keyLines.value(), ...anywhere].map(({ shown, does }) => (
+          <Fragment key={shown}>
+            <dt>{shown}</dt>
+            <dd class="aw-muted">{does}</dd>
+          </Fragment>
+        ))}
+      </dl>
+    </>
+  );
+}

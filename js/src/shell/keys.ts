@@ -1,0 +1,79 @@
+/** What is pressed in the widget is the widget's: it neither edits the notebook nor opens what the host has on that key. */
+
+import { focusPicture, isShortcut } from "../components/keyboard";
+import type { Ui } from "../state/ui";
+
+/** JupyterLab and Notebook 7 look for it on the element that has the focus; on one around that it has no effect. */
+const KEPT = "data-lm-suppress-shortcuts";
+/** Keys of one stroke by which a host edits or moves; Tab and the function keys stay the browser's and the host's. */
+const EDITS = /^(.|Arrow.*|Home|End|Page.*|Enter|Backspace|Delete|Insert)$/u;
+
+/** Keep keys from the host while anything in the widget has the focus; `/` and `?` open what floats over the picture. */
+export function keepKeys(ui: Ui): void {
+  const { root, stop } = ui;
+  const focused = (event: Event) => event.composedPath()[0] as HTMLElement;
+  root.addEventListener("focusin", (event) => focused(event).setAttribute(KEPT, "true"), { signal: stop });
+  // Notebook 7 listens before any element does, but after the window. To save stays the notebook's.
+  root.ownerDocument.defaultView?.addEventListener(
+    "keydown",
+    (event) => {
+      if (!event.composedPath().includes(root)) return;
+      if (saves(event)) focused(event).removeAttribute(KEPT);
+      else focused(event).setAttribute(KEPT, "true");
+    },
+    { capture: true, signal: stop },
+  );
+  root.addEventListener(
+    "keydown",
+    (event) => {
+      if (isShortcut(event)) return;
+      if (!focused(event).matches("input, textarea")) openCard(ui, event);
+      if (EDITS.test(event.key)) event.stopPropagation();
+    },
+    { signal: stop },
+  );
+  keepFocus(root, stop);
+}
+
+const saves = ({ key, ctrlKey, metaKey, altKey }: KeyboardEvent) =>
+  (ctrlKey || metaKey) && !altKey && key.toLowerCase() === "s";
+
+function openCard(ui: Ui, event: KeyboardEvent): void {
+  const card = event.key === "?" ? "keys" : event.key === "/" && hasGoTo(ui) ? "goto" : null;
+  if (card === null) return;
+  event.preventDefault();
+  const field = card === "goto" ? ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]") : null;
+  if (field === null) ui.card.value = card;
+  else field.focus(); // a long head has it beside its picture
+}
+
+/** Whether there are tokens to go to: all heads together have none. */
+export const hasGoTo = ({ store }: Ui) => store.view.value !== "heads";
+
+/**
+ * Give the focus to the picture when anything is clicked that takes none: it would be the notebook's, and the next letter
+ * too. Who selects text to copy it keeps the selection as it is.
+ */
+function keepFocus(root: HTMLElement, stop: AbortSignal): void {
+  const page = root.getRootNode() as Document | ShadowRoot;
+  const selection = () => {
+    const at = root.ownerDocument.getSelection();
+    return at === null || at.isCollapsed ? [] : [at.anchorNode, at.anchorOffset, at.focusNode, at.focusOffset];
+  };
+  let before = selection();
+  root.addEventListener(
+    "pointerdown",
+    () => {
+      before = selection();
+    },
+    { capture: true, signal: stop },
+  );
+  root.addEventListener(
+    "click",
+    () => {
+      const isNew = selection().some((end, at) => end !== before[at]);
+      if (!isNew && !root.contains(page.activeElement)) focusPicture(root);
+    },
+    { signal: stop },
+  );
+}

@@ -1,0 +1,90 @@
+/** What a view lacks: it is due from the kernel, or, where none answers, made from what is there as far as that goes. */
+
+import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
+import type { Links, Picture, Thumbnails } from "../contract/decode";
+import type { Facts } from "../contract/messages";
+import type { TraitName } from "../contract/traits";
+import type { HeadName, Side, ViewName } from "../contract/values";
+import { hasLinksOf, linksOfPicture } from "../data/links";
+import type { Stages } from "../data/stage-data";
+import { type Survey, surveyOfLayer } from "../data/survey";
+import { isAway, type Kernel } from "../kernel/kernel";
+
+/** Links of each token that a graph draws, at least. */
+const LINKS = 3;
+/** Tokens × heads up to which Python sends the links of every token. */
+const MOST_LINKED = 16_384;
+
+interface Known {
+  readonly view: ReadonlySignal<ViewName>;
+  readonly facts: ReadonlySignal<Facts>;
+  readonly layer: ReadonlySignal<number>;
+  readonly batch: ReadonlySignal<number>;
+  readonly head: ReadonlySignal<number>;
+  readonly direction: ReadonlySignal<Side>;
+  readonly top_k: ReadonlySignal<number | null>;
+  readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
+  readonly picture: ReadonlySignal<Picture | null>;
+  readonly thumbnails: ReadonlySignal<Thumbnails | null>;
+  readonly errors: ReadonlySignal<Partial<Record<TraitName, string>> | undefined>;
+  /** As Python has sent them. */
+  readonly sent: {
+    readonly links: ReadonlySignal<Links | null>;
+    readonly survey: ReadonlySignal<Survey | null>;
+    readonly stages: ReadonlySignal<Stages | null>;
+    readonly comparison: ReadonlySignal<object | null>;
+  };
+}
+
+export interface Absent {
+  readonly links: ReadonlySignal<Links | null>;
+  readonly survey: ReadonlySignal<Survey | null>;
+  /** A sentence about what the view cannot draw; null where all is there. */
+  readonly missing: ReadonlySignal<string | null>;
+}
+
+/** Return what of the views can be drawn, and what is missing; while it is, an answer is due. */
+export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Absent {
+  const { view, facts, layer, batch, direction, top_k, drawnHeads, sent } = known;
+  const links = computed(() => {
+    const of = { layer: layer.value, batch: batch.value, heads: [...drawnHeads.value], side: direction.value };
+    const own = sent.links.value;
+    if (view.value !== "graph" || (own !== null && hasLinksOf(own, of))) return own;
+    const picture = known.picture.value;
+    const made = picture === null ? null : linksOfPicture(picture, of.side, top_k.value ?? LINKS);
+    return made !== null && hasLinksOf(made, of) ? made : own;
+  });
+  const survey = computed(() => {
+    const small = known.thumbnails.value;
+    if (sent.survey.value !== null || small === null || !isAway(kernel.state.value)) return sent.survey.value;
+    return surveyOfLayer(small, facts.value);
+  });
+  const missing = computed(() => {
+    const { saved, queries, keys, layers } = facts.value;
+    const lacks = (name: TraitName, what: string) => (known.errors.value?.[name] ? null : what);
+    if (saved) return null;
+    if (view.value === "graph") {
+      const every = Math.max(queries, keys) * drawnHeads.value.length <= MOST_LINKED;
+      return every && links.value === null ? lacks("links", "The links were not saved.") : null;
+    }
+    if (view.value === "heads" && sent.survey.value === null) {
+      return lacks(
+        "survey",
+        layers.length > 1 ? "The heads of the other layers were not saved." : "The metrics were not saved.",
+      );
+    }
+    if (view.value === "stages" && !isOfHead(sent.stages.value, known))
+      return lacks("stages", "The stages were not saved.");
+    if (view.value === "compare" && sent.comparison.value === null)
+      return lacks("comparison", "The comparison was not saved.");
+    return null;
+  });
+  const end = effect(() => (missing.value === null ? undefined : kernel.expect()));
+  stop.addEventListener("abort", end, { once: true });
+  return { links, survey, missing };
+}
+
+function isOfHead(stages: Stages | null, { layer, batch, head }: Known): boolean {
+  const of = stages?.of;
+  return of !== undefined && of.layer === layer.value && of.batch === batch.value && of.head === head.value;
+}

@@ -1,0 +1,234 @@
+"""What one message may cost: cells, bytes and memory of all its answers together, whatever it asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from allocations import PeakBytes
+from front_end import Desk, attached, decode
+from tolerance import approx, rounding, sums
+
+from attnwidget import Attention, AttentionStack
+from attnwidget._analysis import statistics
+from attnwidget._engine import cost
+from attnwidget._messages import long_answers, requests, stage_sections
+
+MEGABYTE = 1_000_000
+HERE = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}
+
+
+def long(queries: int, keys: int | None = None, size: int = 8, **keywords: Any) -> Attention:
+    source = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(n, size, generator=source) for n in (queries, keys or queries, keys or queries))
+    return Attention(q, k, v, **keywords)
+
+
+def desk_of(att: Attention) -> Desk:
+    return Desk(AttentionStack([att]))
+
+
+def ask(desk: Desk, *questions: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    asked = [{"id": str(at), **HERE, **question} for at, question in enumerate(questions)]
+    answered = requests.answer(desk, {"requests": asked})
+    assert answered is not None
+    return [attached(reply, answered[1]) for reply in answered[0]["replies"]], answered[1]
+
+
+# Memory.
+
+
+def test_gradients_hold_nothing_as_large_as_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1 << 40)
+    att = long(2048)  # 17 MB of weights
+    with PeakBytes() as held:
+        made = stage_sections.gradients(att, 0, 0)
+        made.go_on(cost.CostBudget(1 << 40))
+    assert made.whole
+    assert held.peak < 17 * MEGABYTE
+    found = att.gradients()
+    for name in ("v", "weights", "scores", "q", "k"):
+        wanted, picture = getattr(found, name), made.made["pictures"][name]
+        bound = sums(2048 + 8, 2048 * float(wanted.abs().max()))
+        assert (picture["low"], picture["high"]) == (
+            approx(float(wanted.min()), bound),
+            approx(float(wanted.max()), bound),
+        )
+        assert (picture["rows"], picture["columns"]) == wanted.shape
+
+
+def test_a_jacobian_holds_a_few_rows() -> None:
+    att = long(3, 3000)
+    with PeakBytes() as held:
+        made = stage_sections.jacobian(att, 1, 0, 0)["picture"]
+    assert held.peak < 9 * MEGABYTE  # all of it is 36 MB
+    whole = att.jacobian(1)
+    assert (made["low"], made["high"]) == (float(whole.min()), float(whole.max()))
+    wide = made["row_bin"]
+    values = decode(made["values"])
+    for row, column in ((0, 0), (5, 5), (3, 90), (124, 120)):
+        part = whole[row * wide : (row + 1) * wide, column * wide : (column + 1) * wide].flatten()
+        assert values[row, column] == float(part[part.abs().argmax()])
+
+
+def test_the_largest_of_a_bin_is_looked_for_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    att = long(2048, is_causal=True)
+    where = {"kind": "peak", "queries": [0, 2048], "keys": [0, 2048]}
+    (whole,), _ = ask(desk_of(att), where)
+    monkeypatch.setattr(requests, "CELLS_AT_ONCE", 1 << 16)
+    desk = desk_of(att)
+    desk.stack[0].block(queries=[0])
+    with PeakBytes() as held:
+        (found,), _ = ask(desk, where)
+    assert (found["query"], found["key"]) == (whole["query"], whole["key"])
+    weights = att.block()
+    assert divmod(int(weights.argmax()), 2048) == (found["query"], found["key"])
+    assert held.peak < 17 * MEGABYTE
+
+
+def test_a_peak_in_pieces_is_the_first_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "CELLS_AT_ONCE", 4)
+    for last, wanted in ((0.5, (1, 2)), (float("nan"), (3, 0)), (float("inf"), (3, 0))):
+        x = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.5, 0.4], [0.5, 0.1, 0.1, 0.1], [last, 0.1, 0.2, 0.1]])
+        (found,), _ = ask(desk_of(Attention.from_scores(x)), {"kind": "peak", "queries": [0, 4], "keys": [0, 4],
+                                                              "stage": "scores"})  # fmt: skip
+        assert (found["query"], found["key"]) == wanted
+
+
+# Bytes.
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"kind": "row", "query": 1},
+        {"kind": "gradients"},
+        {"kind": "cells", "queries": [0, 1], "keys": [0, 60_000]},
+        {"kind": "tiles", "view": "one", "tiles": [[0, 0, 0, column] for column in range(64)]},
+    ],
+)
+def test_a_reply_stays_below_a_mebibyte(question: dict[str, Any]) -> None:
+    att = long(300) if question["kind"] == "gradients" else long(4, 60_000)
+    replies, buffers = ask(desk_of(att), *[question] * 64)
+    assert len(replies) == 64
+    assert replies[0]["ok"]
+    assert sum(map(len, buffers)) <= 1 << 20
+    refused = [reply["error"] for reply in replies if not reply["ok"]]
+    assert refused
+    assert all("ask for" in said for said in refused)
+
+
+def test_what_is_refused_leaves_no_bytes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(requests.sinks, "of_rows", fails)  # after the numbers are in the buffers
+    (reply,), buffers = ask(desk_of(long(8)), {"kind": "row", "query": 1})
+    assert (reply["error"], buffers) == ("out of memory", [])
+
+
+# Cells.
+
+
+def spent(monkeypatch: pytest.MonkeyPatch, desk: Desk, *questions: dict[str, Any]) -> int:
+    """How much of its budget a message has used."""
+    kept: list[requests.Message] = []
+    message = requests.Message
+
+    def made(context: Any) -> requests.Message:
+        kept.append(message(context))
+        return kept[0]
+
+    monkeypatch.setattr(requests, "Message", made)
+    ask(desk, *questions)
+    monkeypatch.setattr(requests, "Message", message)
+    return kept[0].budget.most - kept[0].budget.left
+
+
+@pytest.mark.parametrize(
+    ("question", "worth"),
+    [
+        ({"kind": "jacobian", "query": 1}, cost.JACOBIAN * 500 * 500),
+        ({"kind": "ranked", "queries": [0, 1, 2], "count": 3}, cost.RANKED * 4 * 500),
+        ({"kind": "peak", "queries": [0, 40], "keys": [0, 500]}, cost.PEAK * 40 * 500),
+        ({"kind": "sweep", "own": True}, cost.SWEEP),
+        ({"kind": "gradients"}, cost.GRADIENT * 500 * 500),
+        ({"kind": "spread"}, cost.STATISTICS * 3 * 500 * 500),
+    ],
+)
+def test_what_is_slower_than_a_picture_counts_for_more(
+    question: dict[str, Any], worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(long(500))
+    assert spent(monkeypatch, desk, question) == worth
+    replies, _ = ask(desk, *[question] * 64)
+    many = 64 * worth > cost.MAX_CELLS
+    assert not many or not all(reply["ok"] and reply.get("share", 1) == 1 for reply in replies)
+
+
+# Slices.
+
+
+def test_a_long_answer_is_first_of_some_queries_and_then_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1 << 20)
+    monkeypatch.setattr(stage_sections, "SLICE", 1 << 20)
+    monkeypatch.setattr(statistics, "QUERIES", 64)
+    monkeypatch.setattr(stage_sections, "MAX_SAMPLED_CELLS", 100 * 700)
+    att = long(700, is_causal=True)
+    desk = desk_of(att)
+    found = [ask(desk, {"kind": "spread"})[0][0]]
+    while found[-1]["share"] < 1:
+        found.append(ask(desk, {"kind": "spread"})[0][0])
+    shares = [reply["share"] for reply in found]
+    assert shares == sorted(shares)
+    assert len(set(shares)) == len(shares) > 3
+    assert (found[0]["looked"], found[0]["every"]) == (100, 7)
+    some, whole = att.statistics(), found[-1]
+    bound = rounding(att).entropy
+    np.testing.assert_allclose(decode(found[0]["rows"]["entropy"]), some.entropy[::7].numpy(), **bound)
+    assert whole["looked"] == 700
+    assert whole["scores_variance"] == approx(some.scores_variance, sums(700, 0, torch.float64))
+    np.testing.assert_allclose(decode(whole["rows"]["entropy"]), some.entropy[::2].numpy(), **bound)
+
+
+def test_a_slice_is_no_longer_than_the_message_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1 << 18)
+    desk = desk_of(long(600))
+    step = cost.STATISTICS * statistics.QUERIES * 600
+    assert 0 < spent(monkeypatch, desk, {"kind": "spread"}) <= (1 << 18) + step
+    assert 0 < spent(monkeypatch, desk, {"kind": "spread"}) <= (1 << 18) + step
+
+
+def test_a_very_long_head_is_only_looked_at_here_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_sections, "MAX_SPREAD_CELLS", 10_000)
+    monkeypatch.setattr(stage_sections, "MAX_SAMPLED_CELLS", 50 * 700)
+    (reply,), _ = ask(desk_of(long(700)), {"kind": "spread"})
+    assert (reply["share"], reply["looked"], reply["every"]) == (1, 50, 14)
+
+
+def test_an_answer_that_nobody_asks_for_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1)
+    desk = desk_of(long(40))
+    for name in range(9):
+        desk.long_answers.answer(name, lambda: long_answers.LongAnswer(iter_of(), 100, {}), cost.CostBudget())
+    assert len(desk.long_answers._open) == long_answers.MAX_OPEN
+
+
+def iter_of() -> Any:
+    for _ in range(100):
+        yield 1
+    return {"whole": True}
+
+
+def test_tensors_that_change_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1)
+    monkeypatch.setattr(statistics, "QUERIES", 8)
+    q, k = torch.randn(2, 40, 8, generator=torch.Generator().manual_seed(0))
+    desk = desk_of(Attention(q, k))
+    shares = [ask(desk, {"kind": "spread"})[0][0]["share"] for _ in range(4)]
+    q += 1
+    with pytest.warns(UserWarning, match="changed in place"):
+        again = ask(desk, {"kind": "spread"})[0][0]["share"]
+    assert again < shares[-1]

@@ -1,0 +1,401 @@
+"""Interrupts in the middle of anything, memory that ends in a pass, threads; and what is left of a closed widget."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from front_end import FrontEnd, decode_cells
+from tolerance import rounding
+
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget._engine import cost
+from attnwidget._engine.level_cache import LevelBuild
+from attnwidget._messages import requests
+from attnwidget._messages.comparison import ExactComparison
+from attnwidget._widget.derived import INTERRUPTED
+
+LONG = 8200  # tokens: the picture comes sampled first
+
+
+def tensors(*shape: int) -> list[torch.Tensor]:
+    return list(torch.randn(3, *shape))
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at one line of the package that is run, as the signal of a kernel's interrupt does.
+
+    Args:
+        line: the number of the line, counted as lines are run.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line, self.run = line, 0
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name == "_telling_of_interrupts":
+            return None
+        if event == "line":
+            self.run += 1
+            if self.run == self.line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[None]:
+    """Interrupt what runs within at a line, if it comes so far."""
+    before = sys.gettrace()
+    sys.settrace(InterruptAt(line))
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def lines_of(act: Callable[[], None]) -> int:
+    """Return how many lines of the package something runs."""
+    counter, before = InterruptAt(-1), sys.gettrace()
+    sys.settrace(counter)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return counter.run
+
+
+def assert_shows_what_is_selected(w: AttentionWidget) -> None:
+    """The picture is exact and of what the traits say, under their rules."""
+    assert w.picture["error"] is None
+    assert w.picture["sampled"] is None
+    assert w.progress is None
+    assert w.errors == {}
+    assert [w.picture[name] for name in ("layer", "batch", "stage", "pool")] == [w.layer, w.batch, w.stage, w.pool]
+    attention = w.attention
+    att = (attention if isinstance(attention, Attention) else attention[w.layer]).what_if(w.what_if)
+    if w.combine != "none" and len(w.heads) > 1:
+        wanted = att.combine(w.heads, w.combine).block(w.stage, batch=w.batch)
+    else:
+        assert w.picture["head"] == w.head
+        wanted = att.block(w.stage, batch=w.batch, head=w.head)
+    found = decode_cells(w.picture["values"], w.picture["blocked"])[0]
+    assert w.picture["queries"] == att.shape.Q
+    if found.shape == tuple(wanted.shape):
+        np.testing.assert_allclose(found, wanted.numpy(), **rounding(att)["weights"], equal_nan=True)
+
+
+def head(w: AttentionWidget) -> None:
+    w.head = 1
+
+
+def rules(w: AttentionWidget) -> None:
+    w.what_if = {"scale": 0.3}
+
+
+def tensors_of_another_step(w: AttentionWidget) -> None:
+    w.attention = Attention(*reversed(tensors(1, 2, 10, 8)))
+
+
+def another_layer(w: AttentionWidget) -> None:
+    w.layer = 1
+
+
+def several_heads(w: AttentionWidget) -> None:
+    w.combine = "mean"
+    w.heads = [0, 1]
+
+
+def all_heads(w: AttentionWidget) -> None:
+    w.view = "heads"
+
+
+def stages(w: AttentionWidget) -> None:
+    w.view = "stages"
+    w.set_state({"query": 2, "key": 3})
+
+
+def two_layers() -> AttentionWidget:
+    q, k, v = torch.randn(3, 1, 2, 12, 8, generator=torch.Generator().manual_seed(1))
+    fewer = Attention(q, k[:, :, :7], v[:, :, :7])
+    return AttentionWidget.from_attention(AttentionStack([Attention(q, k, v), fewer]), pins=[(3, 9)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", [head, rules, tensors_of_another_step, another_layer, several_heads, all_heads, stages])
+def test_whatever_is_interrupted_is_whole_after_finish(act: Callable[[AttentionWidget], None]) -> None:
+    w = two_layers()
+    lines = lines_of(lambda: act(w))
+    w.close()
+    assert lines > 300
+    for line in range(1, lines, lines // 12):
+        w = two_layers()
+        with interrupted_at(line):
+            act(w)
+        w.finish()
+        assert_shows_what_is_selected(w)
+        fresh = AttentionWidget.from_attention(
+            w.attention, layer=w.layer, head=w.head, heads=w.heads, pins=w.pins, view=w.view, what_if=w.what_if,
+            combine=w.combine,
+        )  # fmt: skip
+        for name in ("survey", "stages", "pair", "thumbnails", "links"):
+            assert (getattr(w, name) is None) == (getattr(fresh, name) is None), name
+        assert w.findings == fresh.findings
+        fresh.close()
+        w.close()
+
+
+def test_an_interrupt_is_said_in_the_place_of_the_picture(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = AttentionWidget(*tensors(1, 4, 6, 8))
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attnwidget._engine.overview.overview", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            w.head = 1
+    assert (w.head, w.picture["head"], w.picture["error"]) == (1, 1, INTERRUPTED)
+    assert front_end.state(w)["picture"]["error"] == INTERRUPTED
+    w.head = 0
+    assert_shows_what_is_selected(w)
+    with monkeypatch.context() as patch:
+        patch.setattr("attnwidget._engine.overview.overview", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            w.head = 1
+    (reply,) = front_end.ask(w, {"id": "again", "kind": "retry"})
+    assert reply["ok"]
+    assert_shows_what_is_selected(w)
+
+
+@pytest.mark.slow
+def test_finish_goes_on_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, _ = tensors(LONG, 4)
+    w = AttentionWidget(q, k)
+    taken, step = 0, LevelBuild.__next__
+
+    def sometimes(self: LevelBuild) -> float:
+        nonlocal taken
+        taken += 1
+        if taken % 3 == 0:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(LevelBuild, "__next__", sometimes)
+    interrupts, share = 0, 0.0
+    while w.progress is not None:
+        try:
+            w.finish()
+        except KeyboardInterrupt:
+            interrupts += 1
+            assert w.picture["sampled"] is not None
+            assert w._exact_pass._refinement is not None
+            assert share <= w._exact_pass._refinement.share, "nothing is computed again"
+            share = w._exact_pass._refinement.share
+    assert interrupts
+    assert_shows_what_is_selected(w)
+
+
+@pytest.mark.slow
+def test_a_head_that_was_interrupted_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = AttentionWidget(*torch.randn(2, 1, 2, LONG, 4))
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attnwidget._engine.overview.sampled", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            w.head = 1
+    w.finish()
+    assert w.picture["head"] == 1
+    assert_shows_what_is_selected(w)
+
+
+def test_an_interrupted_message_is_answered_whole(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = AttentionWidget(*tensors(1, 2, 6, 8))
+    row = {"kind": "row", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "query": 1}
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(requests.ANSWERS, "column", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        w._receive(w, {"requests": [{**row, "id": "1"}, {**row, "id": "2", "kind": "column"}, {**row, "id": "3"}]}, [])
+    (answer,) = front_end.custom(w)
+    replies = answer.data["content"]["replies"]
+    assert [(reply["id"], reply["ok"]) for reply in replies] == [("1", True), ("2", False), ("3", False)]
+    assert replies[2]["error"] == "interrupted: ask again"
+    assert len(answer.buffers) == 1
+
+
+@pytest.mark.slow
+def test_memory_that_ends_in_a_pass_is_said_and_the_next_head_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = AttentionWidget(*torch.randn(2, 1, 2, LONG, 4))
+
+    def ends(self: LevelBuild) -> float:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LevelBuild, "__next__", ends)
+        w.finish()
+    assert (w.picture["error"], w.progress) == ("there is not enough memory for this", None)
+    w.head = 1
+    w.finish()
+    assert_shows_what_is_selected(w)
+    w.head = 0
+    w.finish()
+    assert_shows_what_is_selected(w)
+
+
+def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
+    w = two_layers()
+    start, failures = threading.Barrier(4), []
+    row = {"kind": "row", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "query": 1}
+
+    def run(thread: int) -> None:
+        try:
+            start.wait()
+            for n in range(25):
+                if thread == 0:
+                    w.layer = n % 2
+                elif thread == 1:
+                    w.set_state({"head": n % 2, "query": n % 9, "key": n % 12})
+                elif thread == 2:
+                    w._receive(w, {"what_if": {"scale": 0.1 * n}, "requests": [{**row, "id": str(n)}]}, [])
+                else:
+                    w._receive(w, {"requests": [{**row, "id": f"{n}"}, {"kind": "retry", "id": f"{n}r"}]}, [])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    replies = [reply for message in front_end.custom(w) for reply in message.data["content"].get("replies", [])]
+    assert sorted(reply["id"] for reply in replies) == sorted(
+        [*(str(n) for n in range(25)), *(str(n) for n in range(25)), *(f"{n}r" for n in range(25))]
+    )
+    assert all(reply["ok"] for reply in replies)
+    w.head = w.head
+    w.finish()
+    assert_shows_what_is_selected(w)
+
+
+# What is left of a closed widget.
+
+
+def plain() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 2, 12, 8), is_causal=True)
+
+
+def words() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 2, 12, 8), tokens=["a", "Ġb", "c"] * 4, pieces="words")
+
+
+def compared() -> AttentionWidget:
+    return compare(Attention(*tensors(1, 2, 12, 8)), Attention(*tensors(1, 2, 12, 8)))
+
+
+def named() -> AttentionWidget:
+    return AttentionWidget.from_attention({name: Attention(*tensors(1, 2, 12, 8)) for name in ("a", "b")})
+
+
+def long() -> AttentionWidget:
+    return AttentionWidget(*torch.randn(2, LONG, 4))
+
+
+def seen(view: str) -> Callable[[], AttentionWidget]:
+    return lambda: AttentionWidget(*tensors(1, 2, 12, 8), view=view, query=1, key=2, what_if={"scale": 0.3})
+
+
+def combined() -> AttentionWidget:
+    return AttentionWidget(*tensors(1, 2, 12, 8), heads=[0, 1], combine="mean")
+
+
+KINDS = [plain, words, compared, named, long, combined, *(seen(view) for view in ("graph", "heads", "stages", "text"))]
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Let nothing go but what nobody names any longer."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def used(make: Callable[[], AttentionWidget]) -> list[weakref.ref[Any]]:
+    """Make a widget, look at it from both sides, close it and let it go."""
+    w = make()
+    attention = w.attention
+    att = attention if isinstance(attention, Attention) else attention[0]
+    ends = [weakref.ref(x) for x in (w, att, att.q)]
+    at = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}
+    kinds = [{"kind": "row", "query": 1}, {"kind": "spread"}, {"kind": "gradients"}, {"kind": "strongest", "count": 3}]
+    tiles = {"kind": "tiles", "view": "a", "tiles": [[3, 3, 0, 0]]}
+    w.set_state({"query": 2, "stage": "scaled"})
+    w.set_state({"stage": "weights"})
+    w._receive(w, {"requests": [{**at, **kind} for kind in [*kinds, tiles]]}, [])
+    w._repr_mimebundle_()
+    w.close()
+    return ends
+
+
+@pytest.mark.parametrize("make", KINDS, ids=range(len(KINDS)))
+def test_the_tensors_of_a_closed_widget_go_with_its_last_name(make: Callable[[], AttentionWidget]) -> None:
+    with no_collector():
+        assert [end() for end in used(make)] == [None, None, None]
+
+
+@pytest.mark.parametrize("make", [plain, long, seen("heads")], ids=range(3))
+def test_they_go_where_a_loop_runs_too(make: Callable[[], AttentionWidget]) -> None:
+    async def in_a_kernel() -> list[weakref.ref[Any]]:
+        ends = used(make)
+        await asyncio.sleep(0.01)  # what was due on the loop finds nothing to do
+        return ends
+
+    with no_collector():
+        assert [end() for end in asyncio.run(in_a_kernel())] == [None, None, None]
+
+
+def test_what_was_shown_before_goes_when_others_are_shown() -> None:
+    w = AttentionWidget(*tensors(1, 2, 12, 8))
+    with no_collector():
+        ends = [weakref.ref(x) for x in (w.attention, w.attention.q)]  # type: ignore[union-attr]
+        w.update(*tensors(1, 2, 12, 8))
+        assert [end() for end in ends] == [None, None]
+    w.close()
+
+
+def test_an_exact_comparison_that_was_interrupted_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)  # heads of 1,100 are long
+    q, k, v = tensors(1100, 8)
+    w = compare(Attention(q, k, v), Attention(q, k, v, is_causal=True))
+    assert w.comparison["sampled"] is not None
+
+    def interrupted(*_: Any, **__: Any) -> Iterator[None]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactComparison, "message", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            w.finish()
+    w.finish()
+    assert (w.comparison["error"], w.comparison["sampled"]) == (None, None)
