@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.matmul import exact
-from .._engine.softmax import exact_block
+from .._engine.matmul import exactly
+from .._engine.softmax import exact_block, run_to_end
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
 from .._utils.indexing import cuts
 from ..masks import causal
-from .mask_counts import MaskCounts, count_allowed
-from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, parity, sampled_rows, weights_of
+from .mask_counts import MaskCounts, counting_allowed
+from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, comparing, sampled_rows, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
 from .statistics import UNIFORM as UNIFORM_PEAK
-from .statistics import statistics
+from .statistics import Statistics, computing_statistics
 
 Severity = Literal["error", "warning", "note"]
 MAX_CELLS = 1 << 26  # of a head, beyond which only some of its rows are examined
@@ -60,27 +60,48 @@ class Finding:
         return f"{self.severity}: {self.kind}{place}: {self.message}. {self.advice}"
 
 
+Examination = tuple[list[Finding], Parity | None]
+
+
 def check(head: Head, tokens: Sequence[str] | None) -> list[Finding]:
     """Return what is likely wrong with a head: see `Attention.check`."""
     return examine(head, tokens)[0]
 
 
-def examine(head: Head, tokens: Sequence[str] | None) -> tuple[list[Finding], Parity | None]:
+def examine(head: Head, tokens: Sequence[str] | None) -> Examination:
     """Return the findings about a head, and how far torch's own result is, if it has one."""
+    return run_to_end(exactly(head.att.device, examining(head, tokens)))
+
+
+def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None, Examination]:
+    """Do as `examine`, in steps of some rows; yields after each."""
     att = head.att
     tokens = None if tokens is None else [str(token) for token in tokens]
     if tokens is not None and len(tokens) != att.shape.K:
         raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key")
-    with exact(att.device):
-        counts = count_allowed(head)
-        broken = list(_not_finite(head))
-        found = [*broken, *_masks(head, counts), *_given_weights(head), *_to_padding(head, counts, tokens)]
-        compared = None
-        if not broken:
-            compared = parity(head)
-            found += [*_spread(head), *_parity_finding(compared)]
+    counts = yield from counting_allowed(head)
+    broken = yield from _found(_not_finite(head))
+    found = list(broken)
+    for part in (_masks(head, counts), _given_weights(head), _to_padding(head, counts, tokens)):
+        found += yield from _found(part)
+    compared = None
+    if not broken:
+        compared = yield from comparing(head)
+        found += yield from _found(_spread(head))
+        found += _parity_finding(compared)
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.severity)), compared
+
+
+def _found(steps: Iterator[Finding | None]) -> Generator[None, None, list[Finding]]:
+    """Collect findings; yields where there is None in their place, after a step."""
+    found = []
+    for one in steps:
+        if one is None:
+            yield
+        else:
+            found.append(one)
+    return found
 
 
 def is_long(att: AttentionBase) -> bool:
@@ -91,7 +112,7 @@ def is_long(att: AttentionBase) -> bool:
 # Numbers that are not finite.
 
 
-def _not_finite(head: Head) -> Iterator[Finding]:
+def _not_finite(head: Head) -> Iterator[Finding | None]:
     broken = False
     for name, x, what in (("q", head.q, "query"), ("k", head.k, "key"), ("v", head.v, "key")):
         if x is None or _all_finite(x):
@@ -117,10 +138,11 @@ def _all_finite(x: Tensor) -> bool:
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
 
 
-def _scores_not_finite(head: Head) -> Iterator[Finding]:
+def _scores_not_finite(head: Head) -> Iterator[Finding | None]:
     att = head.att
     for queries in sampled_rows(att):
         S = exact_block(att, head.block(queries), "scaled", None)
+        yield None
         at = (~S.isfinite()).any(1).nonzero()[:, 0]
         if len(at):
             given, places = att.q is None, at * queries.step + queries.start
@@ -139,7 +161,7 @@ def _scores_not_finite(head: Head) -> Iterator[Finding]:
 # Masks.
 
 
-def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding]:
+def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
     att = head.att
     Q, K = att.shape.Q, att.shape.K
     if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
@@ -253,7 +275,7 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
         )
 
 
-def _finite_minus(head: Head) -> Iterator[Finding]:
+def _finite_minus(head: Head) -> Iterator[Finding | None]:
     """Find rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
     att = head.att
     if not att.rules.biases or (head.sink is not None and head.sink > FAR_BELOW):
@@ -261,6 +283,7 @@ def _finite_minus(head: Head) -> Iterator[Finding]:
     rows = []
     for queries in sampled_rows(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
         top = exact_block(att, head.block(queries), "masked", None).amax(1)
+        yield None
         places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
         rows.append(places * queries.step + queries.start)
     found = torch.cat(rows)
@@ -279,7 +302,7 @@ def _finite_minus(head: Head) -> Iterator[Finding]:
 # Padding.
 
 
-def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -> Iterator[Finding]:
+def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -> Iterator[Finding | None]:
     """Find keys that are padding, and may be attended to."""
     att, pads = head.att, _pads(head, tokens)
     if tokens is None and len(pads) < 2:
@@ -290,7 +313,7 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
     if not open_pads or not real:
         return
     keys = torch.tensor(open_pads, device="cpu")
-    share = _weight_on(head, torch.tensor(real, device="cpu"), keys)
+    share = yield from _weight_on(head, torch.tensor(real, device="cpu"), keys)
     if share == 0:
         return
     why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
@@ -317,19 +340,20 @@ def _pads(head: Head, tokens: list[str] | None) -> list[int]:
     return list(range(int(different[-1]) + 1, len(k))) if len(different) else []
 
 
-def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> float:
+def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> Generator[None, None, float]:
     """Return the mean weight that some queries give to some keys together; of at most 256 queries."""
     queries = queries[:: -(-len(queries) // MAX_ROWS)]
     total = 0.0
     for at in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(head.att.shape.K, 1))):
         total += float(weights_of(head.att, head.block(queries[at.start : at.stop]))[:, keys].sum())
+        yield
     return total / len(queries)
 
 
 # Given weights.
 
 
-def _given_weights(head: Head) -> Iterator[Finding]:
+def _given_weights(head: Head) -> Iterator[Finding | None]:
     att = head.att
     if att.source.gives != "weights":
         return
@@ -338,6 +362,7 @@ def _given_weights(head: Head) -> Iterator[Finding]:
         block = exact_block(att, head.block(rows), "weights", None)
         by_row.append(block.sum(1))
         by_column += block.sum(0)
+        yield None
     sums, near = torch.cat(by_row), ROW_SUM_TOLERANCES.get(att.dtype, 1e-3)
     off = ((sums - 1).abs() > near) & (sums.abs() > near)  # an empty row sums to 0
     if not bool(off.any()):
@@ -366,11 +391,11 @@ def _given_weights(head: Head) -> Iterator[Finding]:
 # How widely weights are spread.
 
 
-def _spread(head: Head) -> Iterator[Finding]:
+def _spread(head: Head) -> Iterator[Finding | None]:
     att = head.att
     if att.source.gives == "weights":
         return
-    found = _some_rows(head) if is_long(att) else _all_rows(head)
+    found = yield from (_some_rows(head) if is_long(att) else _all_rows(head))
     if found.several < 2:
         return
     of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
@@ -404,14 +429,22 @@ class RowCounts(NamedTuple):
     variance: float | None  # of the scaled scores
 
 
-def _all_rows(head: Head) -> RowCounts:
-    found = statistics(head)
+def _all_rows(head: Head) -> Generator[None, None, RowCounts]:
+    """Count all rows; yields after each block."""
+    steps = computing_statistics(head, range(head.att.shape.Q))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Statistics = end.value
+            break
+        yield
     several = int((found.allowed > 1).sum())
     return RowCounts(several, found.saturated_rows, found.uniform_rows, found.scaled_variance)
 
 
-def _some_rows(head: Head) -> RowCounts:
-    """Count some rows of a long head, over all their keys."""
+def _some_rows(head: Head) -> Generator[None, None, RowCounts]:
+    """Count some rows of a long head, over all their keys; yields after some of them."""
     att = head.att
     several = saturated = uniform = 0
     for queries in sampled_rows(att):
@@ -422,6 +455,8 @@ def _some_rows(head: Head) -> RowCounts:
         several += int(more.sum())
         saturated += int((more & (peak >= SATURATED_PEAK)).sum())
         uniform += int((more & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
+        del p
+        yield
     return RowCounts(several, saturated, uniform, None)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
+from .._engine.softmax import run_to_end
 from .._engine.stages import KEYS, QUERIES, allowed_cells
 from .._rules.rules import whole
 from .._utils.indexing import cuts
@@ -36,8 +38,13 @@ class MaskCounts:
 
 def count_allowed(head: Head) -> MaskCounts:
     """Count what is allowed in a head."""
+    return run_to_end(counting_allowed(head))
+
+
+def counting_allowed(head: Head) -> Generator[None, None, MaskCounts]:
+    """Count what is allowed in a head; yields after each block that is looked at cell by cell."""
     known = _known(head)
-    return _counted(head) if known is None else _summed(head.att, *known)
+    return (yield from _counted(head)) if known is None else _summed(head.att, *known)
 
 
 def cells_to_ask(head: Head) -> int:
@@ -94,7 +101,7 @@ def _summed(att: AttentionBase, limits: BandLimits, open_keys: Tensor) -> MaskCo
     )
 
 
-def _counted(head: Head) -> MaskCounts:
+def _counted(head: Head) -> Generator[None, None, MaskCounts]:
     """Count block by block; those of which the rules say all or nothing are not written out."""
     att = head.att
     Q, K = att.shape.Q, att.shape.K
@@ -103,6 +110,7 @@ def _counted(head: Head) -> MaskCounts:
     for rows in cuts(range(Q), 1, QUERIES):
         for keys in cuts(range(K), 1, KEYS):
             found = allowed_cells(att, head.block(rows, keys))
+            yield
             if found is False:
                 continue
             beside = keys.stop <= rows.start or keys.start >= rows.stop  # the diagonal does not cross it

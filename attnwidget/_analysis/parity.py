@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import Any
@@ -11,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.matmul import exact, full
-from .._engine.softmax import exact_block, whole_rows
+from .._engine.matmul import exactly, full
+from .._engine.softmax import exact_block, run_to_end, whole_rows
 from .._engine.stages import allowed_cells, values
 from .._rules.rules import whole
 from .._utils.indexing import Block, cuts
@@ -20,7 +21,7 @@ from .._utils.indexing import Block, cuts
 MAX_ROWS = 256  # queries that are compared
 MAX_CELLS = 1 << 22  # cells of their rows together, beyond which there are fewer
 MIN_ROWS = 16
-CELLS_AT_ONCE = 1 << 22  # cells of the rows that are held together
+CELLS_AT_ONCE = 1 << 19  # cells of the rows that are held together
 TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
 
 
@@ -38,36 +39,41 @@ class Parity:
 
 
 def parity(head: Head) -> Parity | None:
+    """Return how far the output is from that of torch's own attention: see `comparing`."""
+    return run_to_end(exactly(head.att.device, comparing(head)))
+
+
+def comparing(head: Head) -> Generator[None, None, Parity | None]:
     """Compare the output with that of `F.scaled_dot_product_attention` on the tensors as they are.
 
     At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`. A learned sink is one
-    more key and value of zeros for torch, whose score the mask adds.
+    more key and value of zeros for torch, whose score the mask adds. Yields after some of the queries.
     """
     att, q, k, v = head.att, head.q, head.k, head.v
     if why_not(att) or q is None or k is None or v is None:
         return None
-    with exact(att.device):
-        worst, size, count, sink = 0.0, 0.0, 0, head.sink
+    worst, size, count, sink = 0.0, 0.0, 0, head.sink
+    if sink is not None:
+        k, v = (torch.cat([x, x.new_zeros(1, x.shape[1])]) for x in (k, v))
+    for rows in sampled_rows(att):
+        cells = head.block(rows)
+        allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
+        added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
+        for bias in att.rules.biases:
+            added = bias.apply(added.mT.contiguous(), cells).mT
+        added = added.masked_fill(~allowed, -inf).to(q.dtype)
         if sink is not None:
-            k, v = (torch.cat([x, x.new_zeros(1, x.shape[1])]) for x in (k, v))
-        for rows in sampled_rows(att):
-            cells = head.block(rows)
-            allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device)
-            added = torch.zeros(len(rows), att.shape.K, dtype=torch.float32, device=att.device)
-            for bias in att.rules.biases:
-                added = bias.apply(added.mT.contiguous(), cells).mT
-            added = added.masked_fill(~allowed, -inf).to(q.dtype)
-            if sink is not None:
-                added = torch.cat([added, added.new_full((len(rows), 1), sink)], 1)
-            with full(att.device):
-                theirs = F.scaled_dot_product_attention(
-                    q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
-                    scale=att.scale,
-                )[0, 0]  # fmt: skip
-            ours = weights_of(att, cells) @ values(head, cells.keys)
-            gap = (ours - theirs.to(ours.dtype)).abs()
-            gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
-            worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
+            added = torch.cat([added, added.new_full((len(rows), 1), sink)], 1)
+        with full(att.device):
+            theirs = F.scaled_dot_product_attention(
+                q[rows.start : rows.stop : rows.step][None, None], k[None, None], v[None, None], added[None, None],
+                scale=att.scale,
+            )[0, 0]  # fmt: skip
+        ours = weights_of(att, cells) @ values(head, cells.keys)
+        gap = (ours - theirs.to(ours.dtype)).abs()
+        gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
+        worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
+        yield
     if not isfinite(worst) or count == 0:
         return None
     return Parity(worst, count, worst <= TOLERANCES.get(att.dtype, 1e-4) * max(size, 1e-30))
@@ -96,34 +102,37 @@ class Change:
     queries: int
 
 
-def change(head: Head, changed: AttentionBase) -> Change:
+def changing(head: Head, changed: AttentionBase) -> Generator[None, None, Change]:
     """Return the largest difference between a head and that of another attention, of at most 256 queries.
 
     Args:
         head: of one attention.
         changed: another attention, of the same shape.
+
+    Yields:
+        After some of the queries.
     """
     before, after = head.att, changed
     weights, output, count = 0.0, 0.0, 0
-    with exact(before.device):
-        for rows in sampled_rows(before):
-            cells = head.block(rows)
-            one, other = weights_of(before, cells), weights_of(after, cells)
-            weights = _largest(weights, one - other)
-            count += len(rows)
-            if before.v is not None and after.v is not None:
-                outputs = [
-                    row @ values(head._replace(att=att), cells.keys) for att, row in ((before, one), (after, other))
-                ]
-                output = _largest(output, outputs[0] - outputs[1])
+    for rows in sampled_rows(before):
+        cells = head.block(rows)
+        one, other = weights_of(before, cells), weights_of(after, cells)
+        weights = _largest(weights, one - other)
+        count += len(rows)
+        if before.v is not None and after.v is not None:
+            outputs = [row @ values(head._replace(att=att), cells.keys) for att, row in ((before, one), (after, other))]
+            output = _largest(output, outputs[0] - outputs[1])
+        yield
     return Change(weights, None if before.v is None else output, count)
 
 
-def deviation(head: Head, before: AttentionBase | None, same: Parity | None) -> dict[str, Any]:
+def deviating(head: Head, before: AttentionBase | None, same: Parity | None) -> Generator[None, None, dict[str, Any]]:
     """Return how far torch's own output is, or why that is not known, and how far what was `before`, as JSON."""
     why = "" if same is not None else why_not(head.att) or "the output holds NaN: there is nothing to compare"
     torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
-    original = None if before is None else asdict(change(head._replace(att=before), head.att))
+    original = None
+    if before is not None:
+        original = asdict((yield from changing(head._replace(att=before), head.att)))
     if original is not None:
         original = {name: number if isfinite(number or 0) else None for name, number in original.items()}
     return {"torch": {**torch_own, "why": why}, "original": original}

@@ -20,6 +20,7 @@ from .._utils.indexing import cuts
 from ..attention import Attention
 
 STRONGEST_SORTED = 4096  # cells, in which most rows hold nine tenths: sorted before all others are
+MAX_BINS_AT_ONCE = 1 << 19  # of a level, of which the largest are looked for
 MAX_CELLS_AT_ONCE = 1 << 21  # of rows or columns that are read together
 
 
@@ -172,6 +173,22 @@ def line(
     return values, ~any_allowed if masked and not bool(any_allowed.all()) else None
 
 
+def _strongest_bins(level: CachedLevel, count: int, *, skip_first: bool) -> list[tuple[int, int]]:
+    """Return the bins of largest weight, (row, column); none of weight 0. Some rows at a time: a level is large."""
+    values = level.overview.values
+    columns = values.shape[1]
+    best, places = values.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=values.device)
+    for piece in cuts(range(len(values)), 1, max(1, MAX_BINS_AT_ONCE // max(1, columns))):
+        part = values[piece.start : piece.stop].nan_to_num(nan=0.0)
+        if skip_first:
+            assert level.beside_first is not None  # every level of weights pooled by maximum has it
+            part[:, 0] = level.beside_first[piece.start : piece.stop].nan_to_num(nan=0.0)
+        top, bins = part.flatten().topk(min(count, part.numel()))
+        best, order = torch.cat([best, top]).sort(descending=True, stable=True)
+        best, places = best[:count], torch.cat([places, bins + piece.start * columns])[order[:count]]
+    return [divmod(place, columns) for place in places[best > 0].tolist()]
+
+
 def strongest_pairs(
     att: Attention, level: CachedLevel, batch: int, head: int, *, count: int, skip_first: bool
 ) -> list[tuple[int, int, float]]:
@@ -188,16 +205,8 @@ def strongest_pairs(
     Returns:
         (query, key, weight), strongest first; none has weight 0.
     """
-    values = level.overview.values
-    if skip_first:
-        assert level.beside_first is not None  # every level of weights pooled by maximum has it
-        values = values.clone()
-        values[:, 0] = level.beside_first
-    flat = values.nan_to_num(nan=0.0).flatten()
-    top, bins = flat.topk(min(count, len(flat)))
     pairs = []
-    for bin_ in bins[top > 0].tolist():
-        row, column = divmod(bin_, values.shape[1])
+    for row, column in _strongest_bins(level, count, skip_first=skip_first):
         queries, keys = (
             range(at * width, min((at + 1) * width, n))
             for at, width, n in (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from .._analysis.diagnostics import examine
-from .._analysis.parity import deviation
+from .._analysis.diagnostics import examining
+from .._analysis.parity import deviating
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
+from .._engine.matmul import exactly
+from .._engine.softmax import run_to_end
 from .._messages import picture
 from .._utils.scheduler import Scheduler
 from ..attention import Attention
@@ -36,37 +39,52 @@ class FindingsCache:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._known: dict[tuple[Any, ...], Examined] = {}
+        self._asked: dict[tuple[Any, ...], None] = {}  # of which heads somebody asked
 
     def forget(self) -> None:
         """Keep nothing: the tensors, or their tokens, are others now."""
         self._known.clear()
+        self._asked.clear()
 
-    def of(self, shown: ShownLayers, layer: int, batch: int, head: int, *, asked: bool = False) -> Examined | None:
+    def of(self, shown: ShownLayers, layer: int, batch: int, head: int) -> Examined | None:
         """Return what is likely wrong with a head, and how far other results are; of a long one None until asked."""
-        att = shown.layers[layer]
-        key = (layer, batch, head, repr(sorted(shown.rules.items())), att.versions())
-        if key in self._known:
-            return self._known[key]
-        if not asked and not self._is_checked(att, batch, head):
-            return None
-        if only_overviews(att) is not None and not asked:
-            return None
+        run_to_end(self.finding(shown, layer, batch, head))
+        return self._known.get(_key(shown, layer, batch, head))
+
+    def ask(self, shown: ShownLayers, layer: int, batch: int, head: int) -> None:
+        """Note that somebody asked for the findings about a head, however long it is."""
+        while len(self._asked) >= MAX_KEPT_HEADS:
+            self._asked.pop(next(iter(self._asked)))
+        self._asked[_key(shown, layer, batch, head)] = None
+
+    def finding(self, shown: ShownLayers, layer: int, batch: int, head: int) -> Generator[None, None, None]:
+        """Find what is likely wrong with a head, in steps, where it is to be known and is not; yields after each."""
+        key, att = _key(shown, layer, batch, head), shown.layers[layer]
+        if key in self._known or not (key in self._asked or self._is_checked(att, batch, head)):
+            return
+        if only_overviews(att) is not None and key not in self._asked:
+            return
         one = att.head(batch, head)
-        found, same = examine(one, shown.tokens("key", layer, batch))
-        beside = deviation(one, shown.before(layer), same)
+        found, same = yield from exactly(att.device, examining(one, shown.tokens("key", layer, batch)))
+        beside = yield from exactly(att.device, deviating(one, shown.before(layer), same))
         if len(self._known) >= MAX_KEPT_HEADS:
             self._known.clear()
         self._known[key] = Examined([asdict(one) for one in found], beside)
-        return self._known[key]
 
-    def takes_long(self, att: Attention, batch: int, head: int) -> bool:
-        """Return whether a head is checked without being asked, but later."""
-        return _cells(att) > MAX_CHECKED_AT_ONCE and self._is_checked(att, batch, head)
+    def takes_long(self, shown: ShownLayers, layer: int, batch: int, head: int) -> bool:
+        """Return whether a head is to be checked, but later, in steps."""
+        att = shown.layers[layer]
+        wanted = self._is_checked(att, batch, head) or _key(shown, layer, batch, head) in self._asked
+        return _cells(att) > MAX_CHECKED_AT_ONCE and wanted
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
         """Return whether a head is checked without being asked."""
         most = MAX_CHECKED_AT_ONCE if self._scheduler.find_loop() is None else MAX_UNASKED_CELLS
         return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
+
+
+def _key(shown: ShownLayers, layer: int, batch: int, head: int) -> tuple[Any, ...]:
+    return (layer, batch, head, repr(sorted(shown.rules.items())), shown.layers[layer].versions())
 
 
 def _cells(att: Attention) -> int:

@@ -56,6 +56,11 @@ class FrontEndTraits(traitlets.HasTraits):
         return "" if self._front_end is not None else bundled("widget.css")
 
 
+def is_of_marimo(comm: Any) -> bool:
+    """Return whether a widget's channel is one of marimo's, whose element reads its value off the widget's state."""
+    return type(comm).__module__.partition(".")[0] == "marimo"
+
+
 def reference_to(shared: FrontEnd | None) -> str | None:
     """Return how the page finds a model, as ipywidgets writes it; None where it was closed."""
     return None if shared is None or shared.comm is None else f"IPY_MODEL_{shared.model_id}"

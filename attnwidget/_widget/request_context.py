@@ -96,7 +96,7 @@ class RequestContext:
             self.exact_pass.stop()
 
     def check(self, layer: int, batch: int, head: int) -> None:
-        self.findings.of(self.shown, layer, batch, head, asked=True)
+        self.findings.ask(self.shown, layer, batch, head)
         self.derived.forget("findings", "deviation")
         self.refresh()
 

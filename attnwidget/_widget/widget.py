@@ -43,7 +43,7 @@ from .derived_rules import TraitBuilders
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
-from .front_end import FrontEndTraits, answer_script
+from .front_end import FrontEndTraits, answer_script, is_of_marimo
 from .keywords import (
     WRITABLE,
     ShowKeywords,
@@ -711,18 +711,25 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             return ()
         checks = ("findings", "deviation")
         if not self._rules_awaited:
-            longer = self._findings.takes_long(self._selected, self.batch, self.head)
+            longer = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
             return checks if self._awaited or longer else ()
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
         for name in self._rules():
+            if name == "findings":
+                yield from self._finding()
             with self.hold_sync():
                 made = self._derived.bring(name)
                 if name == "findings":
                     self._derived.bring("deviation")
             if made:
                 yield
+
+    def _finding(self) -> Iterator[None]:
+        """Find what is likely wrong with the head in steps, so that `findings` has only to be set."""
+        with contextlib.suppress(Exception):  # what makes the trait fails as well, and says so
+            yield from self._findings.finding(self._shown, self.layer, self.batch, self.head)
 
     def _tell_error(self, name: str, error: str | None) -> None:
         """Say why a trait could not be computed, or no longer say it."""
@@ -768,6 +775,21 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 else:
                     self._send_what_differs(names, given)
             self._scheduler.hold_back()
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        """Return traits as they are sent, all of them where no key is given: see `ipywidgets.Widget.get_state`.
+
+        In marimo what asks for all of them is `mo.ui.anywidget(w).value`: it is what a reader can choose, such as
+        layer, head, query and key, without the pictures.
+        """
+        if key is None and is_of_marimo(self.comm):
+            key = names_of(type(self), *WRITABLE)
+        found: dict[str, Any] = super().get_state(key, drop_defaults)
+        return found
+
+    def send_state(self, key: Any = None) -> None:
+        """Send traits, all of them where no key is given."""
+        super().send_state(self.keys if key is None else key)
 
     def _read_traits(self, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
         """Return what a front-end has set as plain, bounded values of the traits' own types."""

@@ -1,9 +1,9 @@
 /** What anywidget calls: `initialize` once for each model, `render` once for each view of it. */
 
 import { untracked } from "@preact/signals-core";
-import type { View } from "./components/dom";
 import type { Model } from "./contract/traits";
 import { createKernel, type Kernel } from "./kernel/kernel";
+import { bounded } from "./shell/boundary";
 import { frame } from "./shell/frame";
 import { createStore, type Store } from "./state/store";
 import { createUi } from "./state/ui";
@@ -50,11 +50,10 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   const ui = createUi(store, kernel, root, end.signal);
   // The view is built when there is a width to draw it at: not before it is in the page, and not while a notebook full
   // of widgets is being opened, whose other models have two seconds to start.
-  let view: View | null = null;
+  let view: { dispose(): void } | null = null;
   const whenWide = ui.width.subscribe((width) => {
     if (width === 0 || view !== null) return;
-    view = untracked(() => frame(ui));
-    root.append(view.node);
+    view = untracked(() => bounded(root, store.recovery, () => frame(ui)));
   });
   end.signal.addEventListener("abort", () => {
     whenWide();

@@ -81,13 +81,16 @@ const ask = async (question) => {
     window.pending--;
   }
 };
-window.start = async (states, live) => {
+window.start = async (states, live, detached = false) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
       answer: (request) => ask(() => window.answer(index, request)),
       take: (changes) => ask(() => window.take(index, changes)),
     };
+    const place = el.parentElement;
+    if (detached) el.remove();
     window.mounted.push(await mount(widget, el, reviveState(states[index]), live ? kernel : {}));
+    if (detached) place.append(el);
   }
 };
 """
@@ -243,8 +246,8 @@ def show(
     files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
     context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
-    page.expose("answer", _answerer(widgets))
-    page.expose("take", _taker(widgets))
+    page.expose("answer", answerer(widgets))
+    page.expose("take", taker(widgets))
     page.page.wait_for_function("() => typeof window.start === 'function'")
     states = [portable(state_of(shown)) for shown in widgets]
     page.page.evaluate("([states, live]) => window.start(states, live)", [states, live])
@@ -253,7 +256,9 @@ def show(
     return gallery
 
 
-def _answerer(widgets: Sequence[AttentionWidget]) -> Any:
+def answerer(widgets: Sequence[AttentionWidget]) -> Any:
+    """What answers the requests of a page's widgets."""
+
     def answer(index: int, request: dict[str, Any]) -> Any:
         shown = widgets[index]
         reply = requests.answer(shown._request_context(), {"requests": [request]})
@@ -276,7 +281,9 @@ def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
     return [_attached(inner, buffers) for inner in part] if isinstance(part, list) else part
 
 
-def _taker(widgets: Sequence[AttentionWidget]) -> Any:
+def taker(widgets: Sequence[AttentionWidget]) -> Any:
+    """What takes the traits that a page's widgets set."""
+
     def take(index: int, changes: dict[str, Any]) -> Any:
         widgets[index].set_state(changes)
         return portable(state_of(widgets[index]))

@@ -142,7 +142,7 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   const { layer, batch, head, against, side, query, key, rest, masked, only } = message;
   const [places, a, b, change] = await Promise.all([
     decode(message.places),
-    ...PARTS.map((part) => decodeGrid(message[part].values, message[part].blocked)),
+    ...PARTS.map(async (part) => decodeGrid(message[part].values, message[part].blocked)), // async: what is missing rejects
   ] as const);
   const number = (grid: Grid | undefined, at: number) =>
     grid === undefined || grid.kinds[at] === BLOCKED ? null : grid.values[at]!;

@@ -1,6 +1,6 @@
 /** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
 
-import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeLinks, decodeThumbnails, type Links, type Picture, type Thumbnails } from "../contract/decode";
 import type { WhatIf } from "../contract/messages";
 import {
@@ -18,6 +18,7 @@ import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../da
 import { decodeSurvey, type Survey } from "../data/survey";
 import { isAway, type Kernel } from "../kernel/kernel";
 import type { Labels } from "../text/labels";
+import { createRecovery, type Recovery } from "./recovery";
 import { storeAbsent } from "./store-absent";
 import { labelsOfSide, readTokens } from "./store-labels";
 import { storePictures } from "./store-pictures";
@@ -71,6 +72,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly keyLabels: ReadonlySignal<Labels>;
   /** A sentence about what the view cannot draw, to be said where nobody computes it; null where all is there. */
   readonly missing: ReadonlySignal<string | null>;
+  /** Whether what is shown could be drawn. */
+  readonly recovery: Recovery;
   /** Why Python put back what was last set here. */
   readonly refused: ReadonlySignal<string | null>;
   /** The heads and pins in force. `head` is one of `heads` and (`query`, `key`) the last of `pins`: where only those were
@@ -98,8 +101,9 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const refuse = (reason: string) => {
     refused.value = reason;
   };
-  const traits = mirrorTraits(model, PLAIN, listener);
-  const decoded = traitDecoder(model, listener, refuse);
+  const recovery = createRecovery();
+  const traits = mirrorTraits(model, PLAIN, listener, recovery, refuse);
+  const decoded = traitDecoder(model, listener, recovery, refuse);
   const shown = shownSelection(traits);
   const pictures = storePictures({
     ...{ decoded, listener, kernel, refuse, stop },
@@ -132,7 +136,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
       model.set(name, value);
       traits[name].value = value; // hosts differ in when they echo
     };
-    batch(() => {
+    recovery.attempt(() => {
       for (const name of Object.keys(change) as Plain[]) putOne(name);
     });
   }
@@ -173,6 +177,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     pair: decoded("pair", decodePair),
     comparison: sent.comparison,
     changes: decoded("changes", decodeChanges),
+    recovery,
     refused,
     queryLabels: labelsOfSide("query", tokens.query, traits, kernel),
     keyLabels: labelsOfSide("key", tokens.key, traits, kernel),

@@ -1,7 +1,9 @@
 /** Traits of a model as signals: as they are, or decoded. */
 
 import { type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import { fitsTrait, insteadOf } from "../contract/plain";
 import type { MessageListener, Model, TraitName, Traits } from "../contract/traits";
+import type { Recovery } from "./recovery";
 
 /** What listens to a model until the signal aborts. */
 export interface Listener {
@@ -25,16 +27,25 @@ export function listenTo(model: Model, stop: AbortSignal): Listener {
 
 export type Mirrored<Name extends TraitName> = { readonly [K in Name]: Signal<Traits[K]> };
 
-/** Return signals that follow the traits of these names. */
+/** Return signals that follow the traits of these names; a value that the trait cannot have is said, and not taken. */
 export function mirrorTraits<Name extends TraitName>(
   model: Model,
   names: readonly Name[],
   { onChange }: Listener,
+  { attempt }: Pick<Recovery, "attempt">,
+  said: (problem: string) => void,
 ): Mirrored<Name> {
   const mirror = <K extends Name>(name: K) => {
-    const value = signal(model.get(name));
+    const first = model.get(name);
+    const fits = fitsTrait(name, first);
+    if (!fits) said(`${name} could not be read`);
+    const value = signal(fits ? first : insteadOf(name));
     onChange(name, () => {
-      value.value = model.get(name);
+      const next = model.get(name);
+      if (!fitsTrait(name, next)) return said(`${name} could not be read`);
+      attempt(() => {
+        value.value = next;
+      });
     });
     return [name, value] as const;
   };
@@ -42,7 +53,12 @@ export function mirrorTraits<Name extends TraitName>(
 }
 
 /** Return how to decode a trait: of each the newest value wins, and one that cannot be decoded is said, not thrown. */
-export function traitDecoder(model: Model, { onChange }: Listener, said: (problem: string) => void) {
+export function traitDecoder(
+  model: Model,
+  { onChange }: Listener,
+  { attempt }: Pick<Recovery, "attempt">,
+  said: (problem: string) => void,
+) {
   return <K extends TraitName, T>(
     name: K,
     decode: (message: NonNullable<Traits[K]>) => Promise<T>,
@@ -52,12 +68,17 @@ export function traitDecoder(model: Model, { onChange }: Listener, said: (proble
     const read = async () => {
       const own = ++newest;
       const message = model.get(name);
+      let next: T | null;
       try {
-        const next = message == null ? null : await decode(message);
-        if (own === newest) value.value = next;
+        next = message == null ? null : await decode(message);
       } catch (error) {
         if (own === newest) said(`${name} could not be read: ${(error as Error).message}`);
+        return;
       }
+      if (own !== newest) return;
+      attempt(() => {
+        value.value = next;
+      });
     };
     onChange(name, read);
     void read();

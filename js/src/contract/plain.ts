@@ -1,0 +1,173 @@
+/**
+ * The traits that travel as plain JSON, checked: what does not fit its own kind is refused, as an envelope is in `decode.ts`.
+ *
+ * A trait that an older Python does not have is undefined, and then left to whoever reads it.
+ */
+import type { Facts } from "./messages";
+import type { TraitName, Traits } from "./traits";
+
+type Check = (value: unknown) => boolean;
+type Fields = Record<string, Check>;
+
+/** Of a list from outside. */
+const MOST = 1_048_576;
+
+const isText: Check = (value) => typeof value === "string";
+const isFlag: Check = (value) => typeof value === "boolean";
+const isNumber: Check = (value) => typeof value === "number" && Number.isFinite(value);
+const isPlace: Check = (value) => Number.isSafeInteger(value) && (value as number) >= 0;
+const isHeadName: Check = (value) => isPlace(value) || isText(value);
+const isObject: Check = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const orNone =
+  (check: Check): Check =>
+  (value) =>
+    value === null || value === undefined || check(value);
+const isListOf =
+  (check: Check): Check =>
+  (value) =>
+    Array.isArray(value) && value.length <= MOST && value.every(check);
+const isSome =
+  (check: Check): Check =>
+  (value) =>
+    isListOf(check)(value) && (value as unknown[]).length > 0;
+const isOneOf =
+  (...words: readonly string[]): Check =>
+  (value) =>
+    words.includes(value as string);
+const hasFields =
+  (fields: Fields): Check =>
+  (value) =>
+    isObject(value) && Object.entries(fields).every(([name, check]) => check((value as Record<string, unknown>)[name]));
+
+const isPin: Check = (value) => Array.isArray(value) && value.length === 2 && value.every(orNone(isPlace));
+const isRange: Check = (value) =>
+  Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
+const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
+
+const isStage = isOneOf("scores", "scaled", "capped", "masked", "weights", "contribution");
+const isMetric = isOneOf(
+  ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
+  ...["masked_share", "learned_sink"],
+);
+
+const isFacts = hasFields({
+  version: isPlace,
+  layers: isSome(isText),
+  batches: isSize,
+  heads: isSize,
+  groups: isSize,
+  queries: isPlace,
+  keys: isPlace,
+  head_size: orNone(isPlace),
+  value_size: orNone(isPlace),
+  dtype: isText,
+  device: isText,
+  is_causal: isFlag,
+  stages: isListOf(isStage),
+  stack: orNone(isText),
+  stacks: orNone(isListOf(isText)),
+  forward: orNone(isPlace),
+  forwards: orNone(isPlace),
+  saved: orNone(hasFields({ layers: isListOf(isPlace), heads: isListOf(isPlace), samples: isListOf(isPlace) })),
+});
+
+const isProgress = hasFields({
+  ...{ layer: isPlace, batch: isPlace, head: isHeadName, stage: isText, pool: isText },
+  share: isNumber,
+  seconds_left: orNone(isNumber),
+  state: isOneOf("running", "stopped"),
+});
+
+const isFinding = hasFields({
+  ...{ kind: isText, where: isText, message: isText, advice: isText },
+  severity: isOneOf("error", "warning", "note"),
+  query: orNone(isPlace),
+  key: orNone(isPlace),
+});
+
+const isDeviation = hasFields({
+  ...{ layer: isPlace, batch: isPlace, head: isPlace },
+  torch: hasFields({ difference: orNone(isNumber), queries: isPlace, equal: isFlag, why: isText }),
+  original: orNone(hasFields({ weights: orNone(isNumber), output: orNone(isNumber), queries: isPlace })),
+});
+
+const isWhatIf = hasFields({
+  ...{ scale: orNone(isNumber), temperature: orNone(isNumber), softcap: orNone(isNumber), window: orNone(isSize) },
+  ...{ mask: orNone(isFlag), sinks: orNone(isFlag), dtype: orNone(isText) },
+  causal: (value) => orNone(isFlag)(value) || value === "lower right",
+  drop_keys: orNone(isListOf(isNumber)),
+});
+
+const isErrors: Check = (value) => isObject(value) && Object.values(value as object).every(isText);
+const isGrid = hasFields({ rows: isSize, columns: isSize, query: orNone(isPlace), key: orNone(isPlace) });
+const isBytes: Check = (value) =>
+  isText(value) || ArrayBuffer.isView(value) || Object.prototype.toString.call(value) === "[object ArrayBuffer]";
+const isImage = hasFields({
+  mime: isOneOf("image/png", "image/jpeg"),
+  data: isBytes,
+  width: isSize,
+  height: isSize,
+});
+
+/** What the traits are that are mirrored as they are. */
+const CHECKS: Partial<Record<TraitName, Check>> = {
+  uid: isText,
+  title: isText,
+  stack: orNone(isText),
+  forward: orNone(isPlace),
+  layer: isPlace,
+  batch: isPlace,
+  head: isPlace,
+  query: orNone(isPlace),
+  key: orNone(isPlace),
+  heads: isSome(isPlace),
+  pins: isListOf(isPin),
+  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "stages"),
+  stage: isStage,
+  pool: isOneOf("max", "mean"),
+  color_scale: isOneOf("linear", "log"),
+  color_range: (value) => isOneOf("head", "row", "unit", "layer", "view")(value) || isRange(value),
+  palette: isOneOf("attnwidget", "viridis"),
+  theme: isOneOf("auto", "light", "dark", "contrast"),
+  top_k: orNone(isSize),
+  threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
+  direction: isOneOf("query", "key"),
+  bar: isMetric,
+  order: (value) => value === "layer" || isMetric(value),
+  combine: orNone(isOneOf("none", "mean", "max")),
+  facts: isFacts,
+  progress: orNone(isProgress),
+  what_if: orNone(isWhatIf),
+  sides: orNone(isListOf(isText)),
+  against: orNone(isText),
+  findings: orNone(isListOf(isFinding)),
+  deviation: orNone(isDeviation),
+  errors: orNone(isErrors),
+  pieces: orNone(isOneOf("pieces", "words")),
+  grid: orNone(isGrid),
+  image: orNone(isImage),
+};
+
+const NO_FACTS: Facts = {
+  ...{ version: 0, layers: [""], batches: 1, heads: 1, groups: 1, queries: 0, keys: 0 },
+  ...{ head_size: null, value_size: null, dtype: "", device: "", is_causal: false, stages: ["weights"] },
+};
+
+/** What is shown in the place of a trait that was wrong from the beginning. */
+const INSTEAD: Partial<Traits> = {
+  ...{ uid: "", title: "", layer: 0, batch: 0, head: 0, query: null, key: null, heads: [0], pins: [] },
+  ...{ view: "heatmap", stage: "weights", pool: "max", color_scale: "linear", color_range: "head" },
+  ...{ palette: "attnwidget", theme: "auto", top_k: null, threshold: 0.02, direction: "query" },
+  ...{ bar: "entropy", order: "layer", combine: "none", facts: NO_FACTS, progress: null, what_if: {} },
+  ...{ findings: null, deviation: null, grid: null, image: null },
+};
+
+/** Return whether a value is one that this trait can have. */
+export function fitsTrait(name: TraitName, value: unknown): boolean {
+  return value === undefined || (CHECKS[name]?.(value) ?? true);
+}
+
+/** Return a value that this trait can have, where none has come yet. */
+export function insteadOf<K extends TraitName>(name: K): Traits[K] {
+  return INSTEAD[name] as Traits[K];
+}
