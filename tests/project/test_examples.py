@@ -1,15 +1,20 @@
-"""Every notebook in examples/ runs from top to bottom, is kept without outputs, and does what docs/seeds.md says."""
+"""Every notebook in examples/ runs from top to bottom, is kept with its pictures, and does what docs/seeds.md says."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import notebooks  # noqa: E402
+
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 THEMES = ["scaling", "masks", "heads_and_cost", "meaning", "gradients", "projections"]
 
@@ -40,14 +45,54 @@ def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output for output in outputs if output.get("name") == "stderr"] == []
-    assert any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)
+    assert any(notebooks.WIDGET in output.get("data", {}) for output in outputs)
+    for cell, stored in zip(notebook.cells, cells_of(path), strict=True):
+        assert [notebooks.WIDGET in output.get("data", {}) for output in cell.get("outputs", [])].count(True) == [
+            has_picture(output) for output in stored.get("outputs", [])
+        ].count(True)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_kept_without_outputs(path: Path) -> None:
-    for cell in cells_of(path):
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+def test_a_notebook_is_kept_as_it_was_last_run(path: Path) -> None:
+    """`python tools/notebooks.py` mends what this finds."""
+    assert not notebooks.is_stale(path)
+    code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [None] * len(code)
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert all(output == notebooks.reduced(output) for output in outputs)
+    pictures = [base64.b64decode(output["data"]["image/png"]) for output in outputs if has_picture(output)]
+    assert pictures
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert max(len(picture) for picture in pictures) <= 64 * 1024
+
+
+def has_picture(output: dict[str, Any]) -> bool:
+    """Return whether an output shows something in a notebook that is only read."""
+    return "image/png" in output.get("data", {})
+
+
+def test_a_changed_notebook_is_found(tmp_path: Path) -> None:
+    notebook = json.loads(NOTEBOOKS[0].read_text(encoding="utf-8"))
+    changed = tmp_path / "changed.ipynb"
+    changed.write_text(json.dumps(notebook), encoding="utf-8")
+    assert not notebooks.is_stale(changed)
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["source"].append("\n1 + 1")
+    changed.write_text(json.dumps(notebook), encoding="utf-8")
+    assert notebooks.is_stale(changed)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ({"output_type": "stream", "name": "stderr", "text": "a warning"}, "a warning"),
+        ({"output_type": "error", "ename": "KeyError"}, "KeyError"),
+        ({"output_type": "display_data", "data": {notebooks.WIDGET: {}, "text/plain": ""}}, "no picture"),
+        ({"output_type": "stream", "name": "stdout", "text": "/home/somebody/file"}, "another machine"),
+    ],
+)
+def test_an_output_that_must_not_be_kept_is_refused(output: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        notebooks.reduced(output)
 
 
 # docs/seeds.md: which cell does what the five seeds do.
@@ -99,16 +144,36 @@ def read_table() -> list[Line]:
 
 
 def read_cells() -> dict[str, tuple[str, str, str]]:
-    """notebook#id -> what kind of cell it is, the heading above it, and its source."""
-    found = {}
+    """notebook#id -> what kind of cell it is, the heading above it, and its source with the next folded checks."""
+    found: dict[str, tuple[str, str, str]] = {}
     for path in NOTEBOOKS:
-        heading = ""
+        heading, unchecked = "", list[str]()
         for cell in cells_of(path):
             kind, source = cell["cell_type"], "".join(cell["source"])
             titles = re.findall(r"^#+ (.*)$", source, re.MULTILINE) if kind == "markdown" else []
-            heading = titles[-1] if titles else heading
-            found[f"{path.stem}#{cell['id']}"] = (kind, heading, source)
+            heading, unchecked = (titles[-1], []) if titles else (heading, unchecked)
+            if is_folded(cell):
+                found |= {name: (*found[name][:2], f"{found[name][2]}\n{source}") for name in unchecked}
+                unchecked = []
+            name = f"{path.stem}#{cell['id']}"
+            found[name] = (kind, heading, source)
+            unchecked += [name] if kind == "code" and not is_folded(cell) else []
     return found
+
+
+def is_folded(cell: dict[str, Any]) -> bool:
+    """Return whether a cell holds checks, which a reader opens only to see how a number is known."""
+    return bool(cell["metadata"].get("jupyter", {}).get("source_hidden"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_checks_are_folded_away_from_the_lesson(path: Path) -> None:
+    code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+    for cell in code:
+        source = "".join(cell["source"])
+        assert is_folded(cell) == source.startswith("# Checks")
+        assert is_folded(cell) or "assert" not in source
+    assert any(is_folded(cell) for cell in code)
 
 
 TABLE, CELLS = read_table(), read_cells()
