@@ -11,7 +11,7 @@ from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
 from ._capture.stacks import NamedStack
 from ._widget.comparison import ComparisonWidget, compare
-from ._widget.named_stacks import LabelledStack
+from ._widget.named_stacks import LabeledStack
 from ._widget.widget import AttentionWidget
 from .attention import Attention
 from .functional import ScaledDotProductAttention, scaled_dot_product_attention
@@ -25,7 +25,7 @@ __all__ = [
     "Capture",
     "ComparisonWidget",
     "Forward",
-    "LabelledStack",
+    "LabeledStack",
     "NamedStack",
     "Sample",
     "ScaledDotProductAttention",

@@ -97,9 +97,9 @@ DRAWN = """() => {
   const canvas = document.querySelector("[data-aw=picture]");
   if (!canvas || !canvas.width) return false;
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const colours = new Set();
-  for (let i = 0; i < data.length; i += 404) colours.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
-  return colours.size > 12;
+  const colors = new Set();
+  for (let i = 0; i < data.length; i += 404) colors.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+  return colors.size > 12;
 }"""
 
 

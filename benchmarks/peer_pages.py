@@ -42,7 +42,7 @@ class Head(NamedTuple):
 
 
 def head(length: int, *, dense: bool) -> Head:
-    """A causal head that attends to its neighbours and to the first token; `dense`: with its weights."""
+    """A causal head that attends to its neighbors and to the first token; `dense`: with its weights."""
     source = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, length, HEAD_SIZE, generator=source)
     angle = torch.arange(length)[:, None] * 0.5 ** torch.linspace(2, 9, HEAD_SIZE // 2)

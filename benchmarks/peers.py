@@ -199,10 +199,10 @@ def same(one: Pixels, other: Pixels) -> bool:
 
 
 def blank(picture: Pixels) -> bool:
-    """Less than one pixel in a thousand differs from the page's most frequent colour."""
+    """Less than one pixel in a thousand differs from the page's most frequent color."""
     flat = picture.reshape(-1, 3)
-    colours, counts = np.unique(flat, axis=0, return_counts=True)
-    return bool(len(colours) < 4 or counts.max() > 0.999 * len(flat))
+    colors, counts = np.unique(flat, axis=0, return_counts=True)
+    return bool(len(colors) < 4 or counts.max() > 0.999 * len(flat))
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):

@@ -82,7 +82,7 @@ def indexed_by_number(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return s.softmax(-1) @ v
 
 
-def renormalised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def renormalized(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     w = scores(q, k).softmax(-1) * causal(q.shape[2])
     return (w / w.sum(-1, keepdim=True)) @ v
 
@@ -178,7 +178,7 @@ WAYS: dict[str, Weigh] = {
     "where(isnan)": nan_to_zero,
     "indexed by a mask": indexed,
     "indexed by numbers": indexed_by_number,
-    "renormalised": renormalised,
+    "renormalized": renormalized,
     "plus epsilon": row_norm,
     "detached": lambda q, k, v: masked(q, k).softmax(-1).detach() @ v,
     "permuted": lambda q, k, v: masked(q, k).softmax(-1).permute(1, 0, 2, 3).permute(1, 0, 2, 3) @ v,

@@ -49,7 +49,7 @@ def make(pattern: str, layers: int = 1, tokens: int = TOKENS) -> tuple[list[Tens
     q, k, v = (torch.randn(shape, generator=source) for _ in range(3))
     if pattern == "peaked":  # each query finds one key, far above all others
         q = 2 * k[..., torch.randperm(tokens, generator=source), :]
-    if pattern == "sink":  # as in language models: the neighbours, how far depends on the head, and the first token
+    if pattern == "sink":  # as in language models: the neighbors, how far depends on the head, and the first token
         angle = torch.arange(tokens)[:, None] * 0.5 ** torch.linspace(2, 9, HEAD_SIZE // 2)  # (N, D/2)
         places = torch.cat([angle.cos(), angle.sin()], 1)  # (N, D): products fall off with the distance
         near = torch.linspace(0.5, 3, HEADS)[:, None, None]

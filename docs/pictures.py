@@ -64,7 +64,7 @@ def comparison(page: Callable[[AttentionWidget], Page]) -> Page:
 
 
 def smaller(taken: Image.Image) -> Image.Image:
-    """In 256 colours: those that occur most, so that pale tiles stay as pale as they are, and for the others those that
+    """In 256 colors: those that occur most, so that pale tiles stay as pale as they are, and for the others those that
     are farthest from them, so that ramps stay smooth."""
     pixels = np.asarray(taken.convert("RGB")).astype(np.int32)
     found, at, times = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)

@@ -1,5 +1,5 @@
 // Builds ../attnwidget/static: widget.js, widget.css, loader.js (what every widget carries), page.js (the script of saved files), the ramps that Python draws
-// with, and the licences of what is inside.
+// with, and the licenses of what is inside.
 //
 //   node build.mjs           once
 //   node build.mjs --watch   again at each change of a source
@@ -45,8 +45,8 @@ function digest() {
   return total.digest("hex").slice(0, 32);
 }
 
-/** The licence texts that the packages inside the bundle ask to be kept with it. */
-function licences(metafile) {
+/** The license texts that the packages inside the bundle ask to be kept with it. */
+function licenses(metafile) {
   const packages = new Set();
   for (const input of Object.keys(metafile.inputs)) {
     const found = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
@@ -55,7 +55,7 @@ function licences(metafile) {
   const texts = [...packages].sort().map((name) => {
     const folder = join(HERE, "node_modules", name);
     const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
-    if (!file) throw new Error(`${name} has no licence file: it cannot be bundled`);
+    if (!file) throw new Error(`${name} has no license file: it cannot be bundled`);
     const { version } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
     return `${name} ${version}\n\n${readFileSync(join(folder, file), "utf8").trim()}\n`;
   });
@@ -109,7 +109,7 @@ const toStatic = {
         const text = `widget.js is larger than ${MOST_BYTES.toLocaleString("en")} bytes, and was not written`;
         return { errors: [{ text }] };
       }
-      write(join(STATIC, "THIRD-PARTY.txt"), licences(metafile));
+      write(join(STATIC, "THIRD-PARTY.txt"), licenses(metafile));
       write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "draw", "ramps.json"), "utf8"));
       write(join(STATIC, "page.js"), pages[0].text);
       write(join(STATIC, "loader.js"), loaders[0].text);

@@ -79,7 +79,7 @@ def test_results_are_those_that_are_returned() -> None:
 
 def test_the_public_names_are_those_and_no_others() -> None:
     classes = (
-        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabelledStack NamedStack Sample "
+        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Sample "
         "ScaledDotProductAttention"
     )
     functions = "capture compare load_sample scaled_dot_product_attention"

@@ -1,6 +1,6 @@
-"""Draw the letters of stills, `attnwidget/_export/glyphs.npz`: DejaVu Sans, as matplotlib brings it, in eight greys.
+"""Draw the letters of stills, `attnwidget/_export/glyphs.npz`: DejaVu Sans, as matplotlib brings it, in eight grays.
 
-Run it where other letters are wanted; needs matplotlib. The font is free (Bitstream Vera licence).
+Run it where other letters are wanted; needs matplotlib. The font is free (Bitstream Vera license).
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
             "warning",
             f"keys {first:,} to {K - 1:,}",
             f"all queries may attend to the last {len(keys):,} of {K:,} keys and to none before them",
-            advice + " With padding at the left and so much of it, this is as it should be.",
+            advice + " With this much padding on the left, that is expected.",
             key=first,
         )
     return None

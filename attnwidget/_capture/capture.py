@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
-from .._widget.named_stacks import LabelledStack
+from .._widget.named_stacks import LabeledStack
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -135,10 +135,10 @@ def capture(
     return Capture(Recorder(model, options), model=model)
 
 
-def labelled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabelledStack:
+def labeled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabeledStack:
     """Return a stack as a widget takes it: with its tokens, and the patches of an image."""
     own = tokens[name]
-    return LabelledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
+    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
 
 
 class Forward:
@@ -264,7 +264,7 @@ class Forward:
         cross: bool = False,
         **show: Unpack[KeywordsBesideTokens],
     ) -> AttentionWidget:
-        """Return a widget with the self-attention of a tower, or its cross-attention; it is labelled by itself.
+        """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
 
         Args:
             tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
@@ -299,7 +299,7 @@ class Forward:
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
         keys = self._keys(stacks)
         sources: dict[Any, Any] = {
-            (key if key[1] else key[0]): functools.partial(labelled, stacks[name], placed, name)
+            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name)
             for name, key in keys.items()
         }
         if "grid" in show:  # one of the user's own, of which nothing else is known

@@ -83,7 +83,7 @@ class TokensOfStacks(Mapping[str, StackTokens]):
         """Give the tokens also to stacks of the same tower, and to those that have read the same ids."""
         own = self._stacks[self.given_for]
         for other, stack in self._stacks.items():
-            if other == self.given_for or stack.is_labelled or stack.queries.length != own.queries.length:
+            if other == self.given_for or stack.is_labeled or stack.queries.length != own.queries.length:
                 continue
             if _are_same(own.queries, stack.queries) or (own.tower, own.forward) == (stack.tower, stack.forward):
                 keys = None if stack.keys is stack.queries else _known(stack).key_tokens
@@ -95,7 +95,7 @@ class TokensOfStacks(Mapping[str, StackTokens]):
         alike = [
             other
             for other, stack in self._stacks.items()
-            if other not in self._placed and not stack.is_labelled and not stack.cross
+            if other not in self._placed and not stack.is_labeled and not stack.cross
             if stack.queries.length == length
         ]
         if alike:
@@ -349,13 +349,13 @@ def _check_order(side: Side, samples: list[Sample], tokenizer: Any, name: str) -
         if others:
             raise ValueError(
                 f"{name}[{b}] is what sample {others[0]} has read: the samples are in another order; give them as they "
-                "were read, or leave them out, for they are known"
+                "were read, or leave them out, because the capture knows them"
             )
         if _are_ids(samples):
             i = next(i for i in range(side.length) if real[i] and known[b][i] not in (None, sample[i]))
             raise ValueError(
                 f"{name}[{b}][{i}] is id {sample[i]} but the model read {known[b][i]} there: give the ids that went "
-                "in, or leave them out, for they are known"
+                "in, or leave them out, because the capture knows them"
             )
 
 

@@ -100,7 +100,7 @@ def _read_device(device: Any) -> torch.device | None:
         return None if device is None else torch.empty(0, device=device).device
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         raise ValueError(
-            f"device is {device!r}, which this torch has not: give one that it has, such as 'cpu' or 'cuda:0', or None"
+            f"device is {device!r}, which this torch does not have: give one that it has, as 'cpu' or 'cuda:0', or None"
         ) from error
 
 

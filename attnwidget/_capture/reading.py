@@ -7,7 +7,7 @@ the table's name tells (`src_embed`). It labels attention of its tower with as m
 forward pass, and no other: where two lookups fit and differ, positions stay without names. Tables of positions and of
 kinds of tokens are left out: of models of transformers only `get_input_embeddings()` is watched, of others what has ids
 that the model was called with comes first, then the larger table. A model that looks nothing up, but is called with ids
-and has one tower, is labelled by those.
+and has one tower, is labeled by those.
 
 Which ids are padding is what the tower's own `attention_mask` says. A grid of patches is the shape of what a
 convolution gives whose steps are as wide as its kernel; of models with tokens for images it is what their arguments say

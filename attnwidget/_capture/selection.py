@@ -168,7 +168,7 @@ class HeadSelection:
         found, missing = wanted.of(H), wanted.missing(H)
         if missing or not found:
             what = f"head {missing[0]} is" if missing else f"heads={wanted!r} are"
-            raise Unreadable(f"{what} not there, for it has heads 0 to {H - 1}: ask for these, or leave heads= out")
+            raise Unreadable(f"{what} not there: it has heads 0 to {H - 1}: ask for these, or leave heads= out")
         return None if len(found) == H else found
 
     def _of_layer(self, name: str, cross: bool) -> Numbers | None:

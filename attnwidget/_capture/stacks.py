@@ -139,7 +139,7 @@ class NamedStack:
         return self.keys.labels(self.tokenizer)
 
     @property
-    def is_labelled(self) -> bool:
+    def is_labeled(self) -> bool:
         """Whether anything is known of its queries that can be shown."""
         side = self.queries
         return (side.ids is not None and can_spell(self.tokenizer)) or side.patches is not None or side.rows is not None

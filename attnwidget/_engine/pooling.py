@@ -124,7 +124,7 @@ def counting(att: AttentionBase, region: Region) -> Generator[tuple[int, float],
 def bins_within(att: AttentionBase, region: Region, limits: BandLimits) -> Tensor:
     """Return which bins have a cell within band limits, whatever the length.
 
-    What neighbouring queries reach together has no gaps, for they are at most one key apart; of others each counts.
+    What neighboring queries reach together has no gaps, for they are at most one key apart; of others each counts.
 
     Returns:
         (rows, columns) bool.

@@ -126,13 +126,13 @@ def _causal(att: AttentionBase, value: Any) -> bool | str:
 
 def _mask(att: AttentionBase, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"mask is {told(value)}: give False to take the mask away, True to keep it")
+        raise TypeError(f"mask is {told(value)}: give False to remove the mask, True to keep it")
     return value
 
 
 def _sinks(att: AttentionBase, value: Any) -> bool:
     if value is not None and not isinstance(value, bool):
-        raise TypeError(f"sinks is {told(value)}: give None or False to take the learned sinks away, True to keep them")
+        raise TypeError(f"sinks is {told(value)}: give None or False to remove the learned sinks, True to keep them")
     return value is True
 
 

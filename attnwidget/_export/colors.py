@@ -1,6 +1,6 @@
-"""From number to colour, by the same rules and ramps as `js/src/draw/color.ts`; and the look's own greys.
+"""From number to color, by the same rules and ramps as `js/src/draw/color.ts`; and the look's own grays.
 
-A table has 256 colours between stops that are even in OKLab (Ottosson, "A perceptual color space for image processing",
+A table has 256 colors between stops that are even in OKLab (Ottosson, "A perceptual color space for image processing",
 2020). Its zero is the *plate*, the page with a little ink, so that small weights dissolve into the page.
 """
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Look(NamedTuple):
-    """The page's own colours in one theme, as `#rrggbb`."""
+    """The page's own colors in one theme, as `#rrggbb`."""
 
     dark: bool
     page: str
@@ -43,13 +43,13 @@ LOOKS = {
 
 
 def look_of(theme: str) -> Look:
-    """Return the colours of a theme; "auto" is light, as paper is."""
+    """Return the colors of a theme; "auto" is light, as paper is."""
     return LOOKS.get(theme, LOOKS["light"])
 
 
 @functools.cache
 def table(kind: str, palette: str, theme: str) -> Array:
-    """Return 256 colours for "sequential" or "diverging" values, (256, 3) uint8."""
+    """Return 256 colors for "sequential" or "diverging" values, (256, 3) uint8."""
     look, ramps = look_of(theme), _ramps()
     if kind == "sequential" and palette == "viridis":
         return _rgb(_ramp(_stops(ramps["viridis"]), 256))
@@ -62,7 +62,7 @@ def table(kind: str, palette: str, theme: str) -> Array:
 
 
 def head_colors(theme: str) -> list[str]:
-    """Return twelve colours for as many heads, `#rrggbb`."""
+    """Return twelve colors for as many heads, `#rrggbb`."""
     return [f"#{digits}" for digits in _ramps()["heads"]["dark" if look_of(theme).dark else "light"].split()]
 
 
@@ -72,7 +72,7 @@ def plate(theme: str) -> str:
 
 
 def mixed(one: str, other: str, share: float) -> str:
-    """Return a colour with a share of another in it."""
+    """Return a color with a share of another in it."""
     a, b = rgb_of(one), rgb_of(other)
     return hex_of(np.rint(a + (b - a) * share))
 
@@ -88,7 +88,7 @@ def hex_of(rgb: Array) -> str:
 
 
 def ink_on(color: str) -> str:
-    """Return black or white, whichever can be read better on a colour."""
+    """Return black or white, whichever can be read better on a color."""
     light = float(_linear(rgb_of(color)) @ np.array([0.2126, 0.7152, 0.0722]))
     return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
@@ -149,7 +149,7 @@ def matrix_scale(matrix: DecodedMatrix, color_scale: str = "linear", color_range
 
 
 def entries(matrix: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
-    """Return which of a table's 256 colours each cell has, (rows, columns) uint8; any where there is no number."""
+    """Return which of a table's 256 colors each cell has, (rows, columns) uint8; any where there is no number."""
     values = np.where(matrix.kinds == NUMBER, matrix.values, 0)
     if color_range != "row":
         return matrix_scale(matrix, color_scale, color_range).entry(values)

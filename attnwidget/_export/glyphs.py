@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-STEPS = 7  # of grey, from nothing to a letter's own colour
+STEPS = 7  # of gray, from nothing to a letter's own color
 ELLIPSIS = "…"
 
 
@@ -36,7 +36,7 @@ def height() -> int:
 
 
 def written(text: str, most: int = 10_000) -> Array | None:
-    """Return a text as greys, 0 to 7; None where a letter of it is not here.
+    """Return a text as grays, 0 to 7; None where a letter of it is not here.
 
     Args:
         text: on one line.

@@ -29,14 +29,14 @@ LEGENDS = {
 
 
 class Tick(NamedTuple):
-    """A labelled value of a legend."""
+    """A labeled value of a legend."""
 
     value: float
     text: str
 
 
 def cell_number(value: float, stage: str) -> str:
-    """Return a number for a cell: about four characters; what is below .005 is left to the colour.
+    """Return a number for a cell: about four characters; what is below .005 is left to the color.
 
     A number below zero has as many decimals as one above.
 
@@ -95,7 +95,7 @@ def status_number(value: float) -> str:
 
 
 def legend_ticks(low: float, high: float, *, log: bool, stage: str, min_gap: float = 0.14) -> list[Tick]:
-    """Return where a legend is labelled: at both exact ends and at round values between, at most four in all.
+    """Return where a legend is labeled: at both exact ends and at round values between, at most four in all.
 
     Args:
         low, high: the ends. Weights run from `low` to `high`; stages with signs from −m to m, with 0 between.
@@ -216,7 +216,7 @@ def _exponential(value: float, decimals: int) -> str:
 
 
 def _shortest(value: float) -> str:
-    """As few digits as tell it from its neighbours; with an exponent from 1e21 on."""
+    """As few digits as tell it from its neighbors; with an exponent from 1e21 on."""
     text = repr(value).replace("e+", "e") if abs(value) >= 1e21 else f"{Decimal(repr(value)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -1,7 +1,7 @@
 """A small PNG of what a widget shows, for where no widget runs: on GitHub, in nbviewer, in a mail.
 
-It needs nothing but numpy and zlib: indexed colours, letters of `glyphs`. Where the theme is the page's own, it has no
-background, and its greys and colours can be read on light pages and on dark ones.
+It needs nothing but numpy and zlib: indexed colors, letters of `glyphs`. Where the theme is the page's own, it has no
+background, and its grays and colors can be read on light pages and on dark ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST_LABEL = 96
 RAMP = 120
 MOST_LABELS = 64
 
-# Places in the palette: the colours of cells, then these, then the greys of letters.
+# Places in the palette: the colors of cells, then these, then the grays of letters.
 SHADES = 128
 PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
 
@@ -119,7 +119,7 @@ def still_of(
 
 
 def _palette(kind: str, palette: str, theme: str) -> Array:
-    """Return all colours by their places, (n, 4) uint8; of the page's own theme such as let the page through."""
+    """Return all colors by their places, (n, 4) uint8; of the page's own theme such as let the page through."""
     fixed, look = theme != "auto", colors.look_of(theme)
     ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
     found = np.full((LETTERS + STEPS, 4), 255, np.uint8)
@@ -144,7 +144,7 @@ def _palette(kind: str, palette: str, theme: str) -> Array:
 
 
 def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
-    """Keep of each step × step cells the one whose colour stands out most, so that no single strong link is lost."""
+    """Keep of each step × step cells the one whose color stands out most, so that no single strong link is lost."""
     if step == 1:
         return cells
     down, across = (-(-n // step) for n in cells.shape)
@@ -221,7 +221,7 @@ def _written(text: str) -> Array:
 
 
 def _inked(text: Array) -> Array:
-    """Return greys as places in the palette."""
+    """Return grays as places in the palette."""
     return np.where(text > 0, LETTERS + text.astype(int) - 1, PAGE)
 
 
@@ -279,7 +279,7 @@ def _lines(texts: Sequence[str]) -> list[Array]:
 
 
 def _used(pixels: Array, table: Array) -> tuple[Array, Array]:
-    """Return the pixels by the colours that occur."""
+    """Return the pixels by the colors that occur."""
     used = np.unique(pixels)
     places = np.zeros(len(table), np.uint8)
     places[used] = np.arange(len(used))

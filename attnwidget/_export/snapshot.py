@@ -255,7 +255,7 @@ def _pictures(saved: Snapshot) -> None:
         for stage in _stages_of(widget, choice, every):
             for pool in _pools(att) if pooled else (widget.traits.pool,):
                 of = (*choice, stage, pool)
-                found.append((of, picture.labelled(_picture(widget, choice, stage, pool), of, att.shape)))
+                found.append((of, picture.labeled(_picture(widget, choice, stage, pool), of, att.shape)))
     saved.add(SavedTrait("picture", picture.OF, found))
 
 

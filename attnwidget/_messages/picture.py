@@ -171,7 +171,7 @@ def blocked_bins(found: Overview, stage: str) -> Tensor | None:
     return ~found.allowed if stage in MASKED and not bool(found.allowed.all()) else None
 
 
-def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
+def labeled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
     """Return a picture as the trait has it.
 
     Args:
@@ -184,7 +184,7 @@ def labelled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
 
 def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
     """Return what takes the place of a picture that cannot be computed, with the reason."""
-    return labelled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
+    return labeled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
 
 
 def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:

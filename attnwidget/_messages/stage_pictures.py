@@ -108,7 +108,7 @@ def _drawn(att: Attention, batch: int, head: int, stage: str, found: Overview, e
 
 
 def _encoded(x: Tensor, blocked: Tensor | None, *, signed: bool) -> Picture:
-    """Encode exact numbers where cells can be told apart, else a byte a cell, for its colour."""
+    """Encode exact numbers where cells can be told apart, else a byte a cell, for its color."""
     if x.numel() <= MAX_EXACT_CELLS:
         return encoding.encode_picture(x, blocked, signed=signed)
     return {**encoding.encode_cells(x, blocked, signed=signed), "blocked": None}
@@ -236,7 +236,7 @@ def becomes_exact(att: Attention, made: Picture) -> bool:
 
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
-    """Whether another scale only multiplies what is drawn before the softmax, and only its colours are sent."""
+    """Whether another scale only multiplies what is drawn before the softmax, and only its colors are sent."""
     plain = att.scores_are_products and not att.rules.biases and att.scale > 0 and not att.has_sinks
     small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(Head(att, batch, head), range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
@@ -245,7 +245,7 @@ def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
 class UnscaledStages:
     """The stages of a head as they were drawn at one scale, to be drawn at others.
 
-    This takes no product of q and k, and no new colours where only the range is another.
+    This takes no product of q and k, and no new colors where only the range is another.
 
     Args:
         att: the attention.
@@ -315,7 +315,7 @@ def _bins(n: int, width: int, limit: int) -> list[range]:
 
 
 def multiplied(drawn: Picture, factor: float) -> Picture:
-    """Return the picture of numbers that are so many times as large: its colours are the same."""
+    """Return the picture of numbers that are so many times as large: its colors are the same."""
     low, high = (None if x is None else x * factor for x in (drawn["low"], drawn["high"]))
     scale = drawn["values"]["scale"]
     return drawn | {

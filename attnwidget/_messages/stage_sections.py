@@ -87,7 +87,7 @@ def sweep(att: Attention, batch: int, head: int, own: bool) -> Made:
     sizes: tuple[int, ...] = scaling.HEAD_SIZES
     if own:
         if att.q is None or att.k is None or att.shape.D is None:
-            raise ValueError("there is no q and no k of one's own: sweep fresh ones")
+            raise ValueError("this attention has no q and k of its own: sweep new ones")
         q, k = att.q[batch, head, :MAX_SWEPT_ROWS], att.k[batch, att.group(head), :MAX_SWEPT_ROWS]
         sizes = (*(size for size in sizes if size < att.shape.D), att.shape.D)
     return {"own": own, "steps": [_step(step) for step in scaling.sweep(q, k, sizes=sizes)]}

@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 class _Read(NamedTuple):
     text: str
-    space: bool | None  # before it; None where only its neighbours tell
+    space: bool | None  # before it; None where only its neighbors tell
     special: bool
     breaks: bool
 

@@ -10,12 +10,12 @@ import numpy as np
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-TRUE_COLOR, INDEXED = 2, 3  # colour types
+TRUE_COLOR, INDEXED = 2, 3  # color types
 SUB = 1  # the filter that keeps each pixel's difference from the one before
 
 
 def png_of_colors(pixels: Pixels) -> bytes:
-    """Return a PNG of colours.
+    """Return a PNG of colors.
 
     Args:
         pixels: (height, width, 3) uint8, red, green and blue.
@@ -35,7 +35,7 @@ def png_of_indices(pixels: Pixels, palette: Pixels) -> bytes:
 
     Args:
         pixels: (height, width) uint8.
-        palette: (n, 3) uint8, at most 256 colours; (n, 4) where some let the page behind them through.
+        palette: (n, 3) uint8, at most 256 colors; (n, 4) where some let the page behind them through.
 
     >>> png_of_indices(np.zeros((2, 3), np.uint8), np.array([[255, 255, 255]], np.uint8))[1:4]
     b'PNG'

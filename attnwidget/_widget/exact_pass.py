@@ -70,7 +70,7 @@ class ExactPass:
         """
         self.cancel()
         try:
-            return picture.labelled(self._look(shown, of), of, shown.stack[of[0]].shape)
+            return picture.labeled(self._look(shown, of), of, shown.stack[of[0]].shape)
         except Exception:
             self.cancel()
             raise
@@ -131,10 +131,10 @@ class ExactPass:
         self._refinement = Refinement(
             levels,
             key,
-            on_sampled=lambda made: self._put(picture=picture.labelled(made, of, shown.stack[layer].shape)),
+            on_sampled=lambda made: self._put(picture=picture.labeled(made, of, shown.stack[layer].shape)),
             on_rows=lambda band: self._send_band(shown.version, band),
             on_progress=self._tell,
-            on_done=lambda made: self._end(picture.labelled(made, of, shown.stack[layer].shape)),
+            on_done=lambda made: self._end(picture.labeled(made, of, shown.stack[layer].shape)),
             on_error=lambda error: self._fail(error, shown, of),
         )
         self.resume()

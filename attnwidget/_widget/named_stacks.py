@@ -31,7 +31,7 @@ class StackPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledStack:
+class LabeledStack:
     """Layers, with what stands at their positions: the keywords of `AttentionWidget` of the same names.
 
     Args:
@@ -55,7 +55,7 @@ class LabelledStack:
         return {name: getattr(self, name) for name in names}
 
 
-Found: TypeAlias = Attention | AttentionStack | LabelledStack
+Found: TypeAlias = Attention | AttentionStack | LabeledStack
 Source: TypeAlias = Found | Callable[[], Found]
 Sources: TypeAlias = Mapping[Any, Source]  # by name, by number of a forward pass, or by both: (2, "decoder")
 
@@ -84,7 +84,7 @@ class NamedStacks:
             )
         self.forwards = len(numbers)
         self._labels = {name: self._by_key(name, given) for name, given in labels.items()}
-        self._read: set[StackKey] = set()  # those whose source is a `LabelledStack`, with all labels
+        self._read: set[StackKey] = set()  # those whose source is a `LabeledStack`, with all labels
 
     @property
     def first(self) -> StackKey:
@@ -125,7 +125,7 @@ class NamedStacks:
         names = self.names(forward)
         return StackKey(forward, name if name in names else names[0])
 
-    def find(self, key: StackKey) -> LabelledStack:
+    def find(self, key: StackKey) -> LabeledStack:
         """Return a stack with its labels; it is read the first time.
 
         Raises:
@@ -133,15 +133,15 @@ class NamedStacks:
         """
         source = self._sources[key]
         if key in self._read:
-            return cast(LabelledStack, source)
+            return cast(LabeledStack, source)
         found = source() if callable(source) else source
-        if not isinstance(found, LabelledStack):
-            found = LabelledStack(as_attention(found, "AttentionWidget(q, k, v)"))
+        if not isinstance(found, LabeledStack):
+            found = LabeledStack(as_attention(found, "AttentionWidget(q, k, v)"))
         labels = {name: by_key[key] for name, by_key in self._labels.items() if key in by_key}
         self.keep(key, replace(found, **labels))
         return self.find(key)
 
-    def keep(self, key: StackKey, stack: LabelledStack) -> None:
+    def keep(self, key: StackKey, stack: LabeledStack) -> None:
         """Put another stack, or other labels, in the place of one."""
         self._sources[key] = stack
         self._read.add(key)
@@ -172,7 +172,7 @@ def _as_key(key: Any) -> StackKey:
 
 
 def _as_source(key: Any, source: Any) -> Source:
-    if not callable(source) and not isinstance(source, Attention | AttentionStack | LabelledStack):
+    if not callable(source) and not isinstance(source, Attention | AttentionStack | LabeledStack):
         raise TypeError(
             f"the stack {key!r} is {type(source).__name__}: give an Attention or an AttentionStack, such as the "
             "`attention` of a capture"

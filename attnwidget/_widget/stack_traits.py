@@ -16,7 +16,7 @@ from .._tokens.inputs import is_by_name
 from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
-from .named_stacks import LabelledStack, NamedStacks, StackKey
+from .named_stacks import LabeledStack, NamedStacks, StackKey
 from .token_traits import TokenTraits
 from .traits import Index, Text, Whole, refusing
 
@@ -129,8 +129,8 @@ class StackTraits(TokenTraits):
 
     def _remember(self) -> None:
         """Keep the labels of the stack that is shown, as they are now."""
-        given = {name: getattr(self, name) for name in LabelledStack(self._shown.attention).given}
-        self._named_stacks.keep(self._chosen, LabelledStack(self._shown.attention, **given))
+        given = {name: getattr(self, name) for name in LabeledStack(self._shown.attention).given}
+        self._named_stacks.keep(self._chosen, LabeledStack(self._shown.attention, **given))
 
     def _keep_rules(self) -> str | None:
         """Stay under other rules where the layers can be; else leave them, and return why."""

@@ -105,7 +105,7 @@ class Choice(traitlets.TraitType[str, str]):
 
 
 class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[float]]):
-    """What the colours span: "head", "row", "layer", "view", "unit" (0 to 1), or (low, high) of one's own."""
+    """What the colors span: "head", "row", "layer", "view", "unit" (0 to 1), or (low, high) of one's own."""
 
     words = ("head", "row", "layer", "view", "unit")
     default_value = "head"

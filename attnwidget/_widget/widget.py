@@ -56,7 +56,7 @@ from .keywords import (
     offered_names,
 )
 from .layers import ShownLayers
-from .named_stacks import LabelledStack, Sources
+from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
 from .requested_files import RequestedFiles
 from .selection import Selection
@@ -105,7 +105,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
         what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
         color_scale: "linear" or "log".
-        color_range: what the colours span: "head"; "row", each its own; "layer", all its heads; "view", what is in
+        color_range: what the colors span: "head"; "row", each its own; "layer", all its heads; "view", what is in
             view where the heatmap is zoomed; "unit", 0 to 1; or (low, high).
         palette: "attnwidget" or "viridis".
         theme: "auto", "light", "dark" or "contrast".
@@ -146,9 +146,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
-    color_scale = Choice("linear", "log", help="From number to colour.").tag(sync=True, role="look")
-    color_range = ColorRange(help="What the colours span.").tag(sync=True, role="look")
-    palette = Choice("attnwidget", "viridis", help="The colours.").tag(sync=True, role="look")
+    color_scale = Choice("linear", "log", help="From number to color.").tag(sync=True, role="look")
+    color_range = ColorRange(help="What the colors span.").tag(sync=True, role="look")
+    palette = Choice("attnwidget", "viridis", help="The colors.").tag(sync=True, role="look")
     theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(
         sync=True, role="look"
     )
@@ -287,7 +287,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         with self._lock:
             self._exact_pass.cancel()
             titled_so = self.title == self._shown.title
-            self._named_stacks.keep(self._chosen, LabelledStack(attention))
+            self._named_stacks.keep(self._chosen, LabeledStack(attention))
             self._replace_layers(attention)
             self.title = self._shown.title if titled_so else self.title
             self._throttle.soon()
@@ -437,7 +437,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        Every view has one; in a cell it shows itself. It is drawn in the widget's colours, on dark paper where `theme`
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colors, on dark paper where `theme`
         is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
@@ -605,7 +605,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
 
     def _say_rules_are_off(self, refused: str | None) -> None:
         if refused is not None:
-            self._say_refused(f"the other rules are off, for they cannot be here: {refused}")
+            self._say_refused(f"the other rules are off, because they do not fit here: {refused}")
 
     def _say_refused(self, reason: object) -> None:
         """Tell the front-ends why something is not as it was set."""

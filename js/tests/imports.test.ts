@@ -7,7 +7,7 @@ import { dirname, join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 
 const JS = join(import.meta.dirname, "..");
-/** From the bottom to the top; what shares a floor knows nothing of its neighbour. */
+/** From the bottom to the top; what shares a floor knows nothing of its neighbor. */
 const FLOORS = [
   ["contract"],
   ["text", "geometry"],

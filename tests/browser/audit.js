@@ -151,8 +151,8 @@
   }
 
   function nameOf(node) {
-    const labelled = node.getAttribute("aria-label") ?? node.getAttribute("title") ?? "";
-    return (labelled.trim() || (node.matches("input, [role=application]") ? "" : node.textContent.trim())).trim();
+    const labeled = node.getAttribute("aria-label") ?? node.getAttribute("title") ?? "";
+    return (labeled.trim() || (node.matches("input, [role=application]") ? "" : node.textContent.trim())).trim();
   }
 
   /** With what enlarges it: a pseudo-element that reaches beyond it. */

@@ -21,7 +21,7 @@ HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
 MARGIN = 8  # of the page, on each side of a widget
 
-# What each host says of its theme, and the colours that it puts behind and into a widget. Fonts differ on purpose: the
+# What each host says of its theme, and the colors that it puts behind and into a widget. Fonts differ on purpose: the
 # plain hosts have the system's, the others Inter or a Helvetica if they are installed.
 _FONTS = "Inter,&quot;Liberation Sans&quot;,sans-serif"
 HOSTS = {

@@ -64,7 +64,7 @@ def test_nothing_is_amiss_in_a_comparison(offline_page: OfflinePages) -> None:
     assert found(shown) == []
 
 
-@pytest.mark.parametrize("menu", ["Show", "Colour", "More"])
+@pytest.mark.parametrize("menu", ["Show", "Color", "More"])
 def test_nothing_is_amiss_in_an_open_menu(offline_page: OfflinePages, menu: str) -> None:
     shown = show(offline_page, bank(), width=900)
     shown.menu(menu)

@@ -123,7 +123,7 @@ def test_all_views(opened: Opened) -> None:
     check(page)
 
 
-def test_other_stages_and_colours(opened: Opened) -> None:
+def test_other_stages_and_colors(opened: Opened) -> None:
     page = opened(bank(query=14, key=16))
     page.page.locator(".aw-menu[aria-label='Show'] > button").click()
     page.page.get_by_role("menuitemradio", name="scores").click()

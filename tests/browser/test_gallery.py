@@ -115,7 +115,7 @@ def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, view: str, spacing
     words = (
         shown.page.locator(".aw-popup[aria-label='More']").inner_text() + shown.page.locator(".aw-toolbar").inner_text()
     )
-    for menu in {"heatmap": ("Show", "Colour"), "graph": ("Read", "Keep"), "text": ("Show", "Read")}.get(view, ()):
+    for menu in {"heatmap": ("Show", "Color"), "graph": ("Read", "Keep"), "text": ("Show", "Read")}.get(view, ()):
         assert menu in words  # in the toolbar or in the menu: it is somewhere
 
 
@@ -128,9 +128,9 @@ def test_a_reader_with_larger_type(gallery: Show) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_forced_colours(gallery: Show, scheme: str) -> None:
+def test_forced_colors(gallery: Show, scheme: str) -> None:
     shown = gallery(bank(query=14, key=16), width=900, forced_colors="active", color_scheme=scheme)
-    shown.screenshot(f"bank-forced-colours-{scheme}")
+    shown.screenshot(f"bank-forced-colors-{scheme}")
     theme = shown.page.locator(".attnwidget").get_attribute("data-theme")
     assert theme == {"light": "contrast-light", "dark": "contrast"}[scheme]
     # What is chosen stands out by its ground: the browser must not take that away.
@@ -234,7 +234,7 @@ def test_zoomed_in(gallery: Show) -> None:
 
 
 @pytest.mark.parametrize("host", THEMES)
-@pytest.mark.parametrize("menu", ["Show", "Colour", "More"])
+@pytest.mark.parametrize("menu", ["Show", "Color", "More"])
 def test_menus(gallery: Show, menu: str, host: str) -> None:
     shown = gallery(bank(), host=host)
     shown.menu(menu)
@@ -282,7 +282,7 @@ def test_keyboard_focus(gallery: Show) -> None:
     shown.check()
 
 
-# Stages, colours and ranges.
+# Stages, colors and ranges.
 
 
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
@@ -307,9 +307,9 @@ def test_stages(gallery: Show, stage: str, host: str) -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-def test_colours(gallery: Show, name: str, looks: dict[str, Any], said: str, host: str) -> None:
+def test_colors(gallery: Show, name: str, looks: dict[str, Any], said: str, host: str) -> None:
     shown = gallery(bank(query=14, key=16, **looks), host=host)
-    shown.screenshot(f"colours-{name}-{host}")
+    shown.screenshot(f"colors-{name}-{host}")
     assert said in text_of(shown, "legend")
     shown.check()
 
@@ -449,15 +449,15 @@ def test_the_kernel_is_gone(gallery: Show, width: int) -> None:
 
 def test_a_range_of_ones_own(gallery: Show) -> None:
     shown = gallery(bank(), host="jupyter-light")
-    shown.menu("Colour")
-    shown.page.get_by_label("Low end of the colours").fill("2")
-    shown.page.get_by_label("High end of the colours").fill("1")
+    shown.menu("Color")
+    shown.page.get_by_label("Low end of the colors").fill("2")
+    shown.page.get_by_label("High end of the colors").fill("1")
     shown.page.get_by_role("button", name="Set").click()
     shown.page.get_by_text("The first must be less").wait_for()
     shown.screenshot("own-range-refused")
     shown.check()
     assert shown.widgets[0].color_range == "head"
-    shown.page.get_by_label("Low end of the colours").fill("0.1")
+    shown.page.get_by_label("Low end of the colors").fill("0.1")
     shown.page.get_by_role("button", name="Set").click()
     shown.settle()
     color_range: Any = shown.widgets[0].color_range
@@ -685,14 +685,14 @@ def test_widths_and_hosts_of_the_graph(gallery: Show, host: str, width: int) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_forced_colours_of_the_graph(gallery: Show, scheme: str) -> None:
+def test_forced_colors_of_the_graph(gallery: Show, scheme: str) -> None:
     shown = gallery(graph(query=14), forced_colors="active", color_scheme=scheme)
     shown.wait_for_lines()
-    shown.screenshot(f"graph-forced-colours-{scheme}")
+    shown.screenshot(f"graph-forced-colors-{scheme}")
     swatches = shown.page.eval_on_selector_all(
         ".aw-graph-key > i, .aw-graph-row > i", "(nodes) => nodes.map((node) => getComputedStyle(node).backgroundColor)"
     )
-    assert len(set(swatches)) == 4, "the bars keep the colours of their heads"
+    assert len(set(swatches)) == 4, "the bars keep the colors of their heads"
     shown.check()
 
 

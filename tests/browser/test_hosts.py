@@ -68,7 +68,7 @@ LAYOUTS = {
     "hbox of one": ("ipywidgets.HBox([w])", 1),
     "row box": ("ipywidgets.Box([w, other])", 2),
     "vbox": ("ipywidgets.VBox([w, other])", 2),
-    "vbox, centred": ("ipywidgets.VBox([w, other], layout=dict(align_items='center'))", 2),
+    "vbox, centered": ("ipywidgets.VBox([w, other], layout=dict(align_items='center'))", 2),
     "column box": ("ipywidgets.Box([w, other], layout=dict(flex_flow='column'))", 2),
     "gridbox": ("ipywidgets.GridBox([w, other], layout=dict(grid_template_columns='repeat(2, 1fr)'))", 2),
     "gridbox of auto": ("ipywidgets.GridBox([w, other], layout=dict(grid_template_columns='auto auto'))", 2),
@@ -93,8 +93,8 @@ def test_in_every_layout_of_ipywidgets_it_is_wide_enough(opened: Open) -> None:
         assert side_by_side == any(word in name for word in ("hbox", "row", "grid")) or count == 1, name
         share = room(notebook) / (2 if side_by_side else 1)
         for box in boxes:
-            # A centred one is as wide as it likes; one beside a slider leaves room for it.
-            least = 700 if "centred" in name else 400 if "output in" in name else 0.9 * share - 40
+            # A centered one is as wide as it likes; one beside a slider leaves room for it.
+            least = 700 if "centered" in name else 400 if "output in" in name else 0.9 * share - 40
             assert least <= box["width"] <= share, f"{name}: {box['width']} of {share}"
         if side_by_side:
             assert boxes[0]["right"] + 16 <= boxes[1]["left"], name

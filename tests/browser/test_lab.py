@@ -213,21 +213,21 @@ def test_looks(opened: Open) -> None:
         if redraws:
             seen.add(view.changed(before))
 
-    choose("Colour", "log", "color_scale", "log")
-    choose("Colour", "row", "color_range", "row")
-    choose("Colour", "linear", "color_scale", "linear")
-    choose("Colour", "0 to 1", "color_range", "unit")
+    choose("Color", "log", "color_scale", "log")
+    choose("Color", "row", "color_range", "row")
+    choose("Color", "linear", "color_scale", "linear")
+    choose("Color", "0 to 1", "color_range", "unit")
     choose("More", "viridis", "palette", "viridis")
-    choose("More", "zero is paper", "palette", "attnwidget")
+    choose("More", "zero is the background", "palette", "attnwidget")
     choose("More", "dark", "theme", "dark")
     assert view.root.get_attribute("data-theme") == "dark"
     choose("Show", "scores", "stage", "scores")
     choose("More", "as the notebook", "theme", "auto")
     assert view.root.get_attribute("data-theme") == "light"
     choose("Show", "weights", "stage", "weights")
-    view.root.locator(".aw-menu[aria-label=Colour] > button").click()
-    view.root.get_by_label("Low end of the colours").fill("0.05")
-    view.root.get_by_label("High end of the colours").fill("0.3")
+    view.root.locator(".aw-menu[aria-label=Color] > button").click()
+    view.root.get_by_label("Low end of the colors").fill("0.05")
+    view.root.get_by_label("High end of the colors").fill("0.3")
     before = view.pixels()
     view.root.get_by_role("button", name="Set").click()
     soon(notebook, "w.color_range", "(0.05, 0.3)")
@@ -250,7 +250,7 @@ def test_looks(opened: Open) -> None:
     assert short.root.locator(".aw-popup").evaluate(corners) == [True] * 4
 
 
-# The colours of the look, worked out here once more.
+# The colors of the look, worked out here once more.
 
 WEIGHT = {
     "light": "f3f5f3 e9f3e2 dbefd4 c8eac6 b1e2b8 9ad9ab 7ecca4 5dbea0 3dae9c 239e99 0f8b98 097894 1a6390 2c4c8a 31377c "
@@ -321,7 +321,7 @@ def weight_colors(shares: npt.NDArray[np.float64], theme: str) -> npt.NDArray[np
     return srgb(table[np.rint(255 * shares).astype(int)])
 
 
-def test_colours_of_a_known_matrix(opened: Open) -> None:
+def test_colors_of_a_known_matrix(opened: Open) -> None:
     notebook = opened(
         [
             "import torch, attnwidget as aw\n"
@@ -344,12 +344,12 @@ def test_colours_of_a_known_matrix(opened: Open) -> None:
         )
         wait_for_page(weights, PAGE[theme])
         # The look is read once more when the host's style sheet has arrived.
-        wait_until_none(notebook, partial(wrong_colours, weights, scores, theme))
+        wait_until_none(notebook, partial(wrong_colors, weights, scores, theme))
     notebook.screenshot("lab-4x4-dark")
 
 
-def wrong_colours(weights: View, scores: View, theme: str) -> list[Any]:
-    """The cells that have another colour than the one worked out here: where, which, and which it should be."""
+def wrong_colors(weights: View, scores: View, theme: str) -> list[Any]:
+    """The cells that have another color than the one worked out here: where, which, and which it should be."""
     wrong: list[Any] = []
     expected, stops = weight_colors(WEIGHTS / WEIGHTS.max(), theme), stops_of(SCORE[theme])
     for query, key in itertools.product(range(4), range(4)):

@@ -15,7 +15,7 @@ from lab import Lab
 from playwright.sync_api import Locator, expect
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
-# Of the part that is marked as the picture, and of all pictures in it: how many colours each has.
+# Of the part that is marked as the picture, and of all pictures in it: how many colors each has.
 COUNT_COLOURS = """part => [part, ...part.querySelectorAll("canvas")]
   .filter(element => element instanceof HTMLCanvasElement && element.width * element.height > 0)
   .map(canvas => {
@@ -58,10 +58,10 @@ def check_drawn(widget: Locator, where: str) -> None:
     pictures = widget.locator("[data-aw=picture]")
     pictures.first.wait_for()
     for picture in pictures.all():
-        colours = picture.evaluate(COUNT_COLOURS)
-        assert colours, f"{where}: nothing is drawn"
-        assert min(colours) >= 2, f"{where}: a picture is blank"
-        assert max(colours) > 2, f"{where}: every picture is of two colours"
+        colors = picture.evaluate(COUNT_COLOURS)
+        assert colors, f"{where}: nothing is drawn"
+        assert min(colors) >= 2, f"{where}: a picture is blank"
+        assert max(colors) > 2, f"{where}: every picture is of two colors"
     waiting = widget.locator(".aw-message").get_by_text("Waiting for the kernel")
     expect(waiting, where).to_have_count(0, timeout=60_000)  # it may be at work on what stands above
     assert widget.locator(".aw-message").count() == 0, f"{where}: {widget.locator('.aw-message').all_inner_texts()}"

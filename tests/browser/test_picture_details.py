@@ -98,14 +98,14 @@ def test_zoomed_in_cells_are_whole_and_a_button_leads_back(gallery: Show, host: 
     assert shown.widgets[0].query == 1200
 
 
-def test_weak_weights_have_colours_of_their_own(gallery: Show) -> None:
-    """On the range of the head they are one flat colour; the range of what is in view is a click, or a key, away."""
+def test_weak_weights_have_colors_of_their_own(gallery: Show) -> None:
+    """On the range of the head they are one flat color; the range of what is in view is a click, or a key, away."""
     shown = gallery(long(1500), width=900)
     field = shown.page.locator("[data-aw=goto]")
     field.fill("1400, 1300")
     field.press("Enter")
     shown.wait_for_lines()
-    colours = """() => {
+    colors = """() => {
       const picture = document.querySelector("[data-aw=picture]");
       const canvas = Object.assign(document.createElement("canvas"), { width: picture.width, height: picture.height });
       const context = canvas.getContext("2d", { willReadFrequently: true });
@@ -117,28 +117,28 @@ def test_weak_weights_have_colours_of_their_own(gallery: Show) -> None:
       }
       return seen.size;
     }"""
-    flat = shown.page.evaluate(colours)
+    flat = shown.page.evaluate(colors)
     shown.page.get_by_role("button", name="range of this head").click()
     shown.wait_for_lines()
     shown.screenshot("range-in-view")
     assert shown.widgets[0].color_range == "view"
-    assert shown.page.evaluate(colours) > flat + 5
+    assert shown.page.evaluate(colors) > flat + 5
     assert "range in view" in shown.page.locator("[data-aw=legend]").inner_text()
     shown.page.locator("[data-aw=picture]").focus()
     shown.page.keyboard.press("w")
     shown.wait_for_lines()
     assert shown.widgets[0].color_range == "head"
-    assert shown.page.evaluate(colours) == flat
+    assert shown.page.evaluate(colors) == flat
     shown.check()
 
 
 def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> None:
     shown = gallery(bank(), width=900)
-    value = shown.page.locator(".aw-menu[aria-label=Colour] > button")
+    value = shown.page.locator(".aw-menu[aria-label=Color] > button")
     assert value.inner_text().split("\n")[-1].endswith("linear")
-    shown.choose("Colour", "0 to 1")
+    shown.choose("Color", "0 to 1")
     assert "linear, 0 to 1" in " ".join(value.inner_text().split())
-    shown.choose("Colour", "layer")
+    shown.choose("Color", "layer")
     assert shown.widgets[0].color_range == "layer"
     legend = shown.page.locator("[data-aw=legend]").inner_text()
     assert "range of the layer's heads" in legend

@@ -89,7 +89,7 @@ def test_in_every_host(gallery: Show, case: str, host: str) -> None:
     shown.check()
 
 
-def test_a_word_is_pinned_and_coloured_by_its_exact_weights(gallery: Show) -> None:
+def test_a_word_is_pinned_and_colored_by_its_exact_weights(gallery: Show) -> None:
     w = bank()
     shown = gallery(w)
     shown.page.get_by_text("lent", exact=True).click()
@@ -143,15 +143,15 @@ def test_a_patch_is_pinned_and_the_image_is_shown_alone(gallery: Show) -> None:
     shown.wait_for_lines()
     box = shown.page.locator(".aw-patches").bounding_box()
     assert box is not None
-    colour = """canvas => { const [x, y] = [canvas.width * 0.5 / 8, canvas.height * 1.5 / 8];
+    color = """canvas => { const [x, y] = [canvas.width * 0.5 / 8, canvas.height * 1.5 / 8];
         return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data] }"""
     over = shown.page.locator(".aw-patches canvas").nth(1)
-    strongest = over.evaluate(colour)  # [CLS] attends to the ninth position: row 1, column 0
+    strongest = over.evaluate(color)  # [CLS] attends to the ninth position: row 1, column 0
     shown.page.mouse.click(box["x"] + box["width"] * 3.5 / 8, box["y"] + box["height"] * 2.5 / 8)
     shown.leave()
     shown.wait_for_lines()
     assert w.query == 1 + 2 * 8 + 3
-    assert over.evaluate(colour) != strongest
+    assert over.evaluate(color) != strongest
     shown.page.get_by_text("show the image alone").click()
     shown.settle()
     assert over.evaluate("canvas => getComputedStyle(canvas).opacity") == "0"
@@ -177,7 +177,7 @@ def test_words_on_demand(gallery: Show) -> None:
 
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
-    """What is coloured, listed and said is of the heads together, not of the selected one."""
+    """What is colored, listed and said is of the heads together, not of the selected one."""
     w = bank(query=14, heads=[2, 7, 9], head=7, combine=how)
     shown = gallery(w, width=960)
     shown.wait_for_lines()

@@ -1,7 +1,7 @@
 """A page as VS Code shows a notebook's outputs: all in one frame of 12,000 px, scrolled by a page of another origin.
 
 The frame's window says nothing of what can be seen of it; its body names the theme, Jupyter's variables exist and are
-always light, a white panel is behind each widget, text inherits a pale colour, and a widget is rendered before it is in
+always light, a white panel is behind each widget, text inherits a pale color, and a widget is rendered before it is in
 the page. What VS Code hears of a key is in `keys`: it has its own shortcuts on letters.
 """
 

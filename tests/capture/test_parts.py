@@ -129,7 +129,7 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        ([0, 4], "head 4 is not there, for it has heads 0 to 3: ask for these"),
+        ([0, 4], "head 4 is not there: it has heads 0 to 3: ask for these"),
         (slice(4, None), r"heads=slice\(4, None, None\) are not there"),
     ],
 )

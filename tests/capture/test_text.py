@@ -268,7 +268,7 @@ class Own(nn.Module):
         return self.layer(nn.functional.one_hot(ids, 50).float() @ self.table)
 
 
-def test_a_model_that_looks_nothing_up_is_labelled_by_its_argument() -> None:
+def test_a_model_that_looks_nothing_up_is_labeled_by_its_argument() -> None:
     model = Own().eval()
     with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
         model(SOURCE)

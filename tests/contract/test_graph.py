@@ -32,7 +32,7 @@ def test_a_column_has_the_same_rows(wanted: dict[str, Any]) -> None:
     assert rows == wanted["rows"]
     assert (found.pitch, found.height, found.step) == (near(wanted["pitch"]), near(wanted["height"]), wanted["step"])
     assert [found.y(index) for index, _ in wanted["y"]] == [None if y is None else near(y) for _, y in wanted["y"]]
-    assert all(found.y(index) is not None for index in found.labelled)
+    assert all(found.y(index) is not None for index in found.labeled)
 
 
 @pytest.mark.parametrize("wanted", GOLDEN["bands"], ids=lambda one: f"{one['links']}, {one['columns']}, {one['side']}")

@@ -57,7 +57,7 @@ def test_a_number_is_written_alike_everywhere() -> None:
 
 
 @pytest.mark.parametrize(("of", "wanted"), GOLDEN["legends"], ids=lambda part: None)
-def test_a_legend_is_labelled_alike(of: dict[str, Any], wanted: list[tuple[float, str]]) -> None:
+def test_a_legend_is_labeled_alike(of: dict[str, Any], wanted: list[tuple[float, str]]) -> None:
     found = legend_ticks(of["low"], of["high"], log=of["scale"] == "log", stage=of["stage"], min_gap=of["gap"])
     assert [tick.text for tick in found] == [text for _, text in wanted]
     for tick, (value, _) in zip(found, wanted, strict=True):

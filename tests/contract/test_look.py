@@ -1,4 +1,4 @@
-"""Figures and previews have the colours of the widget's style sheet."""
+"""Figures and previews have the colors of the widget's style sheet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELECTORS = {
 
 
 def variables(theme: str) -> dict[str, str]:
-    """The colours of a theme, `#rrggbb`; of a host's variable the one to use without it."""
+    """The colors of a theme, `#rrggbb`; of a host's variable the one to use without it."""
     block = CSS[CSS.index(SELECTORS[theme]) :].split("}")[0]
     found = re.findall(r"--aw-(\w+): (?:var\(--[\w-]+, )?#([0-9a-f]{3,6})\)?;", block)
     return {
@@ -26,7 +26,7 @@ def variables(theme: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("theme", LOOKS)
-def test_a_theme_has_the_colours_of_the_style_sheet(theme: str) -> None:
+def test_a_theme_has_the_colors_of_the_style_sheet(theme: str) -> None:
     look, css = LOOKS[theme], variables(theme)
     names = ("bg", "ink", "ink2", "ink3", "line", "data", "bad")
     assert (look.page, *look[2:]) == tuple(css[name] for name in names)

@@ -30,7 +30,7 @@ def test_a_value_lies_where_the_front_end_puts_it(of: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("of", GOLDEN["pictures"], ids=lambda of: f"{of['stage']}, {of['scale']}, {of['range']}")
-def test_a_picture_has_the_same_colours(of: dict[str, Any]) -> None:
+def test_a_picture_has_the_same_colors(of: dict[str, Any]) -> None:
     values = np.array(of["rows"], np.float32)
     rows, columns = values.shape
     kinds = np.full(values.shape, NUMBER, np.uint8)

@@ -245,7 +245,7 @@ def test_what_if_takes_sinks_away() -> None:
     assert torch.equal(att.what_if({"sinks": True}).block(head=1), att.block(head=1))
     wider = att.what_if({"causal": False})
     assert wider.sinks is not None
-    with pytest.raises(TypeError, match="give None or False to take the learned sinks away"):
+    with pytest.raises(TypeError, match="give None or False to remove the learned sinks"):
         att.what_if({"sinks": 3})
 
 

@@ -100,14 +100,14 @@ def test_eight_bits_have_a_scale_for_each_token() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"colour": 1}, ValueError, "what_if has 'colour': there are scale"),
+        ({"color": 1}, ValueError, "what_if has 'color': there are scale"),
         ([], TypeError, "give a dict"),
         ({"scale": float("nan")}, ValueError, "finite"),
         ({"scale": "big"}, TypeError, "scale"),
         ({"temperature": 0}, ValueError, "temperature"),
         ({"causal": "upper"}, ValueError, "lower right"),
         ({"causal": 1}, ValueError, "lower right"),
-        ({"mask": 1}, TypeError, "give False to take the mask away"),
+        ({"mask": 1}, TypeError, "give False to remove the mask"),
         ({"window": 0}, ValueError, "1 or more"),
         ({"drop_keys": [99]}, IndexError, "key 99 is not there"),
         ({"drop_keys": 3}, TypeError, "give a list of keys"),

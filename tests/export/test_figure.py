@@ -50,7 +50,7 @@ def pixels(w: AttentionWidget, dpi: float = 96) -> np.ndarray[Any, Any]:
 
 
 def shows(image: np.ndarray[Any, Any], color: str, near: int = 1) -> int:
-    """How many pixels have a colour."""
+    """How many pixels have a color."""
     return int((np.abs(image.astype(int) - colors.rgb_of(color)).max(-1) <= near).sum())
 
 
@@ -276,7 +276,7 @@ def test_image_patches_are_named_by_row_and_column() -> None:
     assert any(word.startswith("row 0, 2 3 → key 0 ") for word in words)
 
 
-def test_a_token_read_from_the_right_leaves_its_neighbours_where_they_are() -> None:
+def test_a_token_read_from_the_right_leaves_its_neighbors_where_they_are() -> None:
     tokens = ["שלום", "bank", "مرحبا"]
     figure = AttentionWidget(*torch.randn(2, 3, 4), tokens=tokens, query=0, key=2).figure()
     footer = figure.axes[0].texts[-7:-1]  # the last one says which head it is

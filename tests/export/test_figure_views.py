@@ -105,7 +105,7 @@ def test_every_head_of_a_large_model_is_drawn() -> None:
     assert len(figure.axes[0].images) == 320
 
 
-def test_a_text_has_its_spaces_and_colours() -> None:
+def test_a_text_has_its_spaces_and_colors() -> None:
     tokens = ["[CLS]", "the", "river", "##s", "'", "s", "bank", ".", "[SEP]"]
     w = widget(9, tokens=tokens, view="text", query=6)
     axes = w.figure().axes[0]
@@ -119,7 +119,7 @@ def test_a_text_has_its_spaces_and_colours() -> None:
     row = w.weights(6)[1:8]
     colored = int((row / row.max() >= LEAST_SHARE).sum()) - (1 if row[5] / row.max() >= LEAST_SHARE else 0)
     boxes = sum(len(one.get_paths()) for one in axes.collections if hasattr(one, "get_paths"))
-    assert boxes == 2 * colored + 1  # a tint and its full colour, and what is pinned
+    assert boxes == 2 * colored + 1  # a tint and its full color, and what is pinned
     assert any(word.startswith("bank 6") for word in words)
     w.query = None
     assert any(word.startswith("nothing is pinned") for word in texts(w))

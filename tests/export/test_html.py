@@ -312,7 +312,7 @@ def test_a_file_has_the_column_of_a_learned_sink(tmp_path: Path) -> None:
     np.testing.assert_allclose(decode(own["sink"]), wanted, **within)
 
 
-def test_heads_that_were_left_out_are_explained_where_they_are_grey(tmp_path: Path) -> None:
+def test_heads_that_were_left_out_are_explained_where_they_are_gray(tmp_path: Path) -> None:
     w = AttentionWidget(*torch.randn(3, 1, 12, 2048, 4))
     page = w.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
     said = 'w.to_html("attention.html", heads="all") keeps them.'

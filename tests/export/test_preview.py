@@ -1,4 +1,4 @@
-"""The small picture beside the widget, and the colours that it and figures share with the front-end."""
+"""The small picture beside the widget, and the colors that it and figures share with the front-end."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def corner_of(w: AttentionWidget) -> tuple[int, int]:
 
 
 def cell(w: AttentionWidget, row: int, column: int) -> list[int]:
-    """The colour of a cell, (red, green, blue, alpha)."""
+    """The color of a cell, (red, green, blue, alpha)."""
     (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
     found: list[int] = still_of(w)[y + row * side + side // 2, x + column * side + side // 2].tolist()
     return found
@@ -105,7 +105,7 @@ WEIGHTS = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "contrast"])
-def test_cells_have_the_colours_of_a_theme(theme: Any) -> None:
+def test_cells_have_the_colors_of_a_theme(theme: Any) -> None:
     w = AttentionWidget.from_weights(WEIGHTS, theme=theme)
     table = colors.table("sequential", "attnwidget", theme)
     for row in range(2):
@@ -160,11 +160,11 @@ def test_tokens_and_numbers_are_written() -> None:
 
     w = AttentionWidget(*torch.zeros(3, 4, 8), tokens=["river", "日本", "", "lent"])
     page = still_of(w)
-    greys = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
+    grays = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
     for text in ("river", "1", "∅", "lent", "Weight", ".25", "4 × 4"):  # what no letters are here for has its position
         wanted = written(text)
         assert wanted is not None
-        assert holds(greys, wanted), text
+        assert holds(grays, wanted), text
 
 
 def holds(page: Any, part: Any) -> bool:
@@ -230,7 +230,7 @@ def test_colors_are_those_of_the_front_end() -> None:
     check("colors.json", made)
 
 
-def test_greys_are_those_of_the_style_sheet() -> None:
+def test_grays_are_those_of_the_style_sheet() -> None:
     css = THEME.read_text(encoding="utf-8")
     names = {"page": "bg", "ink": "ink", "ink2": "ink2", "ink3": "ink3", "line": "line", "data": "data", "bad": "bad"}
     for theme, selector in (("light", ".attnwidget {"), ("dark", '.attnwidget[data-theme="dark"] {')):

@@ -50,10 +50,10 @@ def test_a_path_is_opened(tmp_path: Path) -> None:
     assert np.array_equal(opened(images.encode_image(str(tmp_path / "a.png"))), PIXELS)
 
 
-def test_grey_is_grey_and_what_can_be_seen_through_is_on_white() -> None:
-    grey = opened(images.encode_image(np.array([[0, 128], [255, 7]], np.uint8)))
-    assert grey[..., 0].tolist() == [[0, 128], [255, 7]]
-    assert (grey == grey[..., :1]).all()
+def test_gray_is_gray_and_what_can_be_seen_through_is_on_white() -> None:
+    gray = opened(images.encode_image(np.array([[0, 128], [255, 7]], np.uint8)))
+    assert gray[..., 0].tolist() == [[0, 128], [255, 7]]
+    assert (gray == gray[..., :1]).all()
     assert opened(images.encode_image(np.zeros((2, 2, 4), np.uint8))).min() == 255
 
 

@@ -46,13 +46,13 @@ def test_at_another_scale_the_pictures_are_those_from_the_start(
         assert {name: one[name] for name in one if name.endswith("bin")} == {
             name: other[name] for name in other if name.endswith("bin")
         }
-        # within a fortieth of a step of the colours
+        # within a fortieth of a step of the colors
         np.testing.assert_allclose([one["low"], one["high"]], [other["low"], other["high"]], rtol=1e-4, atol=1e-7)
         (values, kinds), (right, right_kinds) = decode_cells(one["values"]), decode_cells(other["values"])
         assert ((kinds == BLOCKED) == (right_kinds == BLOCKED)).all()
         signed = one.get("stage") != "weights"
         shown = kinds != BLOCKED
-        rtol, atol = (0, 0.01 * other["high"]) if signed else (0.15, 1e-4 * other["high"])  # a step of the colours
+        rtol, atol = (0, 0.01 * other["high"]) if signed else (0.15, 1e-4 * other["high"])  # a step of the colors
         np.testing.assert_allclose(values[shown], right[shown], rtol=rtol, atol=max(atol, 1e-9))
 
 

@@ -128,7 +128,7 @@ def test_a_long_comparison_becomes_exact_and_says_how_far_it_is(
         exact = slice(0, None if made["sampled"] is None else made["sampled"]["exact"])
         values, kinds = part_of(made, "change")
         apart = abs(np.where(kinds == BLOCKED, wanted, values) - wanted)[exact]
-        assert apart.max() <= made["change"]["high"] / 2  # the steps of the colours
+        assert apart.max() <= made["change"]["high"] / 2  # the steps of the colors
     for made in sent:
         assert sum(len(made[name]["values"]["data"]) for name in ("a", "b", "change")) <= 240 * 1024
 

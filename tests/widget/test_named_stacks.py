@@ -14,7 +14,7 @@ import torch
 from front_end import FrontEnd, decode_cells, decode_tokens
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, capture
-from attnwidget._widget.named_stacks import LabelledStack
+from attnwidget._widget.named_stacks import LabeledStack
 
 
 def attention(queries: int, keys: int | None = None, heads: int = 2, seed: int = 0) -> Attention:
@@ -123,10 +123,10 @@ def test_pins_stay_in_another_forward_of_the_same_stack() -> None:
 def test_only_the_chosen_forward_is_read(front_end: FrontEnd) -> None:
     read: list[int] = []
 
-    def source(forward: int) -> Callable[[], LabelledStack]:
-        def make() -> LabelledStack:
+    def source(forward: int) -> Callable[[], LabeledStack]:
+        def make() -> LabeledStack:
             read.append(forward)
-            return LabelledStack(stack(5 + forward % 3, seed=forward), tokens=[f"t{i}" for i in range(5 + forward % 3)])
+            return LabeledStack(stack(5 + forward % 3, seed=forward), tokens=[f"t{i}" for i in range(5 + forward % 3)])
 
         return make
 
@@ -240,7 +240,7 @@ def test_what_was_set_of_a_stack_is_there_when_it_is_chosen_again() -> None:
 
 
 def test_patches_and_image_are_those_of_each_stack() -> None:
-    vision = LabelledStack(stack(7), grid=(2, 3), grid_start=1)
+    vision = LabeledStack(stack(7), grid=(2, 3), grid_start=1)
     w = AttentionWidget.from_attention({"vision_model": vision, "language_model": stack(5)}, view="image")
     w.stack = "language_model"
     assert (w.grid, w.grid_start, w.view) == (None, None, "heatmap")

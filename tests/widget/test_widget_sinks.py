@@ -155,7 +155,7 @@ def test_what_if_takes_it_away(front_end: FrontEnd) -> None:
     w.what_if = {}
     assert w.picture["sink"] is not None
     w.set_state({"what_if": {"sinks": 7}})
-    assert "give None or False to take the learned sinks away" in front_end.refusals(w)[-1]
+    assert "give None or False to remove the learned sinks" in front_end.refusals(w)[-1]
 
 
 def test_a_metric_says_what_each_head_gives_to_it() -> None:

@@ -115,7 +115,7 @@ def test_rules_hold_for_tensors_that_come_later() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "error"),
-    [({"colour": 1}, ValueError), ("scale", TypeError), ({"drop_keys": [99]}, IndexError), ({"mask": 2}, TypeError)],
+    [({"color": 1}, ValueError), ("scale", TypeError), ({"drop_keys": [99]}, IndexError), ({"mask": 2}, TypeError)],
 )
 def test_rules_that_cannot_be(changes: Any, error: type[Exception]) -> None:
     w = make(what_if={"scale": 1.0})
@@ -199,7 +199,7 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(
     asyncio.run(drag())
 
 
-def test_pictures_of_many_cells_are_colours() -> None:
+def test_pictures_of_many_cells_are_colors() -> None:
     w = AttentionWidget(*torch.randn(3, 80, 8), view="stages", is_causal=True)
     small = w.stages["pictures"][-1]
     assert small["values"]["dtype"] == "uint8"
@@ -207,7 +207,7 @@ def test_pictures_of_many_cells_are_colours() -> None:
     wanted = w.attention.block()
     assert ((kinds == BLOCKED) == ~w.attention.block("allowed").numpy()).all()
     open_cells = kinds != BLOCKED
-    low = float(wanted.max()) / 60_000  # below a 65,536th of the largest all have one colour
+    low = float(wanted.max()) / 60_000  # below a 65,536th of the largest all have one color
     np.testing.assert_allclose(values[open_cells], wanted.numpy()[open_cells], rtol=0.04, atol=low)
 
 

@@ -42,7 +42,7 @@ class Scene:
     side, pinned: the token whose links stand out; None: none does.
     row: all its weights, of every head that is shown; focus: those of them that are drawn as bands.
     queries, keys: the columns; left, right, top: the corner of the space between them, and its right side.
-    fills: the colour of each head.
+    fills: the color of each head.
     """
 
     side: Side
@@ -177,7 +177,7 @@ def _labels_width(context: FigureContext, labels: Sequence[Label], lane: Lane) -
     size = _font_size(context, labels, lane)
     widths = [
         context.canvas.measure(labels[at].text, size, True) + _subscript_width(context, labels[at])
-        for at in lane.labelled[:512]
+        for at in lane.labeled[:512]
     ]
     gaps = [context.canvas.measure(_gap_text(count), min(10, size)) for _, count in lane.gaps]
     return min(_most_wide(context), max([40.0, *widths, *gaps]) + 8)
@@ -194,7 +194,7 @@ def _subscript_width(context: FigureContext, label: Label) -> float:
 def _font_size(context: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
     """How large letters are: as rows allow, and so that the longest fits, but never below 6 pt."""
     tall = 12 if lane.pitch >= 16 else 10
-    longest = max((context.canvas.measure(labels[at].text, tall, True) for at in lane.labelled[:512]), default=0)
+    longest = max((context.canvas.measure(labels[at].text, tall, True) for at in lane.labeled[:512]), default=0)
     return max(LEAST, min(tall, tall * (_most_wide(context) - 16) / max(longest, 1)))
 
 
@@ -207,7 +207,7 @@ def _draw_labels(context: FigureContext, scene: Scene, column: Side, x: float, a
     pinned = scene.pinned if column == scene.side else None
     strong = scene.strong if column != scene.side else set()
     middle, size = None if pinned is None else lane.y(pinned), _font_size(context, labels, lane)
-    for index in lane.labelled if pinned is None or pinned in lane.labelled else [*lane.labelled, pinned]:
+    for index in lane.labeled if pinned is None or pinned in lane.labeled else [*lane.labeled, pinned]:
         y = lane.y(index)
         is_crowded = middle is not None and index != pinned and y is not None and abs(y - middle) < APART_LABELS - 2
         if y is not None and not is_crowded:
@@ -246,7 +246,7 @@ def _draw_label(
 
 
 def _draw_curves(context: FigureContext, scene: Scene) -> None:
-    """Everybody's strongest links: pale where something is pinned, in the heads' colours where nothing is."""
+    """Everybody's strongest links: pale where something is pinned, in the heads' colors where nothing is."""
     links = _strongest_links(context, scene)
     drawn = geometry.curves(geometry.strongest_last(links, MOST_CURVES), scene.queries, scene.keys)
     # Where they would cover the whole height more than once, each is paler, so that many tell from few.
@@ -342,7 +342,7 @@ def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
 
 
 def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
-    """Which colour is which head, and what a width says."""
+    """Which color is which head, and what a width says."""
     canvas, look, x = context.canvas, context.look, context.left
     if several:
         for head, fill in zip(context.heads, fills, strict=True):

@@ -63,7 +63,7 @@ class Lane:
         return (index + 0.5) * self.pitch if 0 <= index < self.total else None
 
     @property
-    def labelled(self) -> list[int]:
+    def labeled(self) -> list[int]:
         """The tokens that have a label."""
         return list(self._places) if self.rows else list(range(0, self.total, self.step))
 
@@ -131,7 +131,7 @@ def lane(total: int, keep: Sequence[int] | None) -> Lane:
 def _folded(total: int, keep: Sequence[int]) -> Lane:
     rows: list[Row] = []
     following = 0
-    for index in [*_with_neighbours(total, keep, TALL // LEAST_PITCH), total]:
+    for index in [*_with_neighbors(total, keep, TALL // LEAST_PITCH), total]:
         if index == following + 1:
             rows.append(Row(following))
         elif index > following:
@@ -143,7 +143,7 @@ def _folded(total: int, keep: Sequence[int]) -> Lane:
     return Lane(total, tuple(rows), pitch, len(rows) * pitch, 1)
 
 
-def _with_neighbours(total: int, keep: Sequence[int], most_rows: int) -> list[int]:
+def _with_neighbors(total: int, keep: Sequence[int], most_rows: int) -> list[int]:
     """The first of `keep` that fit, then tokens around them.
 
     Two on each side while they fit, more only as long as all stand at their full distance. Each gap takes a row

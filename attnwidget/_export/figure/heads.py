@@ -135,7 +135,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], words: str) -> list
     else:
         first = "Rows are layers, columns are heads." if len(layers) > 1 else "The heads of the layer."
     sampled = next((one for one in layers if one["heads"] and one["rows"] < one["queries"]), None)
-    parts = [first, f"Each picture on its own colour range{';' if words else '.'}", *([f"{words}."] if words else [])]
+    parts = [first, f"Each picture on its own color range{';' if words else '.'}", *([f"{words}."] if words else [])]
     if sampled is not None:
         parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries of each, exact.")
     return parts

@@ -100,7 +100,7 @@ def sink_column(
     gap: float = SINK_GAP,
     least: float = LEAST_SINK,
 ) -> None:
-    """Draw the column of the learned sink, right of the picture and in its colours, at least so many pixels wide."""
+    """Draw the column of the learned sink, right of the picture and in its colors, at least so many pixels wide."""
     assert matrix.sink is not None
     wide = _sink_columns(place.cell, least)
     values = np.repeat(matrix.sink[:, None], wide, axis=1)
@@ -140,7 +140,7 @@ def cells(
     *,
     index: colors.Array | None = None,
 ) -> None:
-    """Draw a tile for every number, none for what is masked; `index` is which of the table's colours each cell has."""
+    """Draw a tile for every number, none for what is masked; `index` is which of the table's colors each cell has."""
     table, look = context.table(matrix.kind), context.look
     index = colors.entries(matrix, color_scale, color_range) if index is None else index
     painted = table[index]
@@ -184,7 +184,7 @@ def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
 
 
 def _cut_corners(context: FigureContext, clipped: colors.Array, place: Place) -> None:
-    """Cut a corner off each cell whose colour says too little of its number."""
+    """Cut a corner off each cell whose color says too little of its number."""
     for row, column in np.argwhere(clipped):
         x, y, side, _ = _box(place, row, column)
         reach = min(6.0, side * 0.3)
@@ -272,8 +272,8 @@ def _under(size: float) -> float:
 def _places(
     labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label, bool]]:
-    """The rows that are labelled, and which of them is the pinned one, which always is."""
-    there = _labelled(labels, bin_, cell, count, apart)
+    """The rows that are labeled, and which of them is the pinned one, which always is."""
+    there = _labeled(labels, bin_, cell, count, apart)
     if pinned is None:
         return [(row, label, False) for row, label in there]
     at = pinned // bin_
@@ -315,10 +315,10 @@ def _above(context: FigureContext, x: float, y: float, label: Label, size: float
         canvas.text(*at, label.subscript, size=_under(size), color=faint, rotation=slant, baseline="baseline")
 
 
-def _labelled(
+def _labeled(
     labels: Sequence[Label], bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label]]:
-    """The rows that are labelled: each, or every so many, or those at round positions."""
+    """The rows that are labeled: each, or every so many, or those at round positions."""
     rows = ceil(count / bin_)
     if cell >= LABELS_FROM and bin_ == 1:
         return [(row, labels[row]) for row in range(0, rows, max(1, ceil(apart / cell - 0.05)))]

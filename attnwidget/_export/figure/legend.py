@@ -1,4 +1,4 @@
-"""What the colours of a picture mean: the ramp with its ends, and every kind of cell that is there."""
+"""What the colors of a picture mean: the ramp with its ends, and every kind of cell that is there."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tick_labels(
 
 
 def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> list[tuple[float, str]]:
-    """Return what a ramp is labelled with: (share of its width, text)."""
+    """Return what a ramp is labeled with: (share of its width, text)."""
     ticks = legend_ticks(scale.low, scale.high, log=scale.log, stage=stage, min_gap=min_gap)
     at = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
     return [(float(share), tick.text) for share, tick in zip(at, ticks, strict=True)]
@@ -80,7 +80,7 @@ def _ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tu
 
 
 def clipped_cells(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> colors.Array:
-    """Return where a colour understates its number, (rows, columns) bool: beyond a range that was fixed."""
+    """Return where a color understates its number, (rows, columns) bool: beyond a range that was fixed."""
     beyond, below = _beyond(matrix, color_scale, color_range)
     return beyond | below
 

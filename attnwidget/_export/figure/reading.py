@@ -1,4 +1,4 @@
-"""Running text and images, drawn: each token or patch in the colour of its weight for what is pinned."""
+"""Running text and images, drawn: each token or patch in the color of its weight for what is pinned."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NARROW = 420
 LINE = 2.0  # times a letter's size
 WIDEST = 720  # pixels of a line
 MOST_TOKENS = 4096
-LEAST_SHARE = 0.05  # weights below this share of the greatest are not coloured
+LEAST_SHARE = 0.05  # weights below this share of the greatest are not colored
 TINT = {False: 0.4, True: 0.32}  # how far along the ramp what is behind a token is; of numbers with signs
-OVER = 0.55  # how strong colours lie over an image
+OVER = 0.55  # how strong colors lie over an image
 LARGEST_IMAGE = 360
 LEAST_IMAGE = 200
 SIDES = ("query", "key")
@@ -69,7 +69,7 @@ class Word(NamedTuple):
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw all passages, below each other, and what their colours mean; return where they end."""
+    """Draw all passages, below each other, and what their colors mean; return where they end."""
     target = _target(context)
     passages = _passages(context)
     with_image = context.traits.view == "image"
@@ -142,7 +142,7 @@ def _pieces(context: FigureContext, passage: Passage) -> list[Piece]:
 
 
 def _scale(context: FigureContext, target: Target | None, passages: list[Passage]) -> colors.Scale:
-    """Return the colours' range: to the greatest number of the text, special tokens aside, unless another was given."""
+    """Return the colors' range: to the greatest number of the text without special tokens, unless one was given."""
     traits = context.traits
     kind = "diverging" if traits.stage in SIGNED else "sequential"
     chosen = traits.color_range
@@ -159,7 +159,7 @@ def _scale(context: FigureContext, target: Target | None, passages: list[Passage
     return colors.scale_of(kind, traits.color_scale == "log", -high if kind == "diverging" else 0.0, high)
 
 
-Look = tuple[Target | None, Target | None, colors.Scale]  # the numbers upon a passage, what is pinned, the colours
+Look = tuple[Target | None, Target | None, colors.Scale]  # the numbers upon a passage, what is pinned, the colors
 
 
 def _draw_text(context: FigureContext, passage: Passage, look: Look, top: float, with_image: bool) -> float:
@@ -241,7 +241,7 @@ def _draw_word(context: FigureContext, passage: Passage, word: Word, look: Look,
 
 
 def _tints(context: FigureContext, own: Target, scale: colors.Scale, at: int) -> tuple[str, str] | None:
-    """Return the tint behind a token, and its full colour below; None for what is too small to stand out."""
+    """Return the tint behind a token, and its full color below; None for what is too small to stand out."""
     value, most = float(own.values[at]), max(abs(scale.low), abs(scale.high)) or 1.0
     if own.kinds[at] == NUMBER and abs(value) / most < LEAST_SHARE:
         return None
@@ -253,7 +253,7 @@ def _tints(context: FigureContext, own: Target, scale: colors.Scale, at: int) ->
 
 
 def _draw_patches(context: FigureContext, passage: Passage, look: Look, top: float) -> float:
-    """Draw the image under the colours of its patches, and a ring around what is pinned; return where it ends."""
+    """Draw the image under the colors of its patches, and a ring around what is pinned; return where it ends."""
     assert passage.patches is not None
     own, target, scale = look
     rows, columns, first = passage.patches
@@ -302,9 +302,9 @@ def _notes(context: FigureContext, target: Target | None, passages: list[Passage
     if not with_image and any(piece.special for passage in passages for piece in _pieces(context, passage)):
         notes.append("special tokens are left out of the text, not of the sum")
     if target is None:
-        notes.append("nothing is pinned: a token has its colours once it is, as w.query = 3 does")
+        notes.append("nothing is pinned: a token has its colors once it is, as w.query = 3 does")
     if not with_image and any(passage.patches is not None for passage in passages):
         notes.append("patches are in the image, not in the text")
     if target is not None and (target.kinds == BLOCKED).any():
-        notes.append("no colour: masked" if with_image else "grey: masked")
+        notes.append("no color: masked" if with_image else "gray: masked")
     return notes

@@ -1,4 +1,4 @@
-"""What the drawing of any view needs: the widget, the canvas, colours, and the labels of all positions."""
+"""What the drawing of any view needs: the widget, the canvas, colors, and the labels of all positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FigureContext:
 
     Attributes:
         view, traits, selected: the widget, its traits, and the layer that is selected.
-        canvas, look: what is drawn on, and the colours of its theme.
+        canvas, look: what is drawn on, and the colors of its theme.
         left, right: pixels between which there is space.
         head: the head that is drawn; of several as one their name, such as "mean 0 4".
         heads: all heads that are drawn in the graph: those that are chosen, or several as one.
@@ -71,5 +71,5 @@ class FigureContext:
         return y + 16
 
     def table(self, kind: str) -> colors.Array:
-        """Return the 256 colours of a ramp, (256, 3) uint8: "sequential" or "diverging"."""
+        """Return the 256 colors of a ramp, (256, 3) uint8: "sequential" or "diverging"."""
         return colors.table(kind, self.traits.palette, self.traits.theme)

@@ -60,7 +60,7 @@ function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
   const props = { ui, axis, figure, measure: plot.measure.value };
   return (
     <>
-      {labelled(axis, unit).map((index) => (
+      {labeled(axis, unit).map((index) => (
         <Label key={index} index={index} {...props} />
       ))}
       {axis.numbered && <Positions axis={axis} figure={figure} unit={unit} />}
@@ -104,7 +104,7 @@ function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
 }
 
 /** Which cells carry a label: every one, or every k-th beside what is pinned and hovered. */
-function labelled(axis: Axis, unit: number): number[] {
+function labeled(axis: Axis, unit: number): number[] {
   const step = labelStep(axis.pitch, unit);
   const special = [axis.pinned, ...axis.further, axis.hovered?.start ?? null].filter((index) => index !== null);
   const inside = (index: number) => {
@@ -114,7 +114,7 @@ function labelled(axis: Axis, unit: number): number[] {
   const chosen: number[] = [];
   for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0 && inside(i)) chosen.push(i);
   if (step === 1 && (axis.side === "query" || axis.pitch >= 20 * unit)) return chosen;
-  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbours step back for a pinned or hovered label
+  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbors step back for a pinned or hovered label
   const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
   for (const s of special) if (isWithin(s, axis.cells) && inside(s) && !kept.includes(s)) kept.push(s);
   return kept;

@@ -90,7 +90,7 @@ export class Findings extends Component<{ ui: Ui }, { error: string }> {
         <h4>
           Findings
           {findings !== null && findings.length === 0 && (
-            <span class="aw-muted">none: masks, padding, NaN, saturation and the output were looked at</span>
+            <span class="aw-muted">none: masks, padding, NaN, saturation and the output were checked</span>
           )}
         </h4>
         {findings === null && queries * keys > UNBIDDEN && (

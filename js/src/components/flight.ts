@@ -1,7 +1,7 @@
 /** How a view of the picture moves: at once, as part of a gesture, or by a short flight to another place. */
 
 import { effect } from "@preact/signals-core";
-import { between, centred, type Reach, refitted, zoomFor } from "../geometry/cell-grid";
+import { between, centered, type Reach, refitted, zoomFor } from "../geometry/cell-grid";
 import type { Viewport } from "../geometry/viewport";
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
@@ -71,7 +71,7 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
     const view = plot.viewport.peek();
     const isFar = destination.close && view.k < zoomFor(reach, READABLE * ui.unit.peek());
     const k = isFar ? zoomFor(reach, CLOSE * ui.unit.peek()) : view.k;
-    fly(plot.settled(centred(reach, view, k, destination)));
+    fly(plot.settled(centered(reach, view, k, destination)));
     ui.destination.value = null;
   });
 }

@@ -72,7 +72,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
         keys: { "+": closer, "=": closer, "-": farther, "−": farther, "0": () => pointing.reset() },
       },
       ...(ui.store.view.value === "heatmap"
-        ? [{ shown: "w", does: "colours over what is in view, or over the head", keys: { w: () => toggleRange(ui) } }]
+        ? [{ shown: "w", does: "colors over what is in view, or over the head", keys: { w: () => toggleRange(ui) } }]
         : []),
       { shown: "Ctrl + scroll", does: "zoom; drag to pan", keys: {} },
     ];
@@ -121,7 +121,7 @@ function pinPointed(ui: Ui, pointing: Pointer): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
-/** Spread the colours over what is in view, or over the head again. */
+/** Spread the colors over what is in view, or over the head again. */
 export function toggleRange({ store }: Ui): void {
   store.show({ color_range: store.color_range.value === "view" ? "head" : "view" });
 }

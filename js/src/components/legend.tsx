@@ -1,4 +1,4 @@
-/** What the colours mean, right under the picture: the ramp with its ends, and every kind of cell that is there. */
+/** What the colors mean, right under the picture: the ramp with its ends, and every kind of cell that is there. */
 
 import { Component, createRef } from "preact";
 import {
@@ -23,7 +23,7 @@ import { mount, part, type View } from "./dom";
 import { toggleRange } from "./keyboard";
 import { headWords } from "./phrases";
 
-/** Return the legend below a picture: its ramp, and the kinds of cells that are no colour. */
+/** Return the legend below a picture: its ramp, and the kinds of cells that are no color. */
 export function legend(ui: Ui, plot: Plot): View {
   return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
 }
@@ -141,7 +141,7 @@ function endOf(value: number, stage: Stage): string {
   return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
-/** What the colours span; where that can be what is in view, a click takes that instead, or the head again. */
+/** What the colors span; where that can be what is in view, a click takes that instead, or the head again. */
 function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
   const range = ui.store.color_range.value;
   const text = rangeText(ui, picture);
@@ -153,7 +153,7 @@ function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
     <button
       type="button"
       class="aw-range"
-      title={`Spread the colours over ${other} (key w)`}
+      title={`Spread the colors over ${other} (key w)`}
       onClick={() => toggleRange(ui)}
     >
       {text}
@@ -180,7 +180,7 @@ function binRow(picture: Picture, query: number): number {
   return Math.floor(query / picture.queryBin);
 }
 
-/** Return the labelled values of a ramp. */
+/** Return the labeled values of a ramp. */
 export function ticksOf(mapper: ColorMapper, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
   if (mapper.domain === null) {
     const ends = mapper.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];

@@ -96,7 +96,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
   const { queryLabels, keyLabels } = ui.store;
   return (
     <>
-      <div class="aw-heading">Strongest, first token aside</div>
+      <div class="aw-heading">Strongest, without the first token</div>
       {pairs === null ? (
         ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
       ) : "problem" in pairs ? (

@@ -50,7 +50,7 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
     ui.mode.value === "narrow" ? { value: name === "none" ? "What if" : name } : { label: "What if", value: name };
   return (
     <Menu name="What if" {...words} sections={sections(ui)}>
-      <h4>Numbers, empty: its own</h4>
+      <h4>An empty field keeps the head's own value</h4>
       <Numbers ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>

@@ -1,10 +1,10 @@
-/** The values that traits and messages take: stages, views, heads, colours. */
+/** The values that traits and messages take: stages, views, heads, colors. */
 
 /** The stages of attention, in order of computation. */
 export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution";
 export type Pool = "max" | "mean";
 export type ColorScaleName = "linear" | "log";
-/** What the colours span: the head, each row, all heads of the layer, what is in view, 0 to 1, or two numbers. */
+/** What the colors span: the head, each row, all heads of the layer, what is in view, 0 to 1, or two numbers. */
 export type ColorRange = "head" | "row" | "layer" | "view" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";

@@ -118,7 +118,7 @@ export function numberOf(figure: Figure): number | null {
   return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
 }
 
-/** Return a small picture in the form that colours are made for. */
+/** Return a small picture in the form that colors are made for. */
 export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
   const { grid, queryBin, keyBin, low, high } = small;
   return {

@@ -27,7 +27,7 @@ export interface Scene {
   readonly patch: Patch | null;
   /** Where the grid begins, if it is but a part: the row and column of its first cell. */
   readonly origin?: { readonly row: number; readonly column: number };
-  /** The colour mapper's row of a row that is drawn, if they differ. */
+  /** The color mapper's row of a row that is drawn, if they differ. */
   readonly mapperRow?: (row: number) => number;
 }
 
@@ -234,7 +234,7 @@ function cross(context: CanvasRenderingContext2D, paints: Paints, { left, top, w
   context.stroke();
 }
 
-/** One pixel a cell, made once for each grid, colour mapper and theme, then stretched without smoothing. */
+/** One pixel a cell, made once for each grid, color mapper and theme, then stretched without smoothing. */
 function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { cellWidth, cellHeight, viewport, dpr } = scene;
   const small = Math.min(cellWidth, cellHeight) * viewport.k < CROSS_FROM * scene.unit;
@@ -261,7 +261,7 @@ interface Raster {
 /** By their numbers: a picture whose rows become exact one after the other keeps its canvas. */
 const rasters = new WeakMap<Float32Array, Raster>();
 
-/** Return a canvas with one pixel for each cell, made again only where grid, colours or size differ. */
+/** Return a canvas with one pixel for each cell, made again only where grid, colors or size differ. */
 export function rasterOf(grid: Grid, mapper: ColorMapper, paints: Paints, small: boolean): HTMLCanvasElement {
   const known = rasters.get(grid.values);
   const same = known && known.grid === grid && known.mapper === mapper && known.paints === paints;

@@ -1,10 +1,10 @@
-/** From number to colour for the picture in hand: which table, which domain, and what is cut off. */
+/** From number to color for the picture in hand: which table, which domain, and what is cut off. */
 
 import { type Grid, NUMBER, type Picture } from "../contract/decode";
 import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/values";
 import { buildTable, cssOf, isDark, LOOK, parseColor, plate, scaleOf } from "./color";
 
-/** The colours that a canvas needs, as read from the page. */
+/** The colors that a canvas needs, as read from the page. */
 export interface Paints {
   readonly packed: Uint32Array;
   readonly css: readonly string[];
@@ -29,13 +29,13 @@ export interface ColorMapper {
   index(value: number, row: number): number;
   /** Place along the legend, 0 to 1. */
   position(value: number, row: number): number;
-  /** Whether the colour understates the value. */
+  /** Whether the color understates the value. */
   clips(value: number): boolean;
   /** The value as a share of the range, for what is too small to stand out. */
   share(value: number): number;
 }
 
-/** Return the colour mapper of a picture: which table, which domain, and what is cut off. */
+/** Return the color mapper of a picture: which table, which domain, and what is cut off. */
 export function makeColorMapper(
   picture: Picture,
   grid: Grid,
@@ -88,7 +88,7 @@ function rowScales(grid: Grid, kind: "sequential" | "diverging", scale: ColorSca
   });
 }
 
-/** Read the colours of the page as it is now, and make both tables on it. */
+/** Read the colors of the page as it is now, and make both tables on it. */
 export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Palette) {
   const look = LOOK[isDark(theme) ? "dark" : "light"];
   const page = parseColor(style.backgroundColor);

@@ -1,7 +1,7 @@
 /**
- * Colour carries two things only: how much (ramps) and which head (categories).
+ * Color carries two things only: how much (ramps) and which head (categories).
  *
- * A table has 256 colours, so that a cell costs one look-up; `colorScale` says which entry a value takes. The zero of a
+ * A table has 256 colors, so that a cell costs one look-up; `colorScale` says which entry a value takes. The zero of a
  * table is the *plate*, the page's own tint, so that small weights dissolve into any page.
  */
 import type { ColorScaleName, Palette, Theme } from "../contract/values";
@@ -33,13 +33,13 @@ export interface ColorTable {
 const { sequential, diverging, viridis: VIRIDIS, heads } = ramps;
 const RAMPS = { sequential, diverging };
 
-/** The look's own colours, as `theme.css` has them: for canvases, where the page's style does not say. */
+/** The look's own colors, as `theme.css` has them: for canvases, where the page's style does not say. */
 export const LOOK = {
   light: { page: "#ffffff", ink: "#16181d", ink3: "#707580", data: "#177f93", bad: "#c02434" },
   dark: { page: "#111213", ink: "#eceef2", ink3: "#858a95", data: "#2fb5ab", bad: "#ff6b6b" },
 };
 
-/** The same hue for a head in both; beyond the fourth, colour alone must not tell heads apart. */
+/** The same hue for a head in both; beyond the fourth, color alone must not tell heads apart. */
 export const HEAD_COLORS = { light: hexList(heads.light), dark: hexList(heads.dark) };
 
 /** Return whether a theme draws light ink on a dark page. */
@@ -55,7 +55,7 @@ export function plate(page: Color, ink: Color, theme: Theme): Color {
   return { r: mix(page.r, ink.r), g: mix(page.g, ink.g), b: mix(page.b, ink.b), a: 1 };
 }
 
-/** Return the 256 colours of a ramp that begins at the page's own zero. */
+/** Return the 256 colors of a ramp that begins at the page's own zero. */
 export function buildTable(look: {
   kind: RampKind;
   palette: Palette;
@@ -92,7 +92,7 @@ export interface ColorScale {
   index(value: number): number;
   /** Place along the legend, 0 to 1. */
   position(value: number): number;
-  /** Whether a value lies beyond the strongest colour, which then understates it. */
+  /** Whether a value lies beyond the strongest color, which then understates it. */
   clipped(value: number): boolean;
 }
 
@@ -126,7 +126,7 @@ export function scaleOf(domain: { kind: RampKind; scale: ColorScaleName; low: nu
   };
 }
 
-/** Return black or white, whichever can be read better: at least 4.5:1 on every colour. */
+/** Return black or white, whichever can be read better: at least 4.5:1 on every color. */
 export function inkOn(color: Color): TextColor {
   const luminance = luminanceOf(color);
   return (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) ? "#000" : "#fff";
@@ -144,7 +144,7 @@ export function luminanceOf({ r, g, b }: Color): number {
 }
 
 /**
- * Read a colour as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`.
+ * Read a color as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`.
  */
 export function parseColor(css: string): Color | null {
   const text = css.trim().toLowerCase();
@@ -162,7 +162,7 @@ export function parseColor(css: string): Color | null {
   return Object.values(color).every(Number.isFinite) ? color : null;
 }
 
-/** Return `#rrggbb`, or `rgb()` where the colour is not opaque. */
+/** Return `#rrggbb`, or `rgb()` where the color is not opaque. */
 export function cssOf({ r, g, b, a }: Color): string {
   const [red, green, blue] = [r, g, b].map((channel) => Math.round(channel)) as [number, number, number];
   if (a < 1) return `rgb(${red} ${green} ${blue} / ${a})`;

@@ -30,7 +30,7 @@ export function detectTheme(el: Element, preference: ThemePreference = "auto"): 
   return isDark ? "dark" : "light";
 }
 
-/** Call `onChange` whenever host, theme or the colours behind them may have changed. */
+/** Call `onChange` whenever host, theme or the colors behind them may have changed. */
 export function watchTheme(el: Element, onChange: () => void, signal: AbortSignal): void {
   if (signal.aborted) return;
   const observer = new MutationObserver(() => onChange());

@@ -199,7 +199,7 @@ export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: nu
 /**
  * Return a view with the middle of a cell of the matrix in its own middle; an axis without a place keeps its middle.
  */
-export function centred(
+export function centered(
   reach: Reach,
   view: Viewport,
   k: number,
@@ -224,7 +224,7 @@ export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   const place = { query: middle(before.y, view.y), key: middle(before.x, view.x) };
   const longer = before.x.most > before.y.most ? ("x" as const) : ("y" as const);
   const k = zoomFor(now, pitchOf(before[longer], view.k));
-  return centred(now, view, k, place);
+  return centered(now, view, k, place);
 }
 
 /** Return a view part of the way from one to another: what is in the middle at the end moves in a straight line. */

@@ -374,7 +374,7 @@ function keepInView(list: HTMLElement | null, head: number): void {
   });
 }
 
-/** A thumbnail is from 0 to 1 on its own range, of which it has a `share` of another one's colours. */
+/** A thumbnail is from 0 to 1 on its own range, of which it has a `share` of another one's colors. */
 const rangeOf = (share: number): ColorMapper => ({
   signed: false,
   log: false,

@@ -227,7 +227,7 @@ function HeadsLine({ ui }: { ui: Ui }) {
       {best !== null && (
         <>
           <i class="aw-gap" />
-          strongest at <b>{best.metric.word.toLowerCase()}</b>, rank {count(best.rank)} of{" "}
+          highest in <b>{best.metric.word.toLowerCase()}</b>, rank {count(best.rank)} of{" "}
           {count(survey?.heads.length ?? 0)}
         </>
       )}

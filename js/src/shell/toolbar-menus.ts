@@ -78,7 +78,7 @@ export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
   };
 }
 
-export type MenuName = "against" | "bar" | "order" | "heads" | "whatIf" | "read" | "keep" | "show" | "colour" | "pool";
+export type MenuName = "against" | "bar" | "order" | "heads" | "whatIf" | "read" | "keep" | "show" | "color" | "pool";
 
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
@@ -86,14 +86,14 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["heads", "much"],
     ["whatIf", "nothing"],
     ["show", "menus"],
-    ["colour", "much"],
+    ["color", "much"],
     ["pool", "much"],
   ],
   compare: [
     ["against", "nothing"],
     ["whatIf", "nothing"],
     ["show", "menus"],
-    ["colour", "much"],
+    ["color", "much"],
     ["pool", "much"],
   ],
   graph: [
@@ -107,14 +107,14 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["whatIf", "nothing"],
     ["show", "much"],
     ["read", "few"],
-    ["colour", "more than there is"],
+    ["color", "more than there is"],
   ],
   image: [
     ["heads", "much"],
     ["whatIf", "nothing"],
     ["show", "much"],
     ["read", "few"],
-    ["colour", "more than there is"],
+    ["color", "more than there is"],
   ],
   heads: [
     ["bar", "menus"],
@@ -159,12 +159,12 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   heads: { name: "Heads", value: combineName, sections: (ui) => [combineSection(ui)] },
   read: {
     name: "Read",
-    value: ({ store }) => (store.direction.value === "query" ? "what it attends to" : "who attends to it"),
+    value: ({ store }) => (store.direction.value === "query" ? "what it attends to" : "what attends to it"),
     sections: (ui) => [readSection(ui)],
   },
   keep: { name: "Keep", value: keepName, sections: (ui) => [keepSection(ui)] },
   show: { name: "Show", value: ({ store }) => store.stage.value, sections: (ui) => [showSection(ui)] },
-  colour: { name: "Colour", value: colourName, sections: colourSections },
+  color: { name: "Color", value: colorName, sections: colorSections },
   pool: {
     name: "Pool",
     value: (ui) => (showsCells(ui) ? "none needed" : poolName(ui.store.pool.value)),
@@ -189,7 +189,7 @@ function piecesSection({ store }: Ui): Section {
     value: store.pieces.value ?? "pieces",
     choices: [
       { value: "pieces", name: "pieces", note: "as the tokenizer cuts them" },
-      { value: "words", name: "words", note: "to one summed, from one averaged" },
+      { value: "words", name: "words", note: "summed to a word, averaged from a word" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
   };
@@ -233,7 +233,7 @@ function readSection({ store }: Ui): Section {
     value: store.direction.value,
     choices: [
       { value: "query", name: "what it attends to" },
-      { value: "key", name: "who attends to it" },
+      { value: "key", name: "what attends to it" },
     ],
     choose: (direction) => store.show({ direction: direction as Side }),
   };
@@ -261,7 +261,7 @@ function poolSection({ store }: Ui): Section {
 }
 
 /** The scale, and what it spans where that is not the head: "linear, 0 to 1". */
-function colourName({ store }: Ui): string {
+function colorName({ store }: Ui): string {
   const range = store.color_range.value;
   const signed = isSigned(store.stage.value);
   const scale = signed ? "linear" : store.color_scale.value;
@@ -272,11 +272,11 @@ function colourName({ store }: Ui): string {
 
 const unitName = (signed: boolean) => (signed ? "−1 to 1" : "0 to 1");
 
-function colourSections({ store }: Ui): Section[] {
+function colorSections({ store }: Ui): Section[] {
   const range = store.color_range.value;
   const signed = isSigned(store.stage.value);
   const scale: Section = {
-    title: "Colour",
+    title: "Color",
     value: signed ? "linear" : store.color_scale.value,
     choices: signed
       ? [{ value: "linear", name: "linear" }]
@@ -309,7 +309,7 @@ function lookSections({ store }: Ui): Section[] {
       title: "Palette",
       value: store.palette.value,
       choices: [
-        { value: "attnwidget", name: "zero is paper" },
+        { value: "attnwidget", name: "zero is the background" },
         { value: "viridis", name: "viridis" },
       ],
       choose: (palette) => store.show({ palette: palette as Palette }),

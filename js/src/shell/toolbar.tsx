@@ -105,12 +105,12 @@ function ToolbarMenu({ ui, menu }: { ui: Ui; menu: MenuName }) {
   const { name, value, sections } = MENU[menu];
   return (
     <Menu name={name} label={name} value={value(ui)} sections={sections(ui)}>
-      {menu === "colour" && <OwnRange range={ui.store.color_range.value} ui={ui} />}
+      {menu === "color" && <OwnRange range={ui.store.color_range.value} ui={ui} />}
     </Menu>
   );
 }
 
-/** Two numbers of one's own for the ends of the colours. */
+/** Two numbers of one's own for the ends of the colors. */
 class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string }> {
   override state = { error: "" };
   private low = createRef<HTMLInputElement>();
@@ -138,14 +138,14 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string 
           <input
             ref={this.low}
             inputMode="decimal"
-            aria-label="Low end of the colours"
+            aria-label="Low end of the colors"
             defaultValue={text(own ? range[0] : domain?.low)}
           />
           <span class="aw-muted">to</span>
           <input
             ref={this.high}
             inputMode="decimal"
-            aria-label="High end of the colours"
+            aria-label="High end of the colors"
             defaultValue={text(own ? range[1] : domain?.high)}
           />
           <button type="submit" class="aw-set">

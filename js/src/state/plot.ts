@@ -1,6 +1,6 @@
 /**
  * The picture's geometry as signals: how large it is, what of it is in view, and which cell is where. It is the one place
- * that knows which cells are drawn at the zoom in force; all that is pointed at, labelled or ringed goes by its cell grid.
+ * that knows which cells are drawn at the zoom in force; all that is pointed at, labeled or ringed goes by its cell grid.
  */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
@@ -177,7 +177,7 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   return { viewport, measure, figure, reach, cellGrid, scale, settled };
 }
 
-/** The cells that are drawn, their colours, and whether numbers fit into them. */
+/** The cells that are drawn, their colors, and whether numbers fit into them. */
 function drawnCells(
   ui: Ui,
   { figure, cellGrid, scale, measure, viewport }: ReturnType<typeof plotGeometry>,

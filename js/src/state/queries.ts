@@ -400,7 +400,7 @@ function kindOf(value: number): number {
   return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
 }
 
-/** Bring exact numbers for a window of cells that a person could read, where the picture only has colours. */
+/** Bring exact numbers for a window of cells that a person could read, where the picture only has colors. */
 export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   const question = computed(() => {
     const picture = store.picture.value;

@@ -1,4 +1,4 @@
-/** What the colours span, where that is more than the picture's own range, or less: all heads of the layer, or what is in view. */
+/** What the colors span, where that is more than the picture's own range, or less: all heads of the layer, or what is in view. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
@@ -28,14 +28,14 @@ export function layerExtent(store: Store, picture: Picture): Extent | null {
   return { low: 0, high: small.highs.reduce((most, high) => Math.max(most, high), picture.high ?? 0) };
 }
 
-/** Return the picture with the ends that its colours are to span. */
+/** Return the picture with the ends that its colors are to span. */
 export function withRange(store: Store, picture: Picture, inView: Extent | null = null): Picture {
   const range = store.color_range.value;
   const extent = range === "layer" ? layerExtent(store, picture) : range === "view" ? inView : null;
   return extent === null ? picture : { ...picture, ...extent };
 }
 
-/** Return the colour mapper of a picture, over the range that was chosen. */
+/** Return the color mapper of a picture, over the range that was chosen. */
 export function mapperOf(store: Store, picture: Picture, grid: Grid, inView: Extent | null = null): ColorMapper {
   const { color_scale, color_range } = store;
   const ranged = withRange(store, picture, inView);
@@ -78,7 +78,7 @@ export function extentInView(
   });
 }
 
-/** Nothing but zeros gives no colours. */
+/** Nothing but zeros gives no colors. */
 const usable = (extent: Extent) => (extent.low === 0 && extent.high === 0 ? null : extent);
 
 function gridExtent({ columns, values, kinds }: Grid, cells: CellGrid): Extent | null {

@@ -1,4 +1,4 @@
-/** What one view of the widget adds to the store: its width, theme and colours, and what the pointer is over. */
+/** What one view of the widget adds to the store: its width, theme and colors, and what the pointer is over. */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { HeadName, Theme, ViewName } from "../contract/values";
@@ -63,7 +63,7 @@ export interface Ui {
   readonly theme: Signal<Theme>;
   readonly mode: ReadonlySignal<Mode>;
   readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
-  /** From number to colour for the picture in hand. */
+  /** From number to color for the picture in hand. */
   readonly mapper: ReadonlySignal<ColorMapper | null>;
   /** Where the view's own parts end on the right: toolbar and status end there too. */
   readonly extent: Signal<number | null>;
@@ -190,7 +190,7 @@ function watchSize({ root, width, outer, dpr, stop }: Ui, attached: () => void):
   stop.addEventListener("abort", () => observer.disconnect(), { once: true });
 }
 
-/** Theme, font and colours follow the host, live. Returns what reads them again. */
+/** Theme, font and colors follow the host, live. Returns what reads them again. */
 function watchLook(ui: Ui): () => void {
   const { root, store, stop, paints, unit, font, theme } = ui;
   let last = "";
@@ -200,17 +200,17 @@ function watchLook(ui: Ui): () => void {
     root.dataset.host = detectHost(root);
     root.dataset.theme = found;
     root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
-    // On a page of its own colour the widget sits on that page, where the host has no name for it.
+    // On a page of its own color the widget sits on that page, where the host has no name for it.
     const page = root.dataset.host === "other" && preference === "auto" ? pageColor(root) : undefined;
     if (page === undefined) root.style.removeProperty("--aw-bg");
     else root.style.setProperty("--aw-bg", cssOf(page));
-    root.removeAttribute("data-dim-greys");
+    root.removeAttribute("data-dim-grays");
     const style = getComputedStyle(root);
     const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
     const next = size > 0 && root.dataset.host === "jupyter" ? size / 13 : 1;
     root.style.setProperty("--aw-u", `${next}px`);
     const seen = readPaints(style, found, store.palette.value);
-    root.toggleAttribute("data-dim-greys", contrast(seen.ink3, seen.page) < 4.5);
+    root.toggleAttribute("data-dim-grays", contrast(seen.ink3, seen.page) < 4.5);
     root.style.setProperty("--aw-plate", seen.plate);
     const now = [found, store.palette.value, style.backgroundColor, style.color].join();
     batch(() => {

@@ -11,7 +11,7 @@ const HUGE = 1e5;
 
 /**
  * In a cell: about four characters, as many decimals for a number below zero as for one above. What is below .005 is left
- * to the colour. A weight of 1 may have fewer than its two decimals, `most`, where cells are small.
+ * to the color. A weight of 1 may have fewer than its two decimals, `most`, where cells are small.
  */
 export function cellNumber(value: number, stage: Stage, most = 2): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "" : infinite(value);
@@ -67,8 +67,8 @@ export interface LegendTick {
 }
 
 /**
- * Where a legend is labelled: at both exact ends and at round values between, at most four in all and none closer to its
- * neighbour than `minGap` of the legend. Weights run from `low` to `high`, and on a log scale show the powers of ten
+ * Where a legend is labeled: at both exact ends and at round values between, at most four in all and none closer to its
+ * neighbor than `minGap` of the legend. Weights run from `low` to `high`, and on a log scale show the powers of ten
  * above a thousandth of `high`; all other stages are symmetric: −m, 0, m.
  */
 export function legendTicks(

@@ -316,7 +316,7 @@ describe("the view", () => {
     expect(canvas(view, "picture-change").getAttribute("aria-label")).toBe(
       "Attention weights, change from no mask to causal, layer 0, head 0, 4 queries by 4 keys",
     );
-    // .3 of A and .3 of B have one colour; a masked cell of B has none
+    // .3 of A and .3 of B have one color; a masked cell of B has none
     expect(pixel(view, "picture", 0, 1)).toEqual(pixel(view, "picture-b", 2, 1));
     expect(pixel(view, "picture", 0, 0)).not.toEqual(pixel(view, "picture-b", 0, 0));
     expect(pixel(view, "picture-b", 0, 3)[3]).toBe(0);

@@ -82,8 +82,8 @@ const rgba = (css: string) => {
   return [Math.round(r), Math.round(g), Math.round(b), 255];
 };
 const CLEAR = [0, 0, 0, 0];
-/** The colour that the table has for a value of the causal matrix, whose greatest is 1. */
-const colour = (value: number, table = paints.light) => rgba(table.css[Math.round(255 * value)]!);
+/** The color that the table has for a value of the causal matrix, whose greatest is 1. */
+const color = (value: number, table = paints.light) => rgba(table.css[Math.round(255 * value)]!);
 const allowed = CAUSAL.flatMap((row, query) =>
   row.flatMap((value, key) => (value === null ? [] : [{ query, key, value: Math.fround(value) }])),
 );
@@ -96,15 +96,14 @@ describe.each([
   ["a raster of 4 px", 4, 1],
   ["a raster of 3 px at two device pixels", 3, 2],
 ])("%s", (_, cell, dpr) => {
-  test("each number has the table's colour in the middle of its cell", async () => {
+  test("each number has the table's color in the middle of its cell", async () => {
     const drawn = await draw(CAUSAL, { cell, dpr });
-    for (const { query, key, value } of allowed)
-      expect(drawn.in(query, key), `${query}, ${key}`).toEqual(colour(value));
+    for (const { query, key, value } of allowed) expect(drawn.in(query, key), `${query}, ${key}`).toEqual(color(value));
   });
 
   test("a dark page has the dark table", async () => {
     const drawn = await draw(CAUSAL, { cell, dpr, paints: paints.dark });
-    for (const { query, key, value } of allowed) expect(drawn.in(query, key)).toEqual(colour(value, paints.dark));
+    for (const { query, key, value } of allowed) expect(drawn.in(query, key)).toEqual(color(value, paints.dark));
   });
 
   test("a masked cell has no tile: the page is seen", async () => {
@@ -122,10 +121,10 @@ describe.each([
 
   test("a zero is a tile", async () => {
     const drawn = await draw([[0, 1]], { cell, dpr });
-    expect(drawn.in(0, 0)).toEqual(colour(0));
+    expect(drawn.in(0, 0)).toEqual(color(0));
   });
 
-  test("NaN is red, +∞ solid ink, and neither is a number's colour", async () => {
+  test("NaN is red, +∞ solid ink, and neither is a number's color", async () => {
     const drawn = await draw([[Number.NaN, Number.POSITIVE_INFINITY, 1]], { cell, dpr });
     const edge = drawn.in(0, 0, 0.5, 0.12);
     expect(edge).toEqual(rgba(cell >= 6 ? paints.light.badTint : paints.light.bad));
@@ -141,7 +140,7 @@ describe.each([
     expect(drawn.in(0, 2)[0]).toBeGreaterThan(drawn.in(0, 2)[2]!);
   });
 
-  test("on a range for each row every row has its strongest colour", async () => {
+  test("on a range for each row every row has its strongest color", async () => {
     const drawn = await draw(
       [
         [0.5, 0.1],
@@ -149,9 +148,9 @@ describe.each([
       ],
       { cell, dpr, range: "row" },
     );
-    expect(drawn.in(0, 0)).toEqual(colour(1));
-    expect(drawn.in(1, 1)).toEqual(colour(1));
-    expect(drawn.in(1, 0)).toEqual(colour(0.5));
+    expect(drawn.in(0, 0)).toEqual(color(1));
+    expect(drawn.in(1, 1)).toEqual(color(1));
+    expect(drawn.in(1, 0)).toEqual(color(0.5));
   });
 });
 
@@ -164,10 +163,10 @@ describe("tiles", () => {
       ],
       { cell: 20 },
     );
-    expect(drawn.at(18, 10)).toEqual(colour(1));
+    expect(drawn.at(18, 10)).toEqual(color(1));
     expect(drawn.at(19, 10)).toEqual(CLEAR);
     expect(drawn.at(10, 19)).toEqual(CLEAR);
-    expect(drawn.at(20, 10)).toEqual(colour(1));
+    expect(drawn.at(20, 10)).toEqual(color(1));
     expect(drawn.at(39, 10)).toEqual(CLEAR);
   });
 
@@ -216,9 +215,9 @@ describe("tiles", () => {
   test("a clipped cell lacks its top right corner, and no other", async () => {
     const drawn = await draw([[0.9, 0.2]], { cell: 40, range: [0, 0.5] });
     expect(drawn.at(36, 2)).toEqual(CLEAR);
-    expect(drawn.at(2, 2)).toEqual(colour(1));
-    expect(drawn.at(36, 36)).toEqual(colour(1));
-    expect(drawn.at(2, 36)).toEqual(colour(1));
+    expect(drawn.at(2, 2)).toEqual(color(1));
+    expect(drawn.at(36, 36)).toEqual(color(1));
+    expect(drawn.at(2, 36)).toEqual(color(1));
     expect(drawn.at(40 + 35, 3)).toEqual(rgba(paints.light.css[Math.round(255 * 0.4)]!));
   });
 });
@@ -292,10 +291,10 @@ describe("rasters", () => {
       ],
       { cell: 8 },
     );
-    for (let at = 0; at < 16; at++) expect(drawn.at(at, at)).toEqual(colour(1));
+    for (let at = 0; at < 16; at++) expect(drawn.at(at, at)).toEqual(color(1));
   });
 
-  test("−∞ is grey, which is no number's colour", async () => {
+  test("−∞ is gray, which is no number's color", async () => {
     const drawn = await draw([[Number.NEGATIVE_INFINITY, 1]], { cell: 4, stage: "scores" });
     expect(drawn.in(0, 0)).toEqual([112, 117, 128, 255]);
   });
@@ -338,9 +337,9 @@ describe("zoomed", () => {
     const drawn = await draw(CAUSAL, { cell, viewport, width, height: width });
     // Row 2 begins at the top, column 1 at the left; each cell is two cells wide.
     const seen = (row: number, column: number) => drawn.at((2 * column - 1) * cell, (2 * row - 3) * cell);
-    expect(seen(2, 1)).toEqual(colour(Math.fround(0.3)));
-    expect(seen(3, 1)).toEqual(colour(Math.fround(0.2)));
-    expect(seen(3, 2)).toEqual(colour(Math.fround(0.3)));
+    expect(seen(2, 1)).toEqual(color(Math.fround(0.3)));
+    expect(seen(3, 1)).toEqual(color(Math.fround(0.2)));
+    expect(seen(3, 2)).toEqual(color(Math.fround(0.3)));
     expect(drawn.canvas.width).toBe(width);
   });
 
@@ -348,7 +347,7 @@ describe("zoomed", () => {
     const viewport = { k: MAX_CELL / 4, x: 0, y: 0 };
     const drawn = await draw([[1, 1]], { cell: 4, viewport, width: 88, height: 44 });
     expect(drawn.at(43, 20)).toEqual(CLEAR);
-    expect(drawn.at(42, 20)).toEqual(colour(1));
+    expect(drawn.at(42, 20)).toEqual(color(1));
   });
 });
 

@@ -46,14 +46,14 @@ describe("weights", () => {
     expect([0.1, 0.25, 0.5].map((value) => mapper.index(value, 0))).toEqual([0, 64, 255]);
   });
 
-  test("row by row each row's greatest is the strongest colour, and nothing is clipped", async () => {
+  test("row by row each row's greatest is the strongest color, and nothing is clipped", async () => {
     const mapper = await mapperOf(HALVES, "weights", "row");
     expect(mapper.domain).toBeNull();
     expect([mapper.index(0.5, 0), mapper.index(0.25, 0), mapper.index(0.1, 1)]).toEqual([255, 128, 255]);
     expect([mapper.clips(9), mapper.index(0.5, 7)]).toEqual([false, 0]);
   });
 
-  test("on a log scale a thousandth of the greatest is zero's colour, and each tenth a third of the ramp", async () => {
+  test("on a log scale a thousandth of the greatest is zero's color, and each tenth a third of the ramp", async () => {
     const mapper = await mapperOf([[1, 0.1, 0.01, 0.001]], "weights", "head", "log");
     expect(mapper.log).toBe(true);
     expect([1, 0.1, 0.01, 0.001, 0].map((value) => Number(mapper.position(value, 0).toFixed(6)))).toEqual([
@@ -61,7 +61,7 @@ describe("weights", () => {
     ]);
   });
 
-  test("a head of nothing but zeros has one colour, not a division by zero", async () => {
+  test("a head of nothing but zeros has one color, not a division by zero", async () => {
     const mapper = await mapperOf([[0, 0]]);
     expect([mapper.index(0, 0), mapper.share(0)]).toEqual([0, 0]);
   });

@@ -64,7 +64,7 @@ describe.each(PAGES)("on a %s page of %s", (theme, page, ink) => {
     expect(Math.abs(lightnessOf(color(zero)) - lightnessOf(on.page))).toBeGreaterThan(0.025);
   });
 
-  test("neighbouring colours are near: no step shows", () => {
+  test("neighboring colors are near: no step shows", () => {
     for (const kind of ["sequential", "diverging"] as const) {
       const { css } = buildTable({ kind, palette: "attnwidget", ...on });
       for (let entry = 1; entry < 256; entry++) {
@@ -75,7 +75,7 @@ describe.each(PAGES)("on a %s page of %s", (theme, page, ink) => {
     }
   });
 
-  test("numbers can be read on every colour", () => {
+  test("numbers can be read on every color", () => {
     for (const [kind, palette] of [
       ["sequential", "attnwidget"],
       ["diverging", "attnwidget"],
@@ -136,7 +136,7 @@ describe("a value's place", () => {
     expect([0.62, Math.fround(0.62), 0.6201, 0, -1].map(clipped)).toEqual([false, false, true, false, false]);
   });
 
-  test("log weights: three decades, and what lies below is zero's colour", () => {
+  test("log weights: three decades, and what lies below is zero's color", () => {
     const { index, position } = scaleOf({ kind: "sequential", scale: "log", low: 0, high: 0.5 });
     expect([0, 1e-9, 0.0005, 0.5].map(index)).toEqual([0, 0, 0, 255]);
     expect(position(0.005)).toBeCloseTo(1 / 3, 10);
@@ -171,7 +171,7 @@ describe("heads", () => {
     ["light", "#ffffff"],
     ["dark", "#111213"],
     ["dark", "#1f1f1f"],
-  ] as const)("twelve colours, all visible on a %s page of %s", (theme, page) => {
+  ] as const)("twelve colors, all visible on a %s page of %s", (theme, page) => {
     expect(new Set(HEAD_COLORS[theme]).size).toBe(12);
     for (const head of HEAD_COLORS[theme]) expect(contrast(color(head), color(page))).toBeGreaterThanOrEqual(3);
   });
@@ -198,7 +198,7 @@ test.each([
   ["rgb(100%, 0%, 20%)", [255, 0, 51, 1]],
   ["color(srgb 0.2 0 1)", [51, 0, 255, 1]],
   ["transparent", [0, 0, 0, 0]],
-])("%s is a colour", (css, [r, g, b, a]) => {
+])("%s is a color", (css, [r, g, b, a]) => {
   expect(parseColor(css)).toEqual({ r, g, b, a });
 });
 

@@ -7,7 +7,7 @@ const css = readFileSync("src/styles/theme.css", "utf8");
 test.each([
   ["light", ".attnwidget {"],
   ["dark", '.attnwidget[data-theme="dark"] {'],
-] as const)("canvases of a %s look have the style sheet's colours", (ground, selector) => {
+] as const)("canvases of a %s look have the style sheet's colors", (ground, selector) => {
   const start = css.indexOf(selector);
   expect(start).toBeGreaterThanOrEqual(0);
   const block = css.slice(start, css.indexOf("}", start));

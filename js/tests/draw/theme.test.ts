@@ -99,7 +99,7 @@ describe("the page says", () => {
   });
 });
 
-test("forced colours are high contrast, light or dark as the system's are", () => {
+test("forced colors are high contrast, light or dark as the system's are", () => {
   document.body.dataset.jpThemeLight = "true";
   media("(forced-colors: active)", true);
   const el = widget();

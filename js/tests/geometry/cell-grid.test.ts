@@ -6,7 +6,7 @@ import {
   cellOf,
   cellsInView,
   cellUnder,
-  centred,
+  centered,
   MOST_BINS,
   pitchOf,
   placesInView,
@@ -56,7 +56,7 @@ function* zooms(reach: Reach, seed = 3) {
   const next = random(seed);
   for (let k = 1; k < reach.most * 1.3; k *= 1.3) {
     const place = { query: next() * reach.y.total, key: next() * reach.x.total };
-    yield centred(reach, WHOLE, Math.min(k, reach.most), place);
+    yield centered(reach, WHOLE, Math.min(k, reach.most), place);
   }
 }
 
@@ -131,7 +131,7 @@ describe.each(SIZES)("%s × %s", (queries, keys) => {
 
 describe("at 1,048,576 tokens", () => {
   const { reach, at } = headOf(1_048_576, 1_048_576, { dpr: 2 });
-  const deep = (query: number, key: number) => centred(reach, WHOLE, zoomFor(reach, 26), { query, key });
+  const deep = (query: number, key: number) => centered(reach, WHOLE, zoomFor(reach, 26), { query, key });
 
   test("edges are whole device pixels and cells 26 px, up to the last token", () => {
     for (const place of [0, 777_777, 1_048_575]) {
@@ -214,8 +214,8 @@ describe("moving", () => {
   const { reach } = headOf(131_072);
 
   test("a flight begins and ends where it should, and what it goes to comes nearer all the way", () => {
-    const from = centred(reach, WHOLE, 300, { query: 1000, key: 1000 });
-    const to = centred(reach, from, 2000, { query: 9000, key: 500 });
+    const from = centered(reach, WHOLE, 300, { query: 1000, key: 1000 });
+    const to = centered(reach, from, 2000, { query: 9000, key: 500 });
     expect(between(reach, from, to, 0).x).toBeCloseTo(from.x, 3);
     expect(between(reach, from, to, 1).y).toBeCloseTo(to.y, 3);
     const away = (share: number) => {
@@ -227,15 +227,15 @@ describe("moving", () => {
   });
 
   test("an axis without a place keeps its middle", () => {
-    const from = centred(reach, WHOLE, 64, { query: 70_000, key: 20_000 });
-    const to = centred(reach, from, 640, { query: 3, key: null });
+    const from = centered(reach, WHOLE, 64, { query: 70_000, key: 20_000 });
+    const to = centered(reach, from, 640, { query: 3, key: null });
     const middle = (k: number, x: number) => (reach.x.size / 2 - x) / pitchOf(reach.x, k);
     expect(middle(to.k, to.x)).toBeCloseTo(middle(from.k, from.x), 6);
   });
 
   test("in a figure of another size the same place is seen at the same size; the whole stays whole", () => {
     const other = headOf(131_072, 131_072, { width: 800 }).reach;
-    const view = centred(reach, WHOLE, 5000, { query: 70_000, key: 20_000 });
+    const view = centered(reach, WHOLE, 5000, { query: 70_000, key: 20_000 });
     const now = refitted(reach, other, view);
     expect(pitchOf(other.y, now.k)).toBeCloseTo(pitchOf(reach.y, view.k), 9);
     expect((other.y.size / 2 - now.y) / pitchOf(other.y, now.k)).toBeCloseTo(70_000.5, 3);

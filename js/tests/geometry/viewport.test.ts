@@ -9,7 +9,7 @@ describe("edges", () => {
     }
   });
 
-  test("neighbours share their edge: no cell overlaps and none is lost", () => {
+  test("neighbors share their edge: no cell overlaps and none is lost", () => {
     for (let index = 0; index < 30; index++) {
       expect(edge(index + 1, 7, 1.21, 3.3, 2)).toBeGreaterThan(edge(index, 7, 1.21, 3.3, 2));
     }

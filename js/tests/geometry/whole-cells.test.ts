@@ -4,7 +4,7 @@ import {
   cellGridOf,
   cellsInView,
   cellUnder,
-  centred,
+  centered,
   coveredAt,
   ownCellGrid,
   pitchOf,
@@ -57,7 +57,7 @@ describe.each([
     for (let k = 1; k < reach.most * 1.1; k *= 1.3) {
       for (let i = 0; i < 6; i++) {
         const place = { query: Math.floor(next() * queries), key: Math.floor(next() * keys) };
-        const view = centred(reach, WHOLE, Math.min(k, reach.most), place);
+        const view = centered(reach, WHOLE, Math.min(k, reach.most), place);
         const shown = settled(view);
         const where = `k ${view.k}, ${place.query} ${place.key}`;
         const grid = at(shown);
@@ -110,7 +110,7 @@ test("what is pointed at stays under the pointer while tokens come in", () => {
 
 test("a place that one goes to is in the middle of what is not covered", () => {
   const { reach, at } = headOf(4096);
-  const view = centred(reach, WHOLE, zoomFor(reach, 26), { query: 2000, key: 1000 });
+  const view = centered(reach, WHOLE, zoomFor(reach, 26), { query: 2000, key: 1000 });
   const { columns } = at(view);
   expect(columns.offset + 1000.5 * columns.pitch).toBeCloseTo((reach.x.size - reach.covered.width) / 2, 6);
 });
@@ -118,7 +118,7 @@ test("a place that one goes to is in the middle of what is not covered", () => {
 test("a file's own bins are whole too", () => {
   const { reach, picture } = headOf(4096);
   const k = 20;
-  const view = centred(reach, WHOLE, k, { query: 1000, key: 3000 });
+  const view = centered(reach, WHOLE, k, { query: 1000, key: 3000 });
   const shown = withWholeCells(reach, view, ownCellGrid(reach, view, picture));
   const grid = ownCellGrid(reach, shown, picture);
   expect(grid.columns.bin).toBe(8);

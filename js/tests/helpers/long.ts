@@ -189,7 +189,7 @@ export function longState({ share = 1, ...changes }: Partial<Traits> & { share?:
 }
 
 const PAIRS = strongest();
-/** The strongest pair, first token aside. */
+/** The strongest pair, without the first token. */
 export const STRONG = PAIRS[0] as readonly [query: number, key: number, weight: number];
 
 /** To be zoomed to single cells around that pair, which is pinned. */

@@ -12,7 +12,7 @@ export const real = (globalThis as unknown as { jsdom: { window: Window } }).jsd
 
 setMaxListeners(0); // Node warns from 11 listeners of one signal on; a view has more, and they go with it
 
-/** The colours that a host's stylesheet would give: jsdom resolves no variables. */
+/** The colors that a host's stylesheet would give: jsdom resolves no variables. */
 export const PAGE = { background: "#ffffff", ink: "#16181d" };
 
 export function paper({ background, ink } = PAGE): HTMLStyleElement {

@@ -233,7 +233,7 @@ describe("the contract with Python", () => {
     expect(keyOf([0, 2, "weights", null])).toBe(request.key);
   });
 
-  test("colours are the same", () => {
+  test("colors are the same", () => {
     const tables = contract("colors.json") as Record<string, string>;
     for (const [name, colors] of Object.entries(tables)) {
       const [kind, palette, theme, page, ink] = name.split(" ") as [never, never, never, string, string];

@@ -272,8 +272,8 @@ describe("VS Code's white panel with pale text", () => {
     expect(used(view.root, "--aw-bg")).toBe(editor);
     const ink = parseColor(used(view.root, "--aw-ink"))!;
     expect(contrast(ink, parseColor(editor)!)).toBeGreaterThan(12);
-    for (const grey of ["--aw-ink2", "--aw-ink3"]) {
-      expect(contrast(parseColor(used(view.root, grey))!, parseColor(editor)!)).toBeGreaterThan(4.5);
+    for (const gray of ["--aw-ink2", "--aw-ink3"]) {
+      expect(contrast(parseColor(used(view.root, gray))!, parseColor(editor)!)).toBeGreaterThan(4.5);
     }
     style.remove();
   });

@@ -174,7 +174,7 @@ describe("more cells than pixels", () => {
     expect(store.picture.value!.grid!.values[(queries.start / 2048) * 512 + keys.start / 2048]).toBe(shown);
   });
 
-  test("on a range for each row have a colour mapper of their own rows", async () => {
+  test("on a range for each row have a color mapper of their own rows", async () => {
     const { plot } = await plotOf(cells, { facts, width: 480, picture: pictureOf(cells), color_range: "row" });
     const grid = plot.grid.value!;
     for (const row of [0, 50, grid.rows - 1]) {

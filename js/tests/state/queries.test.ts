@@ -132,7 +132,7 @@ describe("an exact picture", () => {
   });
 });
 
-describe("a picture of colours only", () => {
+describe("a picture of colors only", () => {
   test("a row comes from the kernel, exact to the last digit", async () => {
     const { host, kernel, store } = await large();
     const line = rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 7 }), end.signal);
@@ -192,7 +192,7 @@ describe("a picture of colours only", () => {
     expect(asked(host.sent)).toMatchObject([{ kind: "cells", queries: [10, 15], keys: [20, 25] }]);
   });
 
-  test("numbers of the last head never stand on the next head's colours", async () => {
+  test("numbers of the last head never stand on the next head's colors", async () => {
     const { host, kernel, store } = await large({ delay: 200 });
     const patch = patchSource(store, kernel, signal(bin(0, 0, 3)), end.signal);
     const reading = readingSource(store, kernel, signal(bin(5, 5)), end.signal);
@@ -319,12 +319,12 @@ test("a picture is current while it is of the selection", async () => {
 });
 
 test("what says the same stays the same object, so that nobody asks again", () => {
-  const at = signal({ query: 1, colour: "red" });
+  const at = signal({ query: 1, color: "red" });
   const query = stableComputed(() => ({ query: at.value.query }));
   const first = query.value;
-  at.value = { query: 1, colour: "blue" };
+  at.value = { query: 1, color: "blue" };
   expect(query.value).toBe(first);
-  at.value = { query: 2, colour: "blue" };
+  at.value = { query: 2, color: "blue" };
   expect(query.value).toEqual({ query: 2 });
 });
 

@@ -3,7 +3,7 @@ import { signal } from "@preact/signals-core";
 import { describe, expect, test } from "vitest";
 import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/contract/decode";
 import type { TileAddress } from "../../src/contract/messages";
-import { cellGridOf, centred, reachOf, zoomFor } from "../../src/geometry/cell-grid";
+import { cellGridOf, centered, reachOf, zoomFor } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost, type HostRequest } from "../../src/kernel/host";
@@ -116,7 +116,7 @@ const reach = (() => {
   return reachOf({ ...size, queryBin: bin, keyBin: bin }, figure, 1);
 })();
 const latticeAt = (k: number, query: number, key: number) =>
-  cellGridOf(reach, centred(reach, WHOLE, k, { query, key }), false);
+  cellGridOf(reach, centered(reach, WHOLE, k, { query, key }), false);
 
 describe("the tiles in view", () => {
   test("hold all cells in view and no others, at most sixteen, the middle first", () => {

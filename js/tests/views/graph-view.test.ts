@@ -130,7 +130,7 @@ describe("the graph", () => {
     );
   });
 
-  test.each(["query", "key"] as const)("a bar in each head's colour stands beside the pinned %s", async (side) => {
+  test.each(["query", "key"] as const)("a bar in each head's color stands beside the pinned %s", async (side) => {
     const { view } = await draw({ heads: [0, 1], [side]: 10, threshold: 0 });
     const { width } = view.canvas;
     const x = side === "query" ? STEM + 1 : width - STEM - 2;
@@ -142,7 +142,7 @@ describe("the graph", () => {
     expect(Math.max(...middle)).toBeLessThan(10.5 * 22 + 2); // the first head above the second
   });
 
-  test("one head is in the data colour, with no legend of heads until there is something to say", async () => {
+  test("one head is in the data color, with no legend of heads until there is something to say", async () => {
     const { view } = await draw({ heads: [2], head: 2 });
     expect(view.all(".aw-graph-key")).toHaveLength(0);
     await click(label(view, "query", 14));
@@ -152,11 +152,11 @@ describe("the graph", () => {
     expect(view.text(".aw-graph-legend")).toMatch(/^head 2 most to/);
   });
 
-  test("names for each head its strongest partner, special tokens aside", async () => {
+  test("names for each head its strongest partner, without special tokens", async () => {
     const cells = TEXT.map(() => TEXT.map((_, key) => (key === 0 ? 0.7 : key === 8 ? 0.2 : 0.1 / 18)));
     const state = stateOf(cells, { view: "graph", query: 4, tokens: tokensOf(TEXT), key_tokens: tokensOf(TEXT) });
     const { view } = await show(state);
-    expect(view.text(".aw-graph-legend")).toBe("head 0 most to river .20 special tokens aside");
+    expect(view.text(".aw-graph-legend")).toBe("head 0 most to river .20 without special tokens");
   });
 
   test("masked is not zero, and NaN is neither", async () => {
@@ -353,11 +353,11 @@ describe("what is kept", () => {
     expect(drawn(view)).toEqual([row.indexOf(Math.max(...row))]);
   });
 
-  test("what it attends to, or who attends to it", async () => {
+  test("what it attends to, or what attends to it", async () => {
     const { view, host } = await draw({ query: 14, key: 5 });
     expect(view.text(".aw-graph-legend")).toContain("most to");
     await click(view.button(/^Read/));
-    await click(view.all("[role=menuitemradio]").find(({ textContent }) => textContent === "who attends to it")!);
+    await click(view.all("[role=menuitemradio]").find(({ textContent }) => textContent === "what attends to it")!);
     expect(host.saved).toEqual([{ direction: "key" }]);
     expect(view.text(".aw-graph-legend")).toContain("most from");
     expect(view.bars[2]!.number).toBe(four(weightAt(0, 2, 5)));
@@ -370,7 +370,7 @@ describe("several heads", () => {
       .all("[aria-label=Heads] [aria-checked=true]")
       .map((node) => [node.getAttribute("aria-label"), node.style.getPropertyValue("--aw-head")]);
 
-  test("shift and click adds one or takes one away, in the head's colour; the last stays", async () => {
+  test("shift and click adds one or takes one away, in the head's color; the last stays", async () => {
     const { view, host } = await draw({ heads: [1], head: 1, query: 14 });
     expect(ringed(view)).toEqual([["head 1", ""]]);
     await click(view.button("head 3"), { shiftKey: true });

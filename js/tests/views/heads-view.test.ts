@@ -47,7 +47,7 @@ describe("pointing", () => {
     expect(card).toContain("First token .900");
     expect(card).toContain("median of all 6 heads");
     expect(view.text("[data-best]")).toContain("First token");
-    expect(view.status).toContain("layer 0 · head 2 strongest at first token , rank 1 of 6");
+    expect(view.status).toContain("layer 0 · head 2 highest in first token , rank 1 of 6");
     expect(view.status).toContain("2 layers × 3 heads · 16 × 16");
     view.leave();
     await settle();
@@ -165,7 +165,7 @@ describe("larger pictures", () => {
     );
     expect(Math.max(...sizes)).toBeLessThanOrEqual(200);
     expect(sizes.reduce((a, b) => a + b)).toBeGreaterThanOrEqual(320);
-    expect(view.pixel(10, 10).slice(0, 3)).toEqual([0x2a, 0x10, 0x55]); // the strongest colour, all over
+    expect(view.pixel(10, 10).slice(0, 3)).toEqual([0x2a, 0x10, 0x55]); // the strongest color, all over
   });
 
   test("are not asked for where all cells are there", async () => {

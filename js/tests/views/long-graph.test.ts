@@ -90,7 +90,7 @@ describe("with nothing pinned", () => {
     expect(asked(host.sent, "strongest")).toHaveLength(1);
     const subscripts = tokens(view, "query").map((label) => label.querySelector("sub")?.textContent);
     expect(subscripts).toContain(STRONG[0].toLocaleString("en"));
-    expect(view.text(".aw-graph-columns")).toContain("The 8 strongest pairs of head 6, first token aside.");
+    expect(view.text(".aw-graph-columns")).toContain("The 8 strongest pairs of head 6, without the first token.");
     expect(/[1-9]/.test(view.pixels)).toBe(true);
   });
 

@@ -1,5 +1,5 @@
 // @vitest-environment jsdom
-/** Text and image in a page: what is coloured, what clicks and keys pin, which pages of a long text are there. */
+/** Text and image in a page: what is colored, what clicks and keys pin, which pages of a long text are there. */
 
 import { describe, expect, test, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
@@ -20,7 +20,7 @@ const click = async (element: HTMLElement, init: MouseEventInit = {}) => {
   element.dispatchEvent(new MouseEvent("click", { bubbles: true, ...init }));
   await settle();
 };
-/** Positions that are coloured. */
+/** Positions that are colored. */
 const tinted = (view: View) => view.all(".aw-tinted").map((element) => Number(element.dataset.at));
 
 function text(cells: Cells, changes: Partial<Traits> = {}) {
@@ -32,14 +32,14 @@ function text(cells: Cells, changes: Partial<Traits> = {}) {
 }
 
 describe("text", () => {
-  test("is the tokens as a text, coloured by the pinned query from 5 % of its maximum on", async () => {
+  test("is the tokens as a text, colored by the pinned query from 5 % of its maximum on", async () => {
     const cells = CAUSAL.map((row, query) => (query === 3 ? [0.01, 0.29, 0.3, 0.4] : row));
     const { view } = await text(cells, { query: 2 });
     expect(lines(view)).toEqual(["the bank lent money"]);
     expect(tinted(view)).toEqual([0, 1]);
     expect(word(view, 2).className).toContain("aw-pill");
     expect(word(view, 3).className).toContain("aw-word-masked");
-    expect(view.legend).toContain("grey: masked");
+    expect(view.legend).toContain("gray: masked");
     const other = await text(cells, { query: 3 });
     expect(tinted(other.view)).toEqual([1, 2]);
   });
@@ -82,11 +82,11 @@ describe("text", () => {
     expect(word(view, 1).className).toContain("aw-word-outline");
   });
 
-  test("read the other way it is coloured by who attends to the pinned key, and the pin comes along", async () => {
+  test("read the other way it is colored by who attends to the pinned key, and the pin comes along", async () => {
     const { view, host } = await text(CAUSAL, { query: 1 });
     view.button(/^Read/).click();
     await settle();
-    view.button("who attends to it").click();
+    view.button("what attends to it").click();
     await settle();
     expect(host.get("direction")).toBe("key");
     expect([host.get("query"), host.get("key")]).toEqual([null, 1]);
@@ -252,7 +252,7 @@ describe("image", () => {
     expect([host.get("query"), host.get("key")]).toEqual([null, 1]);
   });
 
-  test("its colours are the weights, each patch its own; what is masked has none", async () => {
+  test("its colors are the weights, each patch its own; what is masked has none", async () => {
     const { view } = await text(CAUSAL, { view: "image", grid, query: 2, ...tokens });
     const canvas = view.all<HTMLCanvasElement>(".aw-patches canvas")[1]!;
     const pixel = (patch: number) => [
@@ -260,7 +260,7 @@ describe("image", () => {
     ];
     expect(pixel(0)).not.toEqual(pixel(1));
     expect(pixel(2)[3]).toBe(0);
-    expect(view.legend).toContain("no colour: masked");
+    expect(view.legend).toContain("no color: masked");
   });
 
   test("text queries over image keys: the text above, the picture below", async () => {

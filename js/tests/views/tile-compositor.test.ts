@@ -4,7 +4,7 @@ import { decodePicture, decodeTile, type Picture, type Tile } from "../../src/co
 import type { TileAddress } from "../../src/contract/messages";
 import type { ColorRange } from "../../src/contract/values";
 import { type ColorMapper, makeColorMapper, type Paints, readPaints } from "../../src/draw/color-mapper";
-import { type CellGrid, cellGridOf, centred, reachOf } from "../../src/geometry/cell-grid";
+import { type CellGrid, cellGridOf, centered, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createTileCache, type TileCache, tilesInView } from "../../src/state/tile-cache";
@@ -43,7 +43,7 @@ beforeEach(() => {
 const mapperOf = (range: ColorRange = "head"): ColorMapper =>
   makeColorMapper(picture, picture.grid!, false, "log", range);
 const at = (k: number, query: number, key: number) =>
-  cellGridOf(reach, centred(reach, WHOLE, k, { query, key }), false);
+  cellGridOf(reach, centered(reach, WHOLE, k, { query, key }), false);
 
 function draw(cellGrid: CellGrid, changes: Partial<TileScene> = {}) {
   const canvas = document.createElement("canvas");
@@ -203,7 +203,7 @@ describe("at 12 px and more", () => {
 });
 
 describe("rasters", () => {
-  test("are made once for a tile and its colours, and bounded", async () => {
+  test("are made once for a tile and its colors, and bounded", async () => {
     const tile = { ...(await decoded([0, 0, 0, 0])), arrived: 0 };
     const mapper = mapperOf();
     const canvas = rasters.of(tile, mapper, paints, 8);
@@ -234,7 +234,7 @@ describe("rasters", () => {
     }
   });
 
-  test("every code has its colour: numbers, blocked, NaN and infinities", async () => {
+  test("every code has its color: numbers, blocked, NaN and infinities", async () => {
     const tile = await decoded([0, 0, 0, 0]);
     const colors = colorsOf(tile, mapperOf(), 0, paints);
     expect(colors[250]).toBe(paints.packed[255]);

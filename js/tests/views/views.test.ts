@@ -165,7 +165,7 @@ describe("the panel", () => {
     expect(view.status).toContain("query 0");
   });
 
-  test("scores have bars in two colours, three decimals, and no sums", async () => {
+  test("scores have bars in two colors, three decimals, and no sums", async () => {
     const { view } = await draw(
       [
         [-2, 1.5, 0.25],
@@ -224,13 +224,13 @@ describe("the legend", () => {
     ["unit", "fixed range", [0.75, 0.2]],
     ["row", "each row on its own range", [1, 0.4]],
     [[0.1, 0.5], "own range", [1, 0.25]],
-  ])("range %j: what it is called, and the colours of two cells", async (color_range, words, shares) => {
+  ])("range %j: what it is called, and the colors of two cells", async (color_range, words, shares) => {
     const { view } = await draw(CAUSAL, { color_range });
     expect(view.legend).toContain(words);
     const places = [view.at(1, 1), view.at(2, 2)];
-    const colours = table("sequential");
+    const colors = table("sequential");
     for (const [at, { x, y }] of places.entries()) {
-      expect(view.pixel(x + 15, y + 15)).toEqual(colours[Math.round(255 * shares[at]!)]);
+      expect(view.pixel(x + 15, y + 15)).toEqual(colors[Math.round(255 * shares[at]!)]);
     }
   });
 
@@ -288,7 +288,7 @@ describe("stages and palettes", () => {
     ["scaled", "scaled score"],
     ["masked", "masked score"],
     ["weights", "weight"],
-  ])("%s: colours of its own kind, and its own word", async (stage, word) => {
+  ])("%s: colors of its own kind, and its own word", async (stage, word) => {
     const cells = [
       [0.5, -1],
       [1, 0.25],
@@ -403,16 +403,16 @@ describe("the picker", () => {
     const facts = factsOf(CAUSAL, { heads: 3 });
     const values = codes([1, 0, 0, 1, 0.5, 0.5, 0.5, 0.5, X, 0, 1, Number.NaN], [3, 2, 2], { kind: "unit", high: 1 });
     const { view } = await draw(CAUSAL, { facts, thumbnails: { layer: 0, batch: 0, values } });
-    const colours = table("sequential");
+    const colors = table("sequential");
     const pixels = view.all<HTMLCanvasElement>("[aria-label=Head] canvas").map((canvas) => {
       expect([canvas.width, canvas.height]).toEqual([2, 2]);
       const { data } = canvas.getContext("2d")!.getImageData(0, 0, 2, 2);
       return [0, 4, 8, 12].map((at) => [...data.slice(at, at + 4)]);
     });
-    expect(pixels[0]).toEqual([colours[255], colours[0], colours[0], colours[255]]);
-    expect(pixels[1]![0]).toEqual(colours[128]);
+    expect(pixels[0]).toEqual([colors[255], colors[0], colors[0], colors[255]]);
+    expect(pixels[1]![0]).toEqual(colors[128]);
     expect(pixels[2]![0]).toEqual([0, 0, 0, 0]);
-    expect(pixels[2]![2]).toEqual(colours[255]);
+    expect(pixels[2]![2]).toEqual(colors[255]);
   });
 
   test("64 heads stand close, with a number at every eighth and at the chosen one", async () => {
@@ -487,7 +487,7 @@ describe("widths", () => {
 
 describe("a range of one's own", () => {
   const open = async (view: View) => {
-    view.button("Colour linear").click();
+    view.button("Color linear").click();
     await settle();
   };
   const give = async (view: View, low: string, high: string) => {

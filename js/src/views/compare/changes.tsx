@@ -59,7 +59,7 @@ function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Change
 function whyNothing({ store, lost }: PlaceSpace, pinned: boolean): string {
   if (!pinned) return "Point at a row to see what changes for it. Click to keep it.";
   if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
-  if (store.query.value === null) return "Of a key of a long head the changes are not listed: pin a query.";
+  if (store.query.value === null) return "The changes for a key of a long head are not listed: pin a query instead.";
   return "";
 }
 

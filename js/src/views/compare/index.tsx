@@ -147,7 +147,7 @@ function place(
   ui.extent.value = beside ? Math.min(ui.width.value, Math.max(right, LEAST_WIDTH * ui.unit.value)) : null;
 }
 
-/** Paint the pictures with the cells in hand; another comparison, or other colours, fade in. */
+/** Paint the pictures with the cells in hand; another comparison, or other colors, fade in. */
 function painter(
   ui: PlaceSpace,
   plot: Plot,

@@ -98,7 +98,7 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
   return sum;
 }
 
-/** What is not compared, or not labelled: "left out: 2 queries of A, 3 of B". */
+/** What is not compared, or not labeled: "left out: 2 queries of A, 3 of B". */
 function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string | null {
   const some = (n: number, [one, many]: readonly [string, string], side: string) =>
     n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];

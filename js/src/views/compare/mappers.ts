@@ -1,4 +1,4 @@
-/** The cells of a comparison that are drawn, and their colours: one scale for A and B, one for their difference. */
+/** The cells of a comparison that are drawn, and their colors: one scale for A and B, one for their difference. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";

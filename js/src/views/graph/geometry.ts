@@ -40,7 +40,7 @@ export function lane(total: number, keep: readonly number[] | null, unit = 1): L
 
 function folded(total: number, keep: readonly number[], unit: number): Lane {
   const room = Math.floor(TALL / LEAST_PITCH);
-  const chosen = withNeighbours(total, keep, room);
+  const chosen = withNeighbors(total, keep, room);
   const rows: Row[] = [];
   let next = 0;
   for (const index of chosen) {
@@ -63,7 +63,7 @@ const token = (index: number): Row => ({ kind: "token", index });
  * The first of `keep` that have room, then tokens around them: two on each side while there is room, more only as long as
  * all stand at their full distance. Each gap takes a row too.
  */
-function withNeighbours(total: number, keep: readonly number[], room: number): number[] {
+function withNeighbors(total: number, keep: readonly number[], room: number): number[] {
   const chosen = new Set<number>();
   for (const index of keep) {
     if (chosen.size >= room / 2) break;

@@ -130,7 +130,7 @@ function draw(canvas: HTMLCanvasElement, scene: Scene): void {
   if (scene.side !== null) drawFocus(context, scene);
 }
 
-/** Everybody's links: in their heads' colours, or in a shade of ink behind those of the token in focus. */
+/** Everybody's links: in their heads' colors, or in a shade of ink behind those of the token in focus. */
 function drawCurves(
   context: CanvasRenderingContext2D,
   { curves, colors, ink, dark, side, width, height }: Scene,

@@ -100,7 +100,7 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, first token aside.`;
+    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
@@ -349,7 +349,7 @@ function wordAt(lines: readonly (Known | null)[], index: number): string | null 
   return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
 }
 
-/** Draw the colour of each head, and what it attends to most. */
+/** Draw the color of each head, and what it attends to most. */
 export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const heads = store.drawnHeads.value;
@@ -382,7 +382,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
           </span>
         );
       })}
-      {aside && <span class="aw-graph-aside">special tokens aside</span>}
+      {aside && <span class="aw-graph-aside">without special tokens</span>}
     </>
   );
 }

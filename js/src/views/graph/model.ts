@@ -87,8 +87,8 @@ export function graphModel(ui: Ui): GraphModel {
   const focus = stableComputed<Target>(() => {
     const at = ui.target.value;
     const pinned = store.query.value !== null || store.key.value !== null;
-    const labelled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
-    return at === null || !labelled ? null : { side: at.side, index: at.index };
+    const labeled = pinned || (ui.hover.value !== null && "target" in ui.hover.value);
+    return at === null || !labeled ? null : { side: at.side, index: at.index };
   });
   const isLong = computed(() => Math.max(store.facts.value.queries, store.facts.value.keys) > WHOLE);
   const isPinned = computed(() => store.query.value !== null || store.key.value !== null);

@@ -19,7 +19,7 @@ export const OWN_RANGE: ColorMapper = {
   share: (value) => value,
 };
 
-/** Small pictures as they are painted, kept while they and the colours are the same. */
+/** Small pictures as they are painted, kept while they and the colors are the same. */
 export class Atlas {
   private painted = new Map<Grid, HTMLCanvasElement>();
   private paints: Paints | null = null;

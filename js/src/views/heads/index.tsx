@@ -207,7 +207,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
         : many
           ? "Rows are layers, columns are heads. "
           : "The heads of the layer. "}
-      Each picture on its own colour range
+      Each picture on its own color range
       {metric === null
         ? "."
         : `; the ${isDense(ui) ? "tint" : "bar"} is ${metric.word.toLowerCase()}, ${rangeOf(metric)}.`}

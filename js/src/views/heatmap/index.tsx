@@ -19,11 +19,11 @@ export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");
   const picture = heatmap(ui);
-  const colours = legend(ui, picture.plot);
+  const colors = legend(ui, picture.plot);
   const beside = part("aw-beside");
   const map = minimap(ui);
   const side = panel(ui);
-  column.append(picture.node, colours.node);
+  column.append(picture.node, colors.node);
   beside.append(map.node, side.node);
   node.append(column, beside);
   const zoomed = computed(() => windowOf(ui) !== null);
@@ -34,10 +34,10 @@ export function heatmapView(ui: Ui): View {
       const unit = ui.unit.value;
       beside.style.marginLeft = px(PANEL_GAP * unit);
       beside.style.width = px(figure.panel);
-      colours.node.style.paddingLeft = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
+      colors.node.style.paddingLeft = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
       const least = Math.min(ui.width.value, LEGEND_LEAST * unit);
       const wide = Math.max(figure.left + figure.width + figure.overhang, least);
-      colours.node.style.maxWidth = px(wide);
+      colors.node.style.maxWidth = px(wide);
       const isBeside = figure.mode === "beside" || figure.mode === "wide";
       ui.extent.value = isBeside ? wide + PANEL_GAP * unit + figure.panel : null;
       // Room for all that a row may show, so that pointing at one moves nothing.
@@ -56,7 +56,7 @@ export function heatmapView(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [picture, colours, map, side]) view.dispose();
+      for (const view of [picture, colors, map, side]) view.dispose();
     },
   };
 }

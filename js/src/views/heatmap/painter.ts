@@ -112,7 +112,7 @@ interface Drawn {
   readonly look: readonly unknown[];
 }
 
-/** Another picture or other colours; not the same picture with more of its rows exact, or with a wider range. */
+/** Another picture or other colors; not the same picture with more of its rows exact, or with a wider range. */
 function isAnother(last: Drawn, now: Drawn): boolean {
   if (now.look.some((value, index) => value !== last.look[index])) return true;
   if (now.picture.of === last.picture.of) return false;
@@ -121,7 +121,7 @@ function isAnother(last: Drawn, now: Drawn): boolean {
 
 const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Let the colours of a new head, stage or palette cross-fade from the last picture. */
+/** Let the colors of a new head, stage or palette cross-fade from the last picture. */
 export function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
   if (!canvas.animate || canvas.width === 0 || isStill()) return;
   const ghost = document.createElement("canvas");

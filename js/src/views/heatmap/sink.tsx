@@ -1,4 +1,4 @@
-/** The column of the learned sink, beside the picture: one number for each of its rows, in the picture's own colours. */
+/** The column of the learned sink, beside the picture: one number for each of its rows, in the picture's own colors. */
 
 import { effect } from "@preact/signals-core";
 import { pinRowOrColumn } from "../../components/axis-labels";

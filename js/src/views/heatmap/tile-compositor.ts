@@ -200,7 +200,7 @@ interface Raster {
   canvas: HTMLCanvasElement;
 }
 
-/** Tiles as canvases of a pixel a cell, made once for each colour mapper; the longest unused gives its canvas to the next. */
+/** Tiles as canvases of a pixel a cell, made once for each color mapper; the longest unused gives its canvas to the next. */
 export class TileRasters {
   readonly #made = new Map<KeptTile, Raster>();
   #pixels: { image: ImageData; packed: Uint32Array } | null = null;
@@ -242,7 +242,7 @@ export class TileRasters {
     let lookedUp = -1;
     let colors: Uint32Array = packed;
     for (let row = 0, at = 0; row < rows; row++) {
-      // Where each row has its own range, it is that of the picture's row; else all rows have the same colours.
+      // Where each row has its own range, it is that of the picture's row; else all rows have the same colors.
       const mapperRow = mapper.domain === null ? Math.floor(((address[2] * TILE + row) * bin) / queryBin) : 0;
       if (mapperRow !== lookedUp) colors = colorsOf(tile, mapper, mapperRow, paints);
       lookedUp = mapperRow;
@@ -257,7 +257,7 @@ function pixelsOf(image: ImageData) {
   return { image, packed: new Uint32Array(image.data.buffer) };
 }
 
-/** Return the colour of each of a tile's codes; 0, which is nothing, for what is blocked. */
+/** Return the color of each of a tile's codes; 0, which is nothing, for what is blocked. */
 export function colorsOf({ numbers, kindOf }: Coded, mapper: ColorMapper, row: number, paints: Paints): Uint32Array {
   const colors = new Uint32Array(256);
   for (let code = 0; code < 256; code++) {

@@ -43,7 +43,7 @@ async function readGradients({ pictures, buffers }: Reply<"gradients">): Promise
   return found;
 }
 
-/** Show how the output answers to v, weights, scores, q and k. */
+/** Show how the output changes with v, weights, scores, q and k. */
 export function Gradients({ ui }: { ui: Ui }) {
   const { body, key } = headOf(ui);
   const { store } = ui;

@@ -104,7 +104,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           </Unfold>
         )}
         {found.output !== null && (
-          <Unfold name="Gradients" note="how the output answers to v, weights, scores, q and k" open={chosen.open}>
+          <Unfold name="Gradients" note="how the output changes with v, weights, scores, q and k" open={chosen.open}>
             {() => <Gradients ui={ui} />}
           </Unfold>
         )}

@@ -156,7 +156,7 @@ function RowCharts({ ui, found }: { ui: Ui; found: Variances }) {
         ],
         Math.max(1e-9, ...most),
         means.entropy,
-        " bits; grey: the most, all keys alike",
+        " bits; gray: the most, all keys alike",
       )}
       {chart(
         "Peak",
@@ -467,7 +467,7 @@ function Curves({ ui, found }: { ui: Ui; found: Reply<"cost"> }) {
           />
         </tbody>
       </table>
-      <Key>Time grows with n² in all three; memory does where all weights are held. Grey: n² from the first point.</Key>
+      <Key>Time grows with n² in all three; memory does where all weights are held. Gray: n² from the first point.</Key>
     </>
   );
 }

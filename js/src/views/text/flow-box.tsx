@@ -124,13 +124,13 @@ function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
   const look = looks.of(position);
   const pinned = looks.pinned.has(position);
   const further = !pinned && looks.further.has(position);
-  const coloured = look !== null && typeof look === "object" ? look : null;
-  const marked = coloured !== null || pinned || further;
+  const colored = look !== null && typeof look === "object" ? look : null;
+  const marked = colored !== null || pinned || further;
   const label = marked ? flow.passage.labels.at(position) : null;
   const subscript = label !== null && numbered && label.text === looks.alike ? label.subscript : "";
   const names = [
     "aw-word",
-    pinned ? "aw-pill" : further ? "aw-word-outline" : coloured ? "aw-tinted" : "",
+    pinned ? "aw-pill" : further ? "aw-word-outline" : colored ? "aw-tinted" : "",
     look === "masked" && !pinned ? "aw-word-masked" : look === "nan" ? "aw-word-nan" : "",
     special ? "aw-word-special" : "",
   ];
@@ -141,7 +141,7 @@ function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
         data-at={position}
         class={names.filter(Boolean).join(" ")}
         data-joined={gap === "" && !first ? (glued ? "both" : "before") : glued ? "after" : undefined}
-        style={coloured !== null && !pinned ? { "--aw-tint": coloured.tint, "--aw-full": coloured.full } : undefined}
+        style={colored !== null && !pinned ? { "--aw-tint": colored.tint, "--aw-full": colored.full } : undefined}
       >
         {text}
         {subscript !== "" && <sub>{subscript}</sub>}

@@ -5,7 +5,7 @@ import { px } from "../../components/dom";
 import type { ImageMessage } from "../../contract/messages";
 import { type Patches, sizeOf } from "./patches";
 
-/** How strong the colours lie over an image: it still reads through them. */
+/** How strong the colors lie over an image: it still reads through them. */
 const OVER = 0.55;
 const GAP_FROM = 12; // pixels of a patch
 const SLASH_FROM = 10;
@@ -33,10 +33,10 @@ interface Props {
   readonly patches: Patches;
   readonly message: ImageMessage | null;
   readonly bitmap: ImageBitmap | null;
-  /** Colour of each patch; "" of one that is masked. */
-  readonly colours: readonly string[];
-  /** Whether the colours lie over the image. */
-  readonly coloured: boolean;
+  /** Color of each patch; "" of one that is masked. */
+  readonly colors: readonly string[];
+  /** Whether the colors lie over the image. */
+  readonly colored: boolean;
   readonly ink: string;
   readonly rings: readonly Ring[];
   readonly room: number;
@@ -64,9 +64,9 @@ export class PatchPicture extends Component<Props> {
   }
 
   private draw() {
-    const { bitmap, colours, dpr, patches } = this.props;
+    const { bitmap, colors, dpr, patches } = this.props;
     const { width, height } = this.size();
-    const now = [bitmap, colours, dpr, width, height, patches];
+    const now = [bitmap, colors, dpr, width, height, patches];
     if (now.every((value, at) => value === this.drawn[at])) return;
     this.drawn = now;
     const [w, h] = [Math.round(width * dpr), Math.round(height * dpr)];
@@ -86,10 +86,10 @@ export class PatchPicture extends Component<Props> {
     for (let row = 0; row < rows; row++) {
       const [top, bottom] = [Math.round((row * h) / rows), Math.round(((row + 1) * h) / rows)];
       for (let column = 0; column < columns; column++) {
-        const colour = colours[row * columns + column];
+        const color = colors[row * columns + column];
         const [left, right] = [Math.round((column * w) / columns), Math.round(((column + 1) * w) / columns)];
-        if (colour) {
-          context.fillStyle = colour;
+        if (color) {
+          context.fillStyle = color;
           context.fillRect(left, top, right - left - gap, bottom - top - gap);
         } else if (bitmap === null && right - left >= SLASH_FROM * dpr) {
           slash(context, (left + right) / 2, (top + bottom) / 2, 2.5 * dpr, this.props.ink, dpr);
@@ -98,10 +98,10 @@ export class PatchPicture extends Component<Props> {
     }
   }
 
-  override render({ patches, bitmap, coloured, rings }: Props) {
+  override render({ patches, bitmap, colored, rings }: Props) {
     const { width, height } = this.size();
     const { rows, columns } = patches;
-    const covered = coloured || bitmap === null; // without weights the image is as it is
+    const covered = colored || bitmap === null; // without weights the image is as it is
     return (
       <div class="aw-patches" data-plain={!covered || undefined} style={{ width: px(width), height: px(height) }}>
         <canvas ref={this.picture} />

@@ -1,4 +1,4 @@
-/** Running text, or an image cut into patches, coloured by the pinned token's weights; a panel beside. */
+/** Running text, or an image cut into patches, colored by the pinned token's weights; a panel beside. */
 
 import type { View } from "../../components/dom";
 import type { Ui } from "../../state/ui";

@@ -1,17 +1,17 @@
-/** How each token or patch of a passage looks: its colour, and whether it is pinned. */
+/** How each token or patch of a passage looks: its color, and whether it is pinned. */
 
 import { BLOCKED, NAN, NUMBER } from "../../contract/decode";
 import type { Side } from "../../contract/values";
 import type { Ui } from "../../state/ui";
 import { LEAST_SHARE, otherSide, type Passage, type TextModel, type Weights } from "./model";
 
-/** How far along the ramp the tint behind a token is, so that ink always reads; colours with signs are darker there. */
+/** How far along the ramp the tint behind a token is, so that ink always reads; colors with signs are darker there. */
 const TINT = 0.4;
 const SIGNED_TINT = 0.32;
 
 /** How each token of a passage looks now. */
 export interface TokenLooks {
-  /** Of a position: the tint behind it and its full colour, or how else it is marked. */
+  /** Of a position: the tint behind it and its full color, or how else it is marked. */
   of(position: number): TokenLook | null;
   readonly pinned: ReadonlySet<number>;
   readonly further: ReadonlySet<number>;
@@ -25,7 +25,7 @@ type TokenLook = { readonly tint: string; readonly full: string } | "masked" | "
 export const sideOf = ({ store }: Ui, passage: Passage): Side =>
   passage.sides.length > 1 ? store.direction.value : (passage.sides[0] as Side);
 
-/** Return the weights that colour a passage: those of what the pinned token attends to, or who attends to it. */
+/** Return the weights that color a passage: those of what the pinned token attends to, or what attends to it. */
 export function weightsOn(model: TextModel, passage: Passage): Weights | null {
   const known = model.weights.value;
   return known !== null && passage.sides.includes(otherSide(known.of.side)) ? known : null;

@@ -16,7 +16,7 @@ import { shorten } from "../../text/tokens";
 import { breakLines, type Line, type Placed, placed } from "./lines";
 import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
 
-/** Weights below this share of the greatest are not coloured. */
+/** Weights below this share of the greatest are not colored. */
 export const LEAST_SHARE = 0.05;
 /** Of more tokens a page is shown at a time. */
 const MOST_WHOLE = 16_384;
@@ -264,14 +264,14 @@ function weightsSource(ui: Ui, span: ReadonlySignal<Span | null>): ReadonlySigna
   });
 }
 
-/** What the picture itself tells, where each of its cells is one of the matrix: exact, or as it is coloured. */
+/** What the picture itself tells, where each of its cells is one of the matrix: exact, or as it is colored. */
 function fromPicture(picture: Picture, target: Target): Weights | null {
   if (picture.queryBin * picture.keyBin > 1 || picture.sampled !== null) return null;
   const line = lineOf(picture, target);
   return line && { ...line, start: 0 };
 }
 
-/** The greatest finite number of what is shown, special tokens aside. */
+/** The greatest finite number of what is shown, without special tokens. */
 function greatest(ui: Ui, flow: Flow, { start, values, kinds, of }: Weights): number {
   let most = 0;
   const see = (position: number) => {

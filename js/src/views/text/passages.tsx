@@ -25,7 +25,7 @@ const PANEL_GAP = 36;
 export function passagesView(ui: Ui, withImage: boolean): View {
   const { store } = ui;
   const model = textModel(ui, withImage);
-  const coloured = signal(true);
+  const colored = signal(true);
   const node = part("aw-main aw-read");
   const column = part("aw-column");
   const beside = part("aw-beside");
@@ -38,7 +38,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
   live.setAttribute("aria-live", "polite");
   const side = panel(ui);
   const views = [
-    mount(passages, () => <Passages ui={ui} model={model} coloured={coloured} withImage={withImage} />),
+    mount(passages, () => <Passages ui={ui} model={model} colored={colored} withImage={withImage} />),
     mount(part("aw-legend", "legend"), () => <Legend ui={ui} model={model} withImage={withImage} />),
     side,
   ];
@@ -100,11 +100,11 @@ function spoken({ store, target, ranked }: Ui): string {
 interface ReaderProps {
   readonly ui: Ui;
   readonly model: TextModel;
-  readonly coloured: Signal<boolean>;
+  readonly colored: Signal<boolean>;
   readonly withImage: boolean;
 }
 
-function Passages({ ui, model, coloured, withImage }: ReaderProps) {
+function Passages({ ui, model, colored, withImage }: ReaderProps) {
   if (ui.width.value === 0) return null;
   const flows = model.flows.value;
   return (
@@ -118,7 +118,7 @@ function Passages({ ui, model, coloured, withImage }: ReaderProps) {
             {!both && <div class="aw-heading">{passage.sides[0] === "query" ? "Queries" : "Keys"}</div>}
             {flow.pages > 1 && <Pager flow={flow} />}
             {hasText && <FlowBox {...boxProps(ui, model, flow)} />}
-            {withImage && passage.patches !== null && <Picture {...{ ui, model, coloured, passage }} />}
+            {withImage && passage.patches !== null && <Picture {...{ ui, model, colored, passage }} />}
           </div>
         );
       })}
@@ -166,7 +166,7 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
   };
 }
 
-function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"> & { passage: Passage }) {
+function Picture({ ui, model, colored, passage }: Omit<ReaderProps, "withImage"> & { passage: Passage }) {
   const patches = passage.patches;
   if (patches === null) return null;
   const looks = tokenLooksOf(ui, model, passage);
@@ -177,7 +177,7 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
   const paints = mapper === null || both === null ? null : mapper.signed ? both.diverging : both.sequential;
   const bitmap = model.image.value;
   const plate = bitmap === null ? (both?.sequential.css[0] ?? "") : "";
-  const colours =
+  const colors =
     known === null || mapper === null || paints === null
       ? Array<string>(many).fill(plate)
       : Array.from({ length: many }, (_, at) => {
@@ -193,9 +193,9 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
   return (
     <>
       <PatchPicture
-        {...{ patches, bitmap, colours }}
+        {...{ patches, bitmap, colors }}
         message={ui.store.image.value ?? null}
-        coloured={coloured.value && known !== null}
+        colored={colored.value && known !== null}
         ink={both?.sequential.ink ?? ""}
         rings={[
           ...ring(hovered === null ? [] : [hovered], "hovered"),
@@ -210,19 +210,19 @@ function Picture({ ui, model, coloured, passage }: Omit<ReaderProps, "withImage"
         <button
           type="button"
           class="aw-toggle"
-          aria-pressed={!coloured.value}
+          aria-pressed={!colored.value}
           onClick={() => {
-            coloured.value = !coloured.value;
+            colored.value = !colored.value;
           }}
         >
-          {coloured.value ? "show the image alone" : "show weights over the image"}
+          {colored.value ? "show the image alone" : "show weights over the image"}
         </button>
       )}
     </>
   );
 }
 
-function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
+function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
   const { store } = ui;
   const mapper = model.mapper.value;
   const both = ui.paints.value;
@@ -240,7 +240,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
   const range = store.color_range.value;
   return (
     <>
-      {/* One line of its own: nothing moves when there are colours to explain. */}
+      {/* One line of its own: nothing moves when there are colors to explain. */}
       <div class="aw-ramp">
         {mapper === null ? (
           <span>{prompt(ui, flows)}</span>
@@ -261,9 +261,9 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "coloured">) {
       <div class="aw-kinds">
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
-        {masked && <span>{withImage ? "no colour: masked" : "grey: masked"}</span>}
+        {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
         {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "own range"}</span>}
-        {store.pieces.value === "words" && <span>words: weights to one summed, from one averaged</span>}
+        {store.pieces.value === "words" && <span>words: weights summed to a word, averaged from a word</span>}
       </div>
     </>
   );
