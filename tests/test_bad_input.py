@@ -44,7 +44,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a scale without end": ({"scale": float("inf")}, ValueError, "scale is inf: give a finite number"),
     "causal as a word": ({"is_causal": "yes"}, TypeError, "give True or False"),
     "a keyword that is none": ({"is_casual": True}, TypeError, "did you mean 'is_causal'"),
-    "a keyword of looks": ({"color_scale": "log"}, TypeError, "did you mean 'color_scale'"),
+    "a keyword of looks": ({"colour_scale": "log"}, TypeError, "did you mean 'color_scale'"),
     "a trait of the kernel": ({"picture": {}}, TypeError, "no keyword is called 'picture'"),
     "a head too many": ({"head": 4}, IndexError, "head 4 is not there: this attention has heads 0 to 3"),
     "a head far away": ({"head": 99}, IndexError, "head 99 is not there"),

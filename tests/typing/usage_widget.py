@@ -75,7 +75,7 @@ def looks() -> None:
     AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")
     AttentionWidget(q, k, color_range="rows")  # type: ignore[arg-type]
     AttentionWidget(q, k, order="heads")  # type: ignore[arg-type]
-    AttentionWidget(q, k, color_scale="log")  # type: ignore[call-arg]
+    AttentionWidget(q, k, colour_scale="log")  # type: ignore[call-arg]
 
 
 def traits() -> None:

@@ -244,5 +244,5 @@ def test_an_unknown_keyword_is_refused() -> None:
         TypeError, match=r"no keyword is called 'heads': did you mean 'head'\? else give one of head, batch"
     ):
         refuse_unknown(["batch", "heads"], ["head", "batch"])
-    with pytest.raises(TypeError, match="no keyword is called 'color': give one of head, batch"):
-        refuse_unknown({"color": 1}, ["head", "batch"])
+    with pytest.raises(TypeError, match="no keyword is called 'colour': give one of head, batch"):
+        refuse_unknown({"colour": 1}, ["head", "batch"])
