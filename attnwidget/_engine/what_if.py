@@ -140,7 +140,9 @@ def _window(att: AttentionBase, value: Any) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 1 <= value <= LONGEST_WINDOW:
-        raise ValueError(f"window is {told(value)}: give the number of keys, 1 to {LONGEST_WINDOW:,}, or None")
+        raise ValueError(
+            f"window is {told(value)}: give the number of keys, 1 or more and at most {LONGEST_WINDOW:,}, or None"
+        )
     return value
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from .._analysis.mask_counts import cells_to_ask
 from .._engine import cost
 from .._engine.base import Head
+from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
@@ -384,6 +385,8 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
 
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
+    if (kept := only_overviews(att)) is not None:
+        raise kept.refusal("what may be wrong with a head is")
     message.budget.spend(
         cells_to_ask(Head(att, batch, head)), "Attention.check does it in Python, however long it takes"
     )

@@ -514,8 +514,8 @@ def test_what_is_captured_in_inference_mode_can_be_used_outside() -> None:
         ({"limit": "much"}, ValueError, "limit is 'much': give bytes, or such as '2GB'"),
         ({"layers": []}, ValueError, "layers is empty"),
         ({"dtype": torch.int8}, TypeError, "dtype is torch.int8: give torch.float16"),
-        ({"device": "moon"}, ValueError, "device is 'moon', which this torch has not: give one"),
-        ({"device": "cuda:99"}, ValueError, "device is 'cuda:99', which this torch has not"),
+        ({"device": "moon"}, ValueError, "device is 'moon', which this torch does not have: give one"),
+        ({"device": "cuda:99"}, ValueError, "device is 'cuda:99', which this torch does not have"),
     ],
 )
 def test_nonsense_is_refused_with_advice(how: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -265,7 +265,7 @@ def test_a_page_that_zooms_in_is_told_what_is_not_kept(long: tuple[Capture, Capt
         {"kind": "check"},
     ):
         (reply,) = front_end.ask(w, {"id": "a", **of, **request})
-        assert reply["ok"] is False
+        assert reply["ok"] is False, request
         assert "keep='tensors'" in reply["error"], request
     (coarse,) = front_end.ask(w, {"id": "b", **of, "kind": "tiles", "view": "main", "tiles": [[2, 2, 0, 0]]})
     assert coarse["ok"]

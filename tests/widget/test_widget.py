@@ -83,7 +83,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
     assert picture == {
         "layer": 0, "batch": 1, "head": 2, "stage": "weights", "pool": "max",
         "queries": 6, "keys": 6, "own_keys": 6, "query_bin": 1, "key_bin": 1, "sampled": None,
-        "blocked": None, "sink": None, "error": None,
+        "blocked": None, "sink": None, "padding": None, "error": None,
     }  # fmt: skip
     assert (state["picture"]["low"], state["picture"]["high"]) == (drawn(state).min(), drawn(state).max())
     assert state["facts"] == {
@@ -402,7 +402,8 @@ def test_the_repr_is_a_line() -> None:
     bundle = w._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert data["text/plain"] == repr(w)
-    assert len(json.dumps(data)) < 2000
+    assert len(data.pop("image/png")) <= 64 * 1024
+    assert len(json.dumps(data)) < 1000
 
 
 # A saved notebook.
