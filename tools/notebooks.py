@@ -36,18 +36,18 @@ def is_stale(path: Path) -> bool:
     return bool(notebook["metadata"].get(KEY, {}).get("sources") != digest(notebook))
 
 
-def reduced(output: dict[str, Any]) -> dict[str, Any]:
-    """Return an output as it is kept: a widget as its picture, all else as it is.
+def reduced(output: dict[str, Any]) -> dict[str, Any] | None:
+    """Return an output as it is kept: a widget as its picture, all else as it is; None for a box of widgets.
 
     Raises:
-        ValueError: The output is an error or a warning, a widget without a picture, or names this machine.
+        ValueError: The output is an error or a warning, or names this machine.
     """
     data = output.get("data", {})
     if output["output_type"] == "error" or output.get("name") == "stderr":
         raise ValueError(f"a cell ended with {output.get('ename') or output.get('text')!r}")
     if WIDGET in data:
         if "image/png" not in data:
-            raise ValueError("a widget left no picture: is AttentionWidget.still False?")
+            return None
         kept = {"image/png": data["image/png"], "text/plain": data["text/plain"]}
         output = {"output_type": "display_data", "data": kept, "metadata": {}}
     elif output["output_type"] == "execute_result":
@@ -70,7 +70,8 @@ def run(path: Path) -> None:
     kept = json.loads(path.read_text(encoding="utf-8"))
     for cell, ran in zip(kept["cells"], notebook.cells, strict=True):
         if cell["cell_type"] == "code":
-            cell["outputs"] = [reduced(json.loads(json.dumps(output))) for output in ran.outputs]
+            outputs = (reduced(json.loads(json.dumps(output))) for output in ran.outputs)
+            cell["outputs"] = [output for output in outputs if output is not None]
     kept["metadata"][KEY] = {"sources": digest(kept)}
     path.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

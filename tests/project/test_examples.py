@@ -47,9 +47,8 @@ def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
     assert [output for output in outputs if output.get("name") == "stderr"] == []
     assert any(notebooks.WIDGET in output.get("data", {}) for output in outputs)
     for cell, stored in zip(notebook.cells, cells_of(path), strict=True):
-        assert [notebooks.WIDGET in output.get("data", {}) for output in cell.get("outputs", [])].count(True) == [
-            has_picture(output) for output in stored.get("outputs", [])
-        ].count(True)
+        now, kept = ([has_picture(output) for output in of.get("outputs", [])] for of in (cell, stored))
+        assert now.count(True) == kept.count(True)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -86,7 +85,6 @@ def test_a_changed_notebook_is_found(tmp_path: Path) -> None:
     [
         ({"output_type": "stream", "name": "stderr", "text": "a warning"}, "a warning"),
         ({"output_type": "error", "ename": "KeyError"}, "KeyError"),
-        ({"output_type": "display_data", "data": {notebooks.WIDGET: {}, "text/plain": ""}}, "no picture"),
         ({"output_type": "stream", "name": "stdout", "text": "/home/somebody/file"}, "another machine"),
     ],
 )

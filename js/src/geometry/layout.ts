@@ -198,11 +198,12 @@ export function layoutFigure(input: {
   const sinkWide = labels.sink ?? 0;
   const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide));
   const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
-  let cell = LINE * unit;
+  let [cell, cellHeight] = [LINE * unit, LINE * unit];
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
     const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
-    const bare = crowded || labels.queryTicks === true; // unzoomed there are no tokens beside it
+    const short = usesTicks(cellHeight, 1, unit) && pass > 0; // few queries over many keys have lines of their own
+    const bare = short || labels.queryTicks === true; // unzoomed there are no tokens beside it
     const labelRoom = bare ? Math.min(wide, CROWDED * unit) : wide;
     const room = bare ? Math.min(ticks, positions + labelRoom) : positions + labelRoom;
     const left = room + 14 * unit;
@@ -236,6 +237,7 @@ export function layoutFigure(input: {
     };
     if (Math.abs(Math.min(cells.cellWidth, cells.cellHeight) - cell) < 0.5) break;
     cell = cells.cellWidth;
+    cellHeight = cells.cellHeight;
   }
   return figure as Figure;
 }
