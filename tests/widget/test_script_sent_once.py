@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from front_end import FrontEnd
-from ipywidgets.embed import embed_data
+from ipywidgets.embed import dependency_state, embed_data
 
 from attnwidget import AttentionWidget
 from attnwidget._utils.assets import bundled
@@ -42,7 +42,8 @@ def test_a_model_that_was_closed_is_made_anew_and_old_widgets_can_still_be_sent(
 
 def test_what_embeds_a_widget_takes_the_script_along_once() -> None:
     made = [widget() for _ in range(3)]
-    state = embed_data(views=made, drop_defaults=False)["manager_state"]["state"]
+    of_these = dependency_state(made, drop_defaults=False)  # without it, embed_data takes all widgets of the process
+    state = embed_data(views=made, drop_defaults=False, state=of_these)["manager_state"]["state"]
     holding = [name for name, model in state.items() if "code" in model["state"]]
     assert holding == [made[0]._front_end.model_id]
     assert state[holding[0]]["state"]["code"] == bundled("widget.js")
