@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import torch
-from ipywidgets.embed import embed_data
+from ipywidgets.embed import dependency_state, embed_data
 from lab import Lab, LabNotebook
 
 from attnwidget import AttentionWidget
@@ -105,7 +105,7 @@ def with_state(lab: Lab, made: Sequence[AttentionWidget]) -> Path:
     for one in made:
         data = {VIEW: {"model_id": one.model_id, "version_major": 2, "version_minor": 0}}
         cells.append(nbformat.v4.new_code_cell("w", outputs=[nbformat.v4.new_output("display_data", data)]))
-    state = embed_data(views=made, drop_defaults=False)["manager_state"]
+    state = embed_data(views=made, state=dependency_state(made, drop_defaults=False))["manager_state"]
     metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "widgets": {"application/vnd.jupyter.widget-state+json": state},
