@@ -88,10 +88,12 @@ class ComparisonWidget(AttentionWidget):
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
     against = Text(help="The name of B.").tag(sync=True, role="numbers")
     against_at = HeadPlace(help="The layer, sample and head of B; None: those of A.").tag(sync=True, role="numbers")
-    comparison = traitlets.Dict(default_value=None, allow_none=True, help="A, B and B − A.").tag(sync=True, role="derived")
-    changes = traitlets.Dict(default_value=None, allow_none=True, help="What changes for the pinned query, or key.").tag(
+    comparison = traitlets.Dict(default_value=None, allow_none=True, help="A, B and B − A.").tag(
         sync=True, role="derived"
     )
+    changes = traitlets.Dict(
+        default_value=None, allow_none=True, help="What changes for the pinned query, or key."
+    ).tag(sync=True, role="derived")
 
     def __init__(self, *sides: Side | Mapping[str, Side], **keywords: Unpack[ComparisonKeywords]) -> None:
         refuse_unknown(keywords, keywords_of(type(self)))

@@ -172,12 +172,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
         sync=True, role="derived", to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
     )
-    thumbnails = traitlets.Dict(default_value=None, allow_none=True, help="All heads of the selected layer, small.").tag(
-        sync=True, role="derived"
-    )
-    progress = traitlets.Dict(default_value=None, allow_none=True, help="How far the exact picture is; None once it is there.").tag(
-        sync=True, role="derived"
-    )
+    thumbnails = traitlets.Dict(
+        default_value=None, allow_none=True, help="All heads of the selected layer, small."
+    ).tag(sync=True, role="derived")
+    progress = traitlets.Dict(
+        default_value=None, allow_none=True, help="How far the exact picture is; None once it is there."
+    ).tag(sync=True, role="derived")
     links = traitlets.Dict(default_value=None, allow_none=True, help="The strongest links of the chosen heads.").tag(
         sync=True, role="derived"
     )
@@ -186,9 +186,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
         sync=True, role="derived"
     )
-    deviation = traitlets.Dict(default_value=None, allow_none=True, help="How far torch's own output is, and the original's.").tag(
-        sync=True, role="derived"
-    )
+    deviation = traitlets.Dict(
+        default_value=None, allow_none=True, help="How far torch's own output is, and the original's."
+    ).tag(sync=True, role="derived")
     stages = traitlets.Dict(default_value=None, allow_none=True, help="All stages of the selected head, small.").tag(
         sync=True, role="derived"
     )
