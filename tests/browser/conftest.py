@@ -14,10 +14,12 @@ Every notebook and page has `.page` (Playwright's), `.console`, `.problems` and 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from gallery import Gallery, show
 from lab import Browser, Lab, LabServer, OfflinePages, Page, PagePool, chromium
 
 HERE = Path(__file__).parent
@@ -84,3 +86,9 @@ def lab(browser: Browser, lab_server: LabServer, pool: PagePool, request: pytest
 def offline_page(offline_pages: OfflinePages, request: pytest.FixtureRequest) -> Iterator[OfflinePages]:
     yield offline_pages
     offline_pages.close(keep=not request.node.stash[FAILED])
+
+
+@pytest.fixture
+def gallery(offline_page: OfflinePages) -> Callable[..., Gallery]:
+    """Show widgets on a plain page: `gallery(widget, width=900)`, with the keywords of `gallery.show`."""
+    return partial(show, offline_page)

@@ -12,22 +12,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from gallery import Gallery, show
-from lab import OfflinePages
+from gallery import Gallery
 
 from attnwidget import AttentionWidget
 from attnwidget._widget.derived import DerivedTrait
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    def opened(widgets: Any, **keywords: Any) -> Gallery:
-        return show(offline_page, widgets, **keywords)
-
-    return opened
 
 
 def bank(**more: Any) -> AttentionWidget:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import Gallery, show
-from lab import OfflinePages
+from gallery import Gallery
 
 from attnwidget import AttentionWidget
 from attnwidget.samples import load_sample
@@ -35,14 +34,6 @@ MEASURED = """() => {
   if (goTo !== null) places["the field's top"] = ["top", goTo.getBoundingClientRect().top - root.top];
   return Object.fromEntries(Object.entries(places).map(([name, [, value]]) => [name, value]));
 }"""
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    def opened(widget: AttentionWidget, **keywords: Any) -> Gallery:
-        return show(offline_page, widget, **keywords)
-
-    return opened
 
 
 def bank(**more: Any) -> AttentionWidget:

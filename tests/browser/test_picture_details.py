@@ -8,21 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gallery import Gallery, show
-from lab import OfflinePages
+from gallery import Gallery
 
 from attnwidget import AttentionWidget
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    def opened(widget: AttentionWidget, **keywords: Any) -> Gallery:
-        return show(offline_page, widget, **keywords)
-
-    return opened
 
 
 def bank(**more: Any) -> AttentionWidget:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import Gallery, show
-from lab import OfflinePages
+from gallery import Gallery
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget.samples import load_sample
@@ -23,14 +22,6 @@ BYTES = [
     "<|endoftext|>", "def", "Ġmill", "er", "(", "x", "):", "Ċ", "ĠĠĠ", "Ġreturn", "Ġ\"", "Ã©", "âĤ", "¬", "\"", "Ġ#",
     "ĠðŁ", "ĺ", "Ĭ", "Ċ",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    def opened(widgets: Any, **keywords: Any) -> Gallery:
-        return show(offline_page, widgets, **keywords)
-
-    return opened
 
 
 def bank(**more: Any) -> AttentionWidget:

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from gallery import Gallery, show
+from gallery import Gallery
 from lab import SCREENSHOTS, OfflinePages, Page
 
 from attnwidget import AttentionWidget
 
 Show = Callable[..., Gallery]
 TOKENS = ["the", "bank", "lent", "her", "money", "<b>", "日本", "."]
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    return lambda widgets, **keywords: show(offline_page, widgets, **keywords)
 
 
 def widget(**more: object) -> AttentionWidget:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gallery import Gallery, show
-from lab import Lab, OfflinePages
+from gallery import Gallery
+from lab import Lab
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 
@@ -16,11 +16,6 @@ Show = Callable[..., Gallery]
 
 SOURCE = ["the", "bank", "lent", "her", "money", "for", "the", "boat"]
 TARGET = ["la", "banque", "lui", "a", "prêté", "de", "l'argent"]
-
-
-@pytest.fixture
-def gallery(offline_page: OfflinePages) -> Show:
-    return lambda widgets, **keywords: show(offline_page, widgets, **keywords)
 
 
 def stack(queries: int, keys: int, seed: int, heads: int = 8) -> AttentionStack:

@@ -62,6 +62,23 @@ export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   );
 }
 
+/** Show a share, 0 to 1, as a bar; `text` is what is read aloud in place of the number. */
+export function ProgressBar({ label, share, text }: { label: string; share: number; text?: string }) {
+  return (
+    <div
+      class="aw-progress-bar"
+      role="progressbar"
+      aria-label={label}
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={Math.floor(100 * share)}
+      aria-valuetext={text}
+    >
+      <i style={{ width: `${100 * share}%` }} />
+    </div>
+  );
+}
+
 function Running({ ui, progress }: { ui: Ui } & Pass) {
   const { layer, batch, head, stage, state, share } = progress;
   const stopped = state === "stopped";
@@ -71,17 +88,11 @@ function Running({ ui, progress }: { ui: Ui } & Pass) {
   const ask = () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {});
   return (
     <>
-      <div
-        class="aw-progress-bar"
-        role="progressbar"
-        aria-label="Exact picture"
-        aria-valuemin={0}
-        aria-valuemax={100}
-        aria-valuenow={done}
-        aria-valuetext={[`${done} %`, stopped ? "stopped" : left].filter(Boolean).join(", ")}
-      >
-        <i style={{ width: `${100 * share}%` }} />
-      </div>
+      <ProgressBar
+        label="Exact picture"
+        share={share}
+        text={[`${done} %`, stopped ? "stopped" : left].filter(Boolean).join(", ")}
+      />
       <div class="aw-progress-line">
         <span>
           {stopped ? (

@@ -7,6 +7,7 @@ import { KernelError, KernelGone } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { percent } from "../text/format";
 import { Chevron } from "./dom";
+import { ProgressBar } from "./progress";
 
 const PATIENCE = 250; // milliseconds without another change, as while a scale is dragged, until a question is asked anew
 
@@ -129,22 +130,12 @@ function shareOf(reply: object): number {
 
 /** Show how far an answer has come that takes a while. */
 function Slices({ share }: { share: number }) {
-  const done = Math.floor(100 * share);
   return (
     <div class="aw-progress" data-aw="slices">
-      <div
-        class="aw-progress-bar"
-        role="progressbar"
-        aria-label="Computing"
-        aria-valuemin={0}
-        aria-valuemax={100}
-        aria-valuenow={done}
-      >
-        <i style={{ width: `${100 * share}%` }} />
-      </div>
+      <ProgressBar label="Computing" share={share} />
       <div class="aw-progress-line">
         <span>
-          Computing: <b>{percent(done / 100)}</b>
+          Computing: <b>{percent(Math.floor(100 * share) / 100)}</b>
         </span>
       </div>
     </div>
