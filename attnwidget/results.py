@@ -14,5 +14,7 @@ from ._analysis.gradients import Gradients
 from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._segments.named import Segment
+from ._segments.segments import Segments
 
-__all__ = ["Effect", "Explanation", "Finding", "Gradients", "Metrics", "Overview", "Statistics"]
+__all__ = ["Effect", "Explanation", "Finding", "Gradients", "Metrics", "Overview", "Segment", "Segments", "Statistics"]
