@@ -9,7 +9,7 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
 import traitlets
@@ -438,27 +438,30 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
             )
 
-    def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
+    def figure(
+        self, *, width: float = 6.5, dpi: float = 200, theme: Literal["auto", "light", "dark"] | None = None
+    ) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        Every view has one; in a cell it shows itself. It is drawn in the widget's colors, on dark paper where `theme`
-        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colors; text stays text in SVG and
+        PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
             width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
+            theme: "dark" draws on dark paper, "light" and "auto" on white; the widget's own theme where None.
 
         Returns:
             A `matplotlib.figure.Figure`.
 
         Raises:
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
-            ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
+            ValueError: there is nothing to draw, with the reason; or a width, dpi or theme that cannot be.
         """
         from .._export.figure import figure_of
 
         with self._lock:
-            return figure_of(self._export_view(), width=width, dpi=dpi)
+            return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return the widget, and beside it a small picture for where no widget runs."""
