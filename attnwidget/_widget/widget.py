@@ -16,6 +16,7 @@ import traitlets
 from torch import Tensor
 
 from .._analysis import all_heads
+from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
 from .._export.html import to_html
@@ -336,7 +337,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
-    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -358,7 +361,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
+        more = read_names(kinds, "kinds") if kinds else None
+        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
