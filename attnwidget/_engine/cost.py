@@ -19,6 +19,7 @@ RANKED = 16  # and one of a line that is ranked, or whose rows are summed
 JACOBIAN = 8  # and one of a Jacobian
 SWEEP = 1 << 24  # cells that a sweep of head sizes is worth
 SEARCHED = 64  # cells that a token which is searched is worth
+BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
 CHANGE = 10  # and one of a comparison, of two attentions
 ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth

@@ -341,6 +341,8 @@ def _find(message: Message, request: Reply) -> Reply:
         raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
     start = _integer(request, "start", len(vocabulary.tokens))
     message.budget.spend(cost.SEARCHED * len(vocabulary.tokens), "ask for fewer at once")
+    longer = vocabulary.size // cost.BYTES_SEARCHED - len(vocabulary.tokens)
+    message.budget.spend(cost.SEARCHED * max(0, longer), "these tokens are long texts: ask for fewer at once")
     positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
     return {"positions": positions, "total": total}
 
