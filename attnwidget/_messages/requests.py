@@ -357,10 +357,9 @@ def _change(message: Message, request: Reply) -> Reply:
     )
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
-    for att, batch, head, rows, columns in both.sides(request["batch"], request["head"]):
-        inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
-        message.afford(att, {**request, "batch": batch, "head": head}, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
+    needed = cost.CHANGE * both.cells(key, queries, keys) + both.normalizers(key, queries)
+    message.budget.spend(needed, f"look closer, or {WAIT}")
     return comparison.peak(both, key, queries, keys)
 
 
