@@ -71,9 +71,10 @@ class TraitBuilders:
     def rules(self, at: Selection) -> dict[str, DerivedTrait]:
         """Return, for each trait, of what part of the selection it is and what computes it."""
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
-        all_heads, staged = at.view == "heads", at.view == "stages"
+        all_heads, staged, by_segment = (at.view == view for view in ("heads", "stages", "segments"))
         pinned = at.query is not None and at.key is not None
-        place = (at.asking, tuple(at.segment_path)) if at.view == "segments" and self._masses.has_segments else ()
+        place = (at.asking, tuple(at.segment_path)) if self._masses.has_segments else ()
+        in_block = at.view == "heatmap" and at.segment is not None  # of two segments, which is pinned there
         return {
             "facts": DerivedTrait((at.layer,), self.facts, required=True),
             "stages": DerivedTrait(head if staged else (), self._stages, leave=self._leave_stages),
@@ -83,10 +84,10 @@ class TraitBuilders:
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "mass": DerivedTrait(
-                (*sample, at.shown_head, *place) if place else (), self._mass, self._no_mass, leave=self._leave_mass
+                (*sample, at.shown_head, *place) if place and (by_segment or in_block) else (), self._mass, self._no_mass, leave=self._leave_mass
             ),
             "head_mass": DerivedTrait(
-                (*sample, *place) if place else (), self._head_mass, self._no_head_mass, leave=self._leave_head_mass
+                (*sample, *place) if place and by_segment else (), self._head_mass, self._no_head_mass, leave=self._leave_head_mass
             ),
             "survey": DerivedTrait(
                 (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave

@@ -38,6 +38,7 @@ class Selection(NamedTuple):
     direction: str
     top_k: int | None
     asking: str | None
+    segment: str | None
     segment_path: list[str]
 
     @classmethod
