@@ -12,7 +12,7 @@ const LEAST = 34;
 const MOST = 64;
 const GAP = 7;
 /** What the sorted column has more, for its numbers. */
-const NUMBER = 30;
+const NUMBER = { short: 30, long: 40 } as const;
 
 export interface HeadsLayout {
   readonly unit: number;
@@ -38,10 +38,12 @@ interface Wanted {
   readonly room: number;
   readonly unit: number;
   readonly narrow: boolean;
+  /** Whether the numbers have four decimals. */
+  readonly long: boolean;
 }
 
 /** Lay out a row for each head, and as many columns as there is room for: the pinned one always. */
-export function layHeads({ columns, pinned, rows, room, unit, narrow }: Wanted): HeadsLayout {
+export function layHeads({ columns, pinned, rows, room, unit, narrow, long }: Wanted): HeadsLayout {
   const shared = { unit, narrow, rows, pictureLeft: PICTURE_LEFT * unit, picture: PICTURE * unit };
   const view = (rowOf: number, most: number) => ({
     pitch: rowOf * unit,
@@ -53,7 +55,8 @@ export function layHeads({ columns, pinned, rows, room, unit, narrow }: Wanted):
     const bar = Math.max(20 * unit, width - 70 * unit);
     return { ...shared, ...view(NARROW_ROW, NARROW_ROWS), columns, lefts: [left], widths: [width], bar, width: room };
   }
-  const own = room - (FIRST + NUMBER) * unit;
+  const number = long ? NUMBER.long : NUMBER.short;
+  const own = room - (FIRST + number) * unit;
   const fitting = Math.max(1, Math.floor(own / (LEAST * unit)));
   const shown = withPinned(columns, pinned, fitting);
   const pitch = Math.min(MOST * unit, Math.floor(own / Math.max(1, shown.length)));
@@ -62,7 +65,7 @@ export function layHeads({ columns, pinned, rows, room, unit, narrow }: Wanted):
   const widths: number[] = [];
   let left = FIRST * unit;
   for (const column of shown) {
-    const more = column === pinned ? NUMBER * unit : 0;
+    const more = column === pinned ? number * unit : 0;
     lefts.push(left);
     widths.push(bar + more);
     left += pitch + more;

@@ -44,13 +44,15 @@ export function headsPart(
       room: room.value,
       unit: ui.unit.value,
       narrow: narrow.value,
+      long: model.measure.value === "per_token",
     });
   });
   const most = computed(() => {
     const table = model.heads.value;
     const at = layout.value;
     if (table === null || at === null) return 1;
-    return roundUp(largest(numbersOf(model, table, at.columns)));
+    const pinned = model.pinned.value;
+    return roundUp(largest(numbersOf(model, table, pinned < 0 ? at.columns : [pinned])));
   });
   const shown = computed(() => {
     const at = layout.value;
@@ -218,6 +220,7 @@ function paintBar(context: CanvasRenderingContext2D, scene: Scene, { column, ind
     context.roundRect(left, middle - tall / 2, wide, tall, Math.min(2 * style.unit, wide / 2));
     context.fill();
     context.globalAlpha = 1;
+    if (value > most * (1 + 1e-6)) cut(context, left + wide - 7 * style.unit, middle, tall, style);
     if (style.outlined) {
       context.strokeStyle = style.ink;
       context.strokeRect(left + 0.5, middle - tall / 2 + 0.5, Math.max(0, wide - 1), tall - 1);
@@ -230,6 +233,19 @@ function paintBar(context: CanvasRenderingContext2D, scene: Scene, { column, ind
     context.fillRect(whole(left + (at.bar * even) / most, style.dpr) - 0.5, middle - tick / 2, 1, tick);
     context.globalAlpha = 1;
   }
+}
+
+/** A bar that would be longer: it is broken near its end. */
+function cut(context: CanvasRenderingContext2D, x: number, middle: number, tall: number, style: Style): void {
+  context.strokeStyle = style.page;
+  context.lineWidth = 1.5 * style.unit;
+  context.beginPath();
+  for (const off of [0, 3 * style.unit]) {
+    context.moveTo(x + off - 1.5 * style.unit, middle + tall / 2 + 1);
+    context.lineTo(x + off + 1.5 * style.unit, middle - tall / 2 - 1);
+  }
+  context.stroke();
+  context.lineWidth = 1;
 }
 
 function watchPointer(
@@ -294,7 +310,7 @@ function Header({ ui, model, state }: PartProps) {
             aria-pressed={pinned}
             title={name}
             data-hovered={model.hover.value?.column === column || undefined}
-            style={{ left: px(at.lefts[index]!), width: px(at.widths[index]!) }}
+            style={{ left: px(at.lefts[index]!), width: px(at.widths[index]! + 4 * at.unit) }}
             onClick={() => {
               if (pinned) model.reversed.value = !model.reversed.value;
               else {
@@ -389,6 +405,7 @@ function Foot({ model, state }: PartProps) {
   return (
     <>
       <span style={{ marginLeft: px(at.pictureLeft) }}>
+        {table.share < 1 && `${Math.floor(100 * table.share)} % of all heads so far; `}
         {below.length > 0 && text}
         {below.length > 0 &&
           values.length > 0 &&
@@ -406,18 +423,19 @@ function Foot({ model, state }: PartProps) {
 export function HeadsCaption({ model, state }: { model: SegmentsModel; state: HeadsState }) {
   const table = model.heads.value;
   const now = model.mass.value;
-  if (table === null || now === null) return null;
+  const at = state.layout.value;
+  if (table === null || now === null || at === null) return null;
   const { start, stop } = state.shown.value;
-  const all = model.headOrder.value.length;
+  const all = count(model.headOrder.value.length);
   const measure = model.measure.value;
+  const most = state.most.value;
   const which =
-    stop - start >= all
-      ? `${count(all)} heads`
+    stop - start >= at.rows
+      ? `${all} heads`
       : start === 0
-        ? `first ${stop} of ${count(all)}`
-        : `${start + 1} to ${stop} of ${count(all)}`;
-  const known = table.share < 1 ? `, ${Math.floor(100 * table.share)} % known` : "";
-  return (
-    <>{`${which}${known}, ${measureWord(measure)} from ${inWords(now.asking)}, bars to ${axisText(state.most.value, measure)}`}</>
-  );
+        ? `first ${stop} of ${all}`
+        : `${start + 1} to ${stop} of ${all}`;
+  const isCut = largest(numbersOf(model, table, at.columns)) > most * (1 + 1e-6);
+  const ends = `bars to ${axisText(most, measure)}${isCut ? ", longer cut" : ""}`;
+  return <>{`${which}, ${measureWord(measure)} from ${inWords(now.asking)}, ${ends}`}</>;
 }

@@ -42,6 +42,8 @@ export function segments(ui: Ui): View {
   const state = computed(() => stateOf(ui));
   const body = part("aw-seg-body");
   const message = mount(part("aw-seg-message"), () => <Problem ui={ui} state={state.value} />);
+  message.node.setAttribute("role", "group");
+  message.node.style.width = "100%";
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
   node.append(message.node, body, live);
@@ -58,6 +60,12 @@ export function segments(ui: Ui): View {
         own.abort();
         for (const view of parts) view.dispose();
       };
+    }),
+    effect(() => {
+      // What stands in the place of the pictures is found where they are.
+      message.node.hidden = state.value === "there";
+      message.node.dataset.aw = state.value === "there" ? "" : "picture";
+      message.node.setAttribute("aria-label", state.value === "waiting" ? "Segments are computed" : "No segments");
     }),
     effect(() => {
       ui.segmentReading.value = readingOf(model);
@@ -105,7 +113,7 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement): View[] {
   );
   const first = part("aw-seg-pair");
   const second = part("aw-seg-pair");
-  const several = computed(() => model.left.value.columns.length + model.left.value.without.length > 1);
+  const several = computed(() => model.left.value.columns.length > 1);
   const reading = mount(part("aw-seg-reading"), () =>
     ui.mode.value === "beside" || ui.mode.value === "wide" ? null : <MeasureWords ui={ui} />,
   );
@@ -271,8 +279,14 @@ function Folding({ ui, open, name, note }: FoldingProps) {
 /** Of a single segment there is nothing to compare. */
 function Alone({ model }: { model: SegmentsModel }) {
   const now = model.mass.value;
-  if (now === null || now.keys.length !== 1) return null;
-  return <p class="aw-prompt">All mass is on {now.keys[0]}: there is one segment.</p>;
+  const [only, ...others] = model.left.value.columns;
+  if (now === null || only === undefined || others.length > 0) return null;
+  const aside = model.left.value.without.length > 0 ? " that is not set aside" : "";
+  return (
+    <p class="aw-prompt">
+      All mass{aside} is on {now.keys[only]}: there is no other segment{aside}.
+    </p>
+  );
 }
 
 // --- states ---------------------------------------------------------------------------------------------------------------

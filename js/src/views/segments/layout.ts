@@ -24,6 +24,25 @@ export interface TokenLayout {
   readonly widths: Float32Array;
 }
 
+/** Room that a line leaves for a pinned word, which is a pill. */
+export const PILL_SLACK = 24;
+
+/** Return tokens with one as wide as its pill: those after it in its line make way. */
+export function withPill(layout: TokenLayout, at: number, width: number): TokenLayout {
+  const own = layout.widths[at];
+  if (own === undefined || own >= width) return layout;
+  const index = lineIndex(layout, at);
+  const line = layout.lines[index]!;
+  const more = Math.ceil(width - own);
+  const [lefts, widths] = [layout.lefts.slice(), layout.widths.slice()];
+  widths[at] = own + more;
+  for (let other = line.start; other < line.stop; other++) {
+    if (layout.lefts[other]! > layout.lefts[at]!) lefts[other]! += more;
+  }
+  const lines = layout.lines.map((other) => (other === line ? { ...line, width: line.width + more } : other));
+  return { lines, lefts, widths };
+}
+
 /** Break tokens into lines no wider than `room`: after a sentence, else before a word, else anywhere. */
 export function layTokens(
   tokens: readonly Placed[],

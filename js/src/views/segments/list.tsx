@@ -90,7 +90,7 @@ function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Segment
         <p class="aw-prompt">Everything is set aside.</p>
       ) : (
         <>
-          <div class="aw-seg-row aw-seg-columns-head" aria-hidden="true">
+          <div class="aw-seg-row aw-seg-columns-head" data-measure={measure} aria-hidden="true">
             <span />
             <span />
             <span />
@@ -127,7 +127,7 @@ function Rows({ ui, model, row, keys }: RowsProps) {
   const aside = row.rest.aside[row.row]!;
   const names = [...without.map((column) => now.keys[column]!), ...(self ? [] : ["own key"])];
   return (
-    <ol class="aw-seg-rows" aria-label={`${measureWord(measure)} by segment`}>
+    <ol class="aw-seg-rows" data-measure={measure} aria-label={`${measureWord(measure)} by segment`}>
       {shown.map((column) => (
         <>
           <Row key={column} {...{ ui, model, row, column, scale }} />

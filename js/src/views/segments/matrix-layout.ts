@@ -9,7 +9,7 @@ const NAMES_FROM = 14;
 const MARGINS_FROM = 4;
 const MOST_ROW_NAME = 96;
 const MOST_COLUMN_NAME = 96;
-const ASIDE = 44;
+const ASIDE = 26;
 
 export interface MatrixLayout {
   readonly unit: number;
@@ -61,9 +61,9 @@ export function layMatrix({ rows, columns, room, unit, aside, narrow }: Wanted):
     columns: columns.length,
     left,
     top,
-    width: Math.min(room, left + wide + (aside ? ASIDE * unit + 24 * unit : beyond)),
+    width: Math.min(room, left + wide + (aside ? ASIDE * unit + 34 * unit : beyond)),
     height: top + rows.length * pitch,
-    aside: aside && !narrow ? left + wide + 16 * unit : 0,
+    aside: aside && !narrow ? left + wide + 12 * unit : 0,
     rowRoom,
     columnRoom: longest,
     numbers: pitch >= NUMBERS_FROM * unit && !narrow,

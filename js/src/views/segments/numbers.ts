@@ -9,6 +9,7 @@ const TIMES = "×";
 /** `×3.8`; `×12` from 10 on. */
 export function liftText(lift: number): string {
   if (!Number.isFinite(lift)) return "";
+  if (lift > 0 && lift < 0.05) return `${TIMES}<.1`;
   return `${TIMES}${lift >= 9.95 ? Math.round(lift).toLocaleString("en") : lift.toFixed(1)}`;
 }
 
@@ -23,7 +24,7 @@ export function cellText(value: number, measure: Measure): string {
   if (Number.isNaN(value)) return "";
   if (measure === "mass") return cellNumber(value, "weights");
   if (measure === "lift") return value >= 0.05 ? liftText(value).slice(1) : "";
-  const text = value.toFixed(4).replace(/^0/, "");
+  const text = value.toFixed(3).replace(/^0/, "");
   return Number(text) === 0 ? "" : text;
 }
 

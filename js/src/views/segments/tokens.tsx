@@ -9,7 +9,17 @@ import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type Placed, placed } from "../../text/lines";
 import { watchTokenKeys } from "./keys";
-import { type Band, bandsOf, layTokens, lineBox, lineIndex, linesWithin, tokenAt } from "./layout";
+import {
+  type Band,
+  bandsOf,
+  layTokens,
+  lineBox,
+  lineIndex,
+  linesWithin,
+  PILL_SLACK,
+  tokenAt,
+  withPill,
+} from "./layout";
 import type { SegmentsModel, Spot } from "./model";
 import { axisText, inWords, shareText } from "./numbers";
 import { overview } from "./overview";
@@ -20,8 +30,8 @@ import { type Style, styleOf } from "./style";
 
 const AXIS = 38; // left of the lines, for the numbers of their axis
 const FONT = 15;
-/** More lines than this scroll in so many pixels. */
-const MOST_LINES = 3;
+/** Lines that are taller than this in all scroll in so many pixels. */
+const TALLEST = 720;
 const SCROLLED = 360;
 const SLACK = 2;
 
@@ -98,7 +108,14 @@ function tokensState(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>,
   const layout = computed(() => {
     if (room.value === 0) return null;
     const widthOf = ({ text }: Placed) => measure.value(text, FONT);
-    return layTokens(tokens.value, room.value - left.value - SLACK, widthOf, ui.unit.value);
+    const unit = ui.unit.value;
+    return layTokens(tokens.value, room.value - left.value - PILL_SLACK * unit, widthOf, unit);
+  });
+  const withPin = computed(() => {
+    const [all, at] = [layout.value, model.token.value];
+    const word = tokens.value[at]?.text;
+    if (all === null || word === undefined) return all;
+    return withPill(all, at, measure.value(word, FONT, 600) + 12 * ui.unit.value);
   });
   const box = computed(() => lineBox(narrow.value, ui.unit.value));
   const bands = computed(() => {
@@ -107,7 +124,7 @@ function tokensState(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>,
     return bandsOf(model.left.value.columns, model.mass.value?.keyColors ?? [], pins);
   });
   const lines = computed(() => layout.value?.lines.length ?? 0);
-  const scrolls = computed(() => lines.value > MOST_LINES);
+  const scrolls = computed(() => lines.value * box.value.pitch > TALLEST * ui.unit.value);
   const view = computed(() => ({
     top: scrolls.value ? scrolled.value : 0,
     width: room.value,
@@ -127,10 +144,10 @@ function tokensState(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>,
     { passive: true, signal: ui.stop },
   );
   return {
-    ...{ tokens, layout, bands, box, left, view, scrolls },
+    ...{ tokens, layout: withPin, bands, box, left, view, scrolls },
     most: computed(() => axisEnd(model, bands.value)),
     follow(at) {
-      const where = layout.peek();
+      const where = withPin.peek();
       if (where === null || !scrolls.peek()) return;
       const top = lineIndex(where, at) * box.peek().pitch;
       const { height } = view.peek();
@@ -282,7 +299,7 @@ function AxisTicks({ model, state, first, at }: Omit<WordsProps, "ui"> & { first
   return (
     <>
       {first && model.left.value.without.length + (model.left.value.self ? 0 : 1) > 0 && (
-        <span class="aw-seg-tick" style={{ top: px(box.top - 13), right: "auto", width: px(left - 10) }}>
+        <span class="aw-seg-tick" style={{ top: px(Math.max(6, box.top - 13)), right: "auto", width: px(left - 10) }}>
           aside
         </span>
       )}
