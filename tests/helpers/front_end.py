@@ -153,6 +153,14 @@ class Desk:
     def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
         return f"a.{kind}", 10, b"0123456789"[start : start + most]
 
+    def mass(self, number: int) -> NoReturn:
+        raise ValueError("there are no segments")
+
+    head_mass = mass
+
+    def make_segments(self, unit: str) -> NoReturn:
+        raise ValueError("there is no text")
+
     def retry(self) -> None:
         self.retried += 1
 
