@@ -92,8 +92,11 @@ export interface Answers {
   gradients: { share: number; pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
   jacobian: { query: number; picture: SmallMatrix };
   cost: { head_size: number; device: string; steps: CostStep[] };
-  /** A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. */
-  file: { name: string; total: number; data: number | Bytes };
+  /**
+   * A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. Below a `share` of 1
+   * nothing of it is there yet, and the request is to be made again.
+   */
+  file: { name: string; total: number; data: number | Bytes; share: number };
   retry: object;
   ping: object;
 }
