@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from torch import Tensor
 
 from ._analysis import all_heads
+from ._analysis.head_kinds import KindsLike, read_names
 from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
 from ._rules.options import LayeredKeywords
@@ -111,7 +112,9 @@ class AttentionStack(Sequence[Attention]):
             raise KeyError(f"no layer is called as {wanted!r} says: the first is {self.names[0]!r}, and .names has all")
         return found
 
-    def metrics(self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -120,13 +123,17 @@ class AttentionStack(Sequence[Attention]):
                 layer of another length has neither.
             rows: look at so many queries of each head, evenly spread; None for all while all heads together have at
                 most 2²⁸ cells, else for up to 32 of each. Each is exact.
+            kinds: more numbers of each head: "sink", "streaming", or functions of your own of
+                `attnwidget.results.HeadRows`, by name as in {"mine": function} or by their own names: see `find_heads`.
 
         Returns:
             A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None. Where a capture kept some heads, model_head is the model's number.
+            are means; then the kinds. What is not known is None. Where a capture kept some heads, model_head is the
+            model's number.
 
         Raises:
             IndexError: there is no such sample in any layer.
+            ValueError: no such kind, or one that needs segments, which `find_heads` takes.
             TypeError: tokens that are no strings.
 
         >>> import torch
@@ -146,7 +153,7 @@ class AttentionStack(Sequence[Attention]):
             found = known[shape.B, shape.K]
             return None if found is None else found[sample]
 
-        return all_heads.records(self, self.names, batches, rows, ids)
+        return all_heads.records(self, self.names, batches, rows, ids, read_names(kinds, "kinds") if kinds else None)
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

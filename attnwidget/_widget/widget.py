@@ -9,13 +9,14 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
 import traitlets
 from torch import Tensor
 
 from .._analysis import all_heads
+from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
 from .._export.html import to_html
@@ -136,6 +137,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """
 
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
+
+    _own_layout: Any = None  # that nobody has given
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
@@ -336,7 +339,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
-    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -358,7 +363,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
+        more = read_names(kinds, "kinds") if kinds else None
+        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
@@ -434,27 +440,30 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
             )
 
-    def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
+    def figure(
+        self, *, width: float = 6.5, dpi: float = 200, theme: Literal["auto", "light", "dark"] | None = None
+    ) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        Every view has one; in a cell it shows itself. It is drawn in the widget's colors, on dark paper where `theme`
-        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colors; text stays text in SVG and
+        PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
             width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
+            theme: "dark" draws on dark paper, "light" and "auto" on white; the widget's own theme where None.
 
         Returns:
             A `matplotlib.figure.Figure`.
 
         Raises:
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
-            ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
+            ValueError: there is nothing to draw, with the reason; or a width, dpi or theme that cannot be.
         """
         from .._export.figure import figure_of
 
         with self._lock:
-            return figure_of(self._export_view(), width=width, dpi=dpi)
+            return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return the widget, and beside it a small picture for where no widget runs."""
@@ -502,6 +511,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
+        if self._own_layout is not None and self.layout is self._own_layout:
+            self._own_layout.close()  # ipywidgets knows it until then, and nobody else has it
 
     def __dir__(self) -> list[str]:
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
@@ -551,6 +562,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
+        self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
