@@ -680,7 +680,11 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     give_back_at_once()
-    rounds = [one for one in rounds_of(asked.messages, asked.only) if asked.round in (None, one.number)]
+    if asked.round is not None and asked.only is None:
+        parser.error("--round is one of a kind of widget: give --only as well")
+    rounds = rounds_of(asked.messages, asked.only)
+    if asked.round is not None:
+        rounds = [Round(asked.only, asked.round, min(ROUND, asked.messages))]
     results = run_all(rounds, asked.seed, asked.log)
     dear, faults = tell(results), sum(one["fault"] is not None for one in results)
     if asked.only is None:
