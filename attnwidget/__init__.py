@@ -11,6 +11,7 @@ from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
 from ._capture.find_heads import find_heads
 from ._capture.stacks import NamedStack
+from ._segments.reading import segments
 from ._widget.comparison import ComparisonWidget, compare
 from ._widget.named_stacks import LabeledStack
 from ._widget.widget import AttentionWidget
@@ -39,6 +40,7 @@ __all__ = [
     "results",
     "scaled_dot_product_attention",
     "scaling",
+    "segments",
 ]
 __version__ = "0.1.0.dev0"
 

@@ -16,5 +16,19 @@ from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._segments.named import Segment
+from ._segments.segments import Segments
 
-__all__ = ["Effect", "Explanation", "Finding", "Gradients", "HeadRows", "Kept", "Metrics", "Overview", "Statistics"]
+__all__ = [
+    "Effect",
+    "Explanation",
+    "Finding",
+    "Gradients",
+    "HeadRows",
+    "Kept",
+    "Metrics",
+    "Overview",
+    "Segment",
+    "Segments",
+    "Statistics",
+]

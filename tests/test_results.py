@@ -83,7 +83,7 @@ def test_the_public_names_are_those_and_no_others() -> None:
         "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Sample "
         "ScaledDotProductAttention"
     )
-    functions = "capture compare find_heads load_sample scaled_dot_product_attention"
+    functions = "capture compare find_heads load_sample scaled_dot_product_attention segments"
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)

@@ -341,6 +341,8 @@ def _find(message: Message, request: Reply) -> Reply:
         raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
     start = _integer(request, "start", len(vocabulary.tokens))
     message.budget.spend(cost.SEARCHED * len(vocabulary.tokens), "ask for fewer at once")
+    longer = vocabulary.size // cost.BYTES_SEARCHED - len(vocabulary.tokens)
+    message.budget.spend(cost.SEARCHED * max(0, longer), "these tokens are long texts: ask for fewer at once")
     positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
     return {"positions": positions, "total": total}
 
@@ -355,10 +357,9 @@ def _change(message: Message, request: Reply) -> Reply:
     )
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
-    for att, batch, head, rows, columns in both.sides(request["batch"], request["head"]):
-        inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
-        message.afford(att, {**request, "batch": batch, "head": head}, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
+    needed = cost.CHANGE * both.cells(key, queries, keys) + both.normalizers(key, queries)
+    message.budget.spend(needed, f"look closer, or {WAIT}")
     return comparison.peak(both, key, queries, keys)
 
 
