@@ -17,6 +17,7 @@ import torch
 from .._analysis.all_heads import LayerSource
 from .._engine.base import AttentionBase
 from .._engine.kept_levels import only_overviews
+from .._segments.named import RESERVED
 from . import encoding
 from .segment_rows import KeyGroups, Numbers, RowMasses, own_keys, row_masses
 
@@ -26,7 +27,7 @@ MAX_COLUMN_NUMBERS = 10_240  # of the tokens that are sent at once: 40 KiB of ma
 MAX_COLUMNS = 512  # tokens
 MAX_POSITIONS = 4096
 MAX_KEPT_NUMBERS = 1 << 24  # of the tokens of one segment that are kept
-MAX_HEAD_NUMBERS = 16_384  # of all heads
+MAX_HEAD_NUMBERS = 12_288  # of all heads
 MAX_HEAD_CELLS = 1 << 31  # weights of all heads that are computed; of more, fewer rows
 SAMPLED_ROWS = 128  # of all segments together, which come first
 CELLS_AT_ONCE = 1 << 20  # of one step
@@ -403,13 +404,14 @@ class HeadMasses:
         return sorted(range(len(self.names)), key=lambda column: -mass[column])
 
     def sent(self) -> list[int]:
-        """Return the columns that are sent: all, or of many the colored ones and those with most mass."""
+        """Return the columns that are sent: all, or of many those set aside, the colored ones and the strongest."""
         most = max(1, MAX_HEAD_NUMBERS // max(1, sum(self.heads)))
         if len(self.names) <= most:
             return list(range(len(self.names)))
         if self._columns is None or not self.finished:
+            aside = [i for i, name in enumerate(self.names) if name in (*RESERVED, SINK)]
             colored = [i for i, color in enumerate(self.wanted.columns.colors) if color >= 0]
-            self._columns = sorted(list(dict.fromkeys([*colored, *self.strongest()]))[:most])
+            self._columns = sorted(list(dict.fromkeys([*aside, *colored, *self.strongest()]))[:most])
         return self._columns
 
     def parts(self, columns: Sequence[int]) -> Made:
@@ -429,6 +431,7 @@ class HeadMasses:
             "keys": [self.names[column] for column in columns],
             "heads": self.heads,
             **self.parts(columns),
+            "sums": {name: _floats(values.sum(1, keepdims=True)) for name, values in self.means().items()},
             "looked": encoding.encode(np.array(looked, np.uint32)),
             "total": len(self.asked),
             "share": self.share,

@@ -84,10 +84,16 @@ class TraitBuilders:
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "mass": DerivedTrait(
-                (*sample, at.shown_head, *place) if place and (by_segment or in_block) else (), self._mass, self._no_mass, leave=self._leave_mass
+                (*sample, at.shown_head, *place) if place and (by_segment or in_block) else (),
+                self._mass,
+                self._no_mass,
+                leave=self._leave_mass,
             ),
             "head_mass": DerivedTrait(
-                (*sample, *place) if place and by_segment else (), self._head_mass, self._no_head_mass, leave=self._leave_head_mass
+                (*sample, *place) if place and by_segment else (),
+                self._head_mass,
+                self._no_head_mass,
+                leave=self._leave_head_mass,
             ),
             "survey": DerivedTrait(
                 (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave

@@ -120,12 +120,13 @@ class SegmentStore:
 
         It is done once: colors stay until the segments are others.
         """
-        if (*of, asking) in self._colors:
+        key = (*of, asking)
+        if key in self._colors:
             return False
         before = self.colors(names, asking, of)
         mine = [i for i in strongest if i < len(names) and names[i] not in RESERVED and names[i] != asking][:COLORS]
         found = colors_of(names, asking, set(mine))
-        self._colors[(*of, asking)] = found
+        self._colors[key] = found
         return found != before
 
     # Messages.
