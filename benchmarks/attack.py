@@ -42,6 +42,7 @@ from ipywidgets.widgets.widget import _instances
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._messages.requests import ANSWERS, FILES, MAX_NAME, MAX_REFUSED
+from attnwidget._utils.validation import told
 from attnwidget._widget.keywords import WRITABLE, names_of
 from attnwidget._widget.selection import Selection
 
@@ -493,11 +494,13 @@ async def _attack_once(victim: Victim, n: int, dice: random.Random, meter: Meter
         raise Fault(f"{what}: {error!r}") from error
 
 
-def in_short(sent: Any) -> str:
-    """Return what was sent, short enough for a line."""
-    with contextlib.suppress(RecursionError, ValueError):
-        return repr(sent)[:1000]
-    return f"a {type(sent).__name__} that has no repr"
+def in_short(sent: Any, depth: int = 4) -> str:
+    """Return what was sent, short enough to be read, whatever it is: some numbers have no repr."""
+    if isinstance(sent, dict) and depth:
+        return "{" + ", ".join(f"{in_short(name, 0)}: {in_short(sent[name], depth - 1)}" for name in sent) + "}"
+    if isinstance(sent, list) and depth:
+        return "[" + ", ".join(in_short(one, depth - 1) for one in sent[:20]) + "]"
+    return told(sent)
 
 
 # What it costs.
@@ -677,7 +680,11 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     give_back_at_once()
-    rounds = [one for one in rounds_of(asked.messages, asked.only) if asked.round in (None, one.number)]
+    if asked.round is not None and asked.only is None:
+        parser.error("--round is one of a kind of widget: give --only as well")
+    rounds = rounds_of(asked.messages, asked.only)
+    if asked.round is not None:
+        rounds = [Round(asked.only, asked.round, min(ROUND, asked.messages))]
     results = run_all(rounds, asked.seed, asked.log)
     dear, faults = tell(results), sum(one["fault"] is not None for one in results)
     if asked.only is None:

@@ -98,7 +98,7 @@ def compare_rules(tokens: int, windows: tuple[int | None, int | None], rules: di
 
 def save(kind: str) -> Act:
     q, k, v = heads(512, 12)
-    return ask(AttentionWidget(q, k, v), {"kind": "file", "format": kind, "start": 0})
+    return ask(AttentionWidget(q, k, v), *[{"kind": "file", "format": kind, "start": 0}] * 64)
 
 
 def mean_of(count: int, tokens: int, how: str = "mean", **rules: Any) -> Act:
@@ -217,9 +217,9 @@ CASES: dict[str, Callable[[], Act]] = {
     "graph: 30 heads of 1,024": lambda: graph(1024, 30),
     "layer of 200,000 × 16": lambda: layer_change(200_000, 16),
     "64 × find in 1,000,000": lambda: search(1_000_000, 64),
-    "save as PNG": lambda: save("png"),
-    "save as SVG": lambda: save("svg"),
-    "save as HTML": lambda: save("html"),
+    "64 × save as PNG": lambda: save("png"),
+    "64 × save as SVG": lambda: save("svg"),
+    "64 × save as HTML": lambda: save("html"),
     "head of 2,048 × 12": lambda: head_change(2048, 12),
     "head of 2,048 × 12, causal": lambda: head_change(2048, 12, is_causal=True),
     "head of 30,000 × 12": lambda: head_change(30_000, 12),

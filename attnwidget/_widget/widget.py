@@ -59,7 +59,7 @@ from .keywords import (
 from .layers import ShownLayers
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
-from .requested_files import RequestedFiles
+from .requested_files import Chosen, RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -137,6 +137,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """
 
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
+
+    _own_layout: Any = None  # that nobody has given
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
@@ -487,6 +489,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             find_patches=self._patches,
         )
 
+    def _all_chosen(self) -> Chosen:
+        """Return what a user has chosen and given, and of which tensors."""
+        values = {name: getattr(self, name) for name in names_of(type(self), *WRITABLE)}
+        given = tuple(getattr(self, name) for name in names_of(type(self), "given"))
+        return Chosen({**values, "version": self._version, "versions": self._selected.versions()}, given)
+
     def _sent_traits(self) -> dict[str, Any]:
         return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
 
@@ -500,8 +508,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             with self._lock:
                 self._exact_pass.cancel()
                 self._surveys.forget()
+                self._files.forget()
                 self._scheduler.clear()
         super().close()
+        if self._own_layout is not None and self.layout is self._own_layout:
+            self._own_layout.close()  # ipywidgets knows it until then, and nobody else has it
 
     def __dir__(self) -> list[str]:
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
@@ -533,7 +544,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._files = RequestedFiles(weakly(self._export_view))
+        self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
@@ -551,6 +562,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
+        self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
