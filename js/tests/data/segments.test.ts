@@ -65,10 +65,23 @@ describe("set aside", () => {
     expect([...aside]).toEqual([1, 1]);
   });
 
-  test("where not all columns are there, the others hold what is missing to 1", () => {
-    const some = restOf(MASSES, leftOf(KEYS, ["first token"]), { own: "each", whole: false });
-    expect(some.mass[1]).toBeCloseTo(0.75);
-    expect(some.mass[4]).toBeCloseTo(0.25);
+  test.each([
+    ["the first token", ["first token"]],
+    ["the first token and the own key", ["first token", "self"]],
+  ])("where not all columns are there, %s leave the same shares by the sums over all", (_, aside) => {
+    const of = (numbers: Float32Array) =>
+      Float32Array.from({ length: 2 }, (_, row) => numbers.slice(3 * row, 3 * row + 3).reduce((a, b) => a + b, 0));
+    const { mass, even, self, selfEven } = MASSES;
+    const sums = { rows: 2, columns: 1, mass: of(mass), even: of(even), self: of(self), selfEven: of(selfEven) };
+    const two = (numbers: Float32Array) => f(numbers[0]!, numbers[1]!, numbers[3]!, numbers[4]!);
+    const some = { rows: 2, columns: 2, mass: two(mass), even: two(even), self: two(self), selfEven: two(selfEven) };
+    const all = rest(aside);
+    const part = restOf(some, leftOf(KEYS.slice(0, 2), aside), { own: "each", sums });
+    for (const row of [0, 1]) {
+      expect(part.mass[2 * row + 1]).toBeCloseTo(all.mass[3 * row + 1]!);
+      expect(part.even[2 * row + 1]).toBeCloseTo(all.even[3 * row + 1]!);
+      expect(part.aside[row]).toBeCloseTo(all.aside[row]!);
+    }
   });
 
   test("a row that is not known stays so", () => {

@@ -203,10 +203,10 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
     const names = [...from.keys, ...(also?.columns ?? []).map((column) => now.keys[column]!)];
     const masses = also === null ? from.masses : beside(from.masses, also.masses);
     const out = leftOf(names, store.aside.value ?? []);
-    const whole = names.length === now.keys.length;
+    const sums = names.length === now.keys.length ? null : from.sums;
     return {
       heads: from.heads,
-      rest: restOf(masses, out, { own: "each", whole }),
+      rest: restOf(masses, out, { own: "each", sums }),
       columns: now.keys.map((name) => names.indexOf(name)),
       sizes: names.map((name) => now.keySizes[now.keys.indexOf(name)] ?? 0),
       share: from.share,
