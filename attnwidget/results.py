@@ -12,9 +12,21 @@ from ._analysis.diagnostics import Finding
 from ._analysis.explain import Effect, Explanation
 from ._analysis.gradients import Gradients
 from ._analysis.metrics import Metrics
+from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
 from ._segments.named import Segment
 from ._segments.segments import Segments
 
-__all__ = ["Effect", "Explanation", "Finding", "Gradients", "Metrics", "Overview", "Segment", "Segments", "Statistics"]
+__all__ = [
+    "Effect",
+    "Explanation",
+    "Finding",
+    "Gradients",
+    "Metrics",
+    "Overview",
+    "Segment",
+    "SegmentMass",
+    "Segments",
+    "Statistics",
+]
