@@ -11,6 +11,8 @@
 from ._analysis.diagnostics import Finding
 from ._analysis.explain import Effect, Explanation
 from ._analysis.gradients import Gradients
+from ._analysis.head_kinds import HeadRows
+from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
@@ -23,6 +25,8 @@ __all__ = [
     "Explanation",
     "Finding",
     "Gradients",
+    "HeadRows",
+    "Kept",
     "Metrics",
     "Overview",
     "Segment",
