@@ -104,8 +104,7 @@ function Back({ ui }: { ui: Ui }) {
   if (from === null || from.view === view.value || !LEADS_BACK.includes(view.value)) return null;
   return (
     <button type="button" class="aw-back" onClick={() => goBack(ui)}>
-      ‹ {from.view}
-      <span class="aw-muted">{from.block}</span>
+      ‹ {from.view} <span class="aw-muted">{from.block}</span>
     </button>
   );
 }

@@ -194,7 +194,7 @@ function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
       </h4>
       {now.path.length > 0 && (
         <button type="button" class="aw-seg-up" onClick={() => goUp(ui, model)}>
-          ‹ {now.path.length > 1 ? now.path.at(-2) : "all segments"}
+          ‹ {now.path.length > 1 ? now.path.at(-2) : "all segments"}{" "}
           <span class="aw-muted">inside {now.path.at(-1)}</span>
         </button>
       )}
