@@ -405,7 +405,7 @@ function Foot({ model, state }: PartProps) {
   return (
     <>
       <span style={{ marginLeft: px(at.pictureLeft) }}>
-        {table.share < 1 && `${Math.floor(100 * table.share)} % of all heads so far; `}
+        {table.share < 1 && `${Math.floor(100 * table.share)} % of all heads so far${below.length > 0 ? "; " : ""}`}
         {below.length > 0 && text}
         {below.length > 0 &&
           values.length > 0 &&

@@ -221,8 +221,8 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   const hoverColumn = hovered === null ? -1 : columns.indexOf(hovered.column);
   const color = (name: string) =>
     segmentStyle(now.keyColors[now.keys.indexOf(name)] ?? slotOfRow(model, name), ui.theme.value);
-  const shownRow = (index: number) => index % at.every === 0 || index === pinnedRow;
-  const shownColumn = (index: number) => index % at.every === 0 || index === pinnedColumn;
+  const shownRow = (index: number) => isNamed(at, index, pinnedRow);
+  const shownColumn = (index: number) => isNamed(at, index, pinnedColumn);
   const side = at.pitch - at.gap;
   const ring = (row: number, column: number, pinned: boolean) =>
     row >= 0 &&
@@ -335,6 +335,12 @@ const slotOfRow = (model: SegmentsModel, name: string) => {
   const segments = model.segments.value;
   return segments === null ? -1 : (segments.colors[segments.distinct.indexOf(name)] ?? -1);
 };
+
+/** Every so many names stand there, and the pinned one, beside which the others step back. */
+function isNamed({ every, pitch, unit }: MatrixLayout, index: number, pinned: number): boolean {
+  if (index === pinned) return true;
+  return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= 18 * unit);
+}
 
 interface SlantedProps {
   readonly at: MatrixLayout;
