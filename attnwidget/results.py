@@ -12,6 +12,7 @@ from ._analysis.diagnostics import Finding
 from ._analysis.explain import Effect, Explanation
 from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
+from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
@@ -24,6 +25,7 @@ __all__ = [
     "Finding",
     "Gradients",
     "HeadRows",
+    "Kept",
     "Metrics",
     "Overview",
     "Segment",

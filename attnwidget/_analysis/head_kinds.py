@@ -251,7 +251,7 @@ NEEDS = {
     "receiver": ("sentences",),
 }
 KINDS = (*NAMES, "sink", "streaming", *NEEDS)
-NOT_SENTENCES = ("first token", "template", "other")
+NOT_SENTENCES = ("first token", "template", "padding", "other")
 
 
 class KindReader:

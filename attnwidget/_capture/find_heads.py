@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .._analysis.all_heads import RowPlan, head_numbers
 from .._analysis.head_kinds import (
+    NEEDS,
+    NOT_SENTENCES,
     SINK_THRESHOLD,
     STREAMING_FIRST,
     STREAMING_WINDOW,
@@ -22,6 +24,9 @@ from .._analysis.head_kinds import (
 )
 from .._analysis.head_sampling import sample
 from .._analysis.metrics import as_ids
+from .._segments.chat import is_chat
+from .._segments.reading import segments as segments_of
+from .._segments.segments import Segments
 from .._tokens.inputs import check_tokens
 from .._utils.validation import as_number, as_size, told
 from ..attention import Attention
@@ -29,6 +34,7 @@ from ..stack import AttentionStack
 from .capture import Capture, Forward, capture
 from .labels import can_spell
 from .recorder import module_of
+from .text import UNKNOWN
 
 TO_NULL = "query_focused"  # the kind that is compared with a query that asks nothing
 
@@ -87,10 +93,12 @@ def find_heads(
         top: how many heads of each kind and model; None for all.
         tokenizer: for texts that are strings; that of a pipeline where None. Its words are what tokens are compared by.
         segments: what stands where in the text: {"needle": (start, stop), …} in tokens, or a list of such runs under a
-            name; for all texts alike, or a list with one for each.
+            name; `Segments`; or what `attnwidget.segments` makes them of, such as "sentences" or the messages of a
+            chat. For all texts alike, or a list with one for each. Those that a capture knows where None.
         roles: which segments the "needle", the "answer", the "query", the "documents" and the "sentences" are, where
             their names do not say: {"documents": ["passage 1", "passage 2"]}. Else the documents are those whose names
-            begin with "doc", the query may be called "question", and the sentences are all segments.
+            begin with "doc", the query may be called "question", and the sentences are all segments, of the innermost
+            level; `Segments` and chats know their answer.
         null: for "query_focused", the same texts with a query that asks nothing, such as "N/A"; or their capture.
         null_segments: theirs, where they are at other tokens than `segments`.
         rows: of kinds that look at all rows, how many of each text, evenly spread; None for all while all heads of a
@@ -179,10 +187,20 @@ class _Spread:
 
 
 class _Sample(NamedTuple):
-    """One text: its layers, by number and name, each with the ids of its keys."""
+    """One text: its layers, by number and name, each with a number for each token of its keys."""
 
     layers: list[tuple[int, str, Attention, Tensor | None]]
     batch: int
+    text: _TextOfSample
+    forward: Forward | None = None
+
+
+class _TextOfSample(NamedTuple):
+    """What is known of a text, for its segments: ids with a tokenizer, or a string for each token."""
+
+    tokenizer: Any = None
+    ids: Tensor | None = None
+    tokens: list[str] | None = None
 
 
 class _Asked(NamedTuple):
@@ -197,18 +215,23 @@ class _Asked(NamedTuple):
         """Measure all texts, and add what is found, times the sign."""
         number = -1
         for number, one in enumerate(_samples(source, texts, tokenizer, main=segments is not None)):
-            self._measure(one, number, _segments_of(segments, number), spread, sign)
+            known = _SegmentsOfText.of(segments, number, one) if self._needs_segments(segments) else _SegmentsOfText()
+            self._measure(one, number, known, spread, sign)
         if isinstance(segments, list | tuple) and len(segments) != number + 1:
             raise ValueError(
                 f"segments has {len(segments)} entries, and there are {number + 1} texts: give one for each"
             )
 
-    def _measure(self, one: _Sample, number: int, segments: Mapping[str, Spans], spread: _Spread, sign: int) -> None:
-        roles = {role: [names] if isinstance(names, str) else list(names) for role, names in (self.roles or {}).items()}
+    def _needs_segments(self, segments: Any) -> bool:
+        return segments is not None or any(kind in NEEDS for kind in self.kinds)
+
+    def _measure(self, one: _Sample, number: int, known: _SegmentsOfText, spread: _Spread, sign: int) -> None:
+        given = {role: [names] if isinstance(names, str) else list(names) for role, names in (self.roles or {}).items()}
+        roles = {**known.roles, **given}
         plan = RowPlan([att.shape for _, _, att, _ in one.layers], one.batch)
         for place, (layer, name, att, ids) in enumerate(one.layers):
             queries = plan.queries[place] if self.rows is None else sample(att.shape.Q, self.rows)
-            text = HeadText(ids, segments, roles)
+            text = HeadText(ids, known.spans, roles)
             found = measure_heads(att, one.batch, self.kinds, text, queries, **self.numbers)
             for kind, values in found.values.items():
                 spread.add(kind, layer, name, att, number, sign * values)
@@ -285,7 +308,8 @@ def _of_stack(stack: AttentionStack, texts: Any) -> Iterator[_Sample]:
             if batch < att.shape.B:
                 tokens = None if texts is None else check_tokens(texts, att.shape.B, att.shape.K, "texts")
                 layers.append((number, name, att, None if tokens is None else as_ids(tokens[batch])))
-        yield _Sample(layers, batch)
+                text = _TextOfSample(tokens=None if tokens is None else tokens[batch])
+        yield _Sample(layers, batch, text)
 
 
 def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> Iterator[_Sample]:
@@ -295,6 +319,8 @@ def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> I
     if main and (of_text := forward._main_stack()) is not None:  # noqa: SLF001
         stacks = [of_text]
     layers: list[tuple[int, str, Attention, list[Tensor] | None]] = []
+    side = stacks[-1].keys
+    raw = ids if side.ids is None else side.ids
     for one in stacks:
         words = one.keys.as_words(forward.tokenizer)
         known = None if words is None else [as_ids(sample) for sample in words]
@@ -305,7 +331,12 @@ def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> I
     layers.sort(key=lambda layer: layer[0])
     for batch in range(max(att.shape.B for _, _, att, _ in layers)):
         there = [layer for layer in layers if batch < layer[2].shape.B]
-        yield _Sample([(i, name, att, None if k is None else k[batch]) for i, name, att, k in there], batch)
+        text = _TextOfSample(
+            forward.tokenizer if can_spell(forward.tokenizer) else None,
+            None if raw is None or batch >= len(raw) or bool((raw[batch] == UNKNOWN).any()) else raw[batch],
+        )
+        of_layers = [(i, name, att, None if k is None else k[batch]) for i, name, att, k in there]
+        yield _Sample(of_layers, batch, text, forward)
 
 
 def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[_Sample]:
@@ -349,27 +380,51 @@ def _inputs_of(text: Any, tokenizer: Any, module: torch.nn.Module) -> Any:
 # Segments.
 
 
-def _segments_of(segments: Any, number: int) -> dict[str, Spans]:
-    """Return the segments of a text by name, each as runs of keys."""
-    if segments is None:
-        return {}
-    if isinstance(segments, list | tuple):
-        if number >= len(segments):
-            raise ValueError(f"segments has {len(segments)} entries, and there are more texts: give one for each")
-        segments = segments[number]
-    if not isinstance(segments, Mapping):
-        raise TypeError(f"segments is {told(segments)}: give {{'answer': (start, stop), …}} in tokens")
-    return {str(name): _spans(name, runs) for name, runs in segments.items()}
+class _SegmentsOfText(NamedTuple):
+    """The segments of a text: by name, the runs of keys; and roles that they have by themselves."""
+
+    spans: Mapping[str, Spans] = {}
+    roles: Mapping[str, Sequence[str]] = {}
+
+    @classmethod
+    def of(cls, given: Any, number: int, one: _Sample) -> _SegmentsOfText:
+        """Return the segments of one text, as they are given for all, or for each."""
+        if given is None:
+            own = getattr(one.forward, "segments", None)  # what a capture knows itself: prompt and answer
+            return cls() if own is None else cls._read(own(one.batch))
+        if isinstance(given, list | tuple) and not is_chat(given):
+            if number >= len(given):
+                raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
+            given = given[number]
+        if isinstance(given, Mapping) and all(_is_place(runs) for runs in given.values()):
+            return cls({str(name): _spans(runs) for name, runs in given.items()})
+        try:
+            found = segments_of(given, tokenizer=one.text.tokenizer, ids=one.text.ids, tokens=one.text.tokens)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"segments of text {number}: {error}") from error
+        return cls._read(found, guessed=isinstance(given, str))
+
+    @classmethod
+    def _read(cls, found: Segments, *, guessed: bool = False) -> _SegmentsOfText:
+        """Return segments with the answer that they know, unless it is only the last of many, and their sentences."""
+        spans: dict[str, Spans] = {}
+        for one in found:
+            spans[one.name] = (*spans.get(one.name, ()), range(one.start, one.stop))
+        inner = [one.name for one in found if one.level == found.depth - 1 and one.name not in NOT_SENTENCES]
+        roles = {"sentences": list(dict.fromkeys(inner))}
+        return cls(spans, roles if guessed else {**roles, "answer": [found.answer]})
 
 
-def _spans(name: Any, runs: Any) -> Spans:
+def _is_place(runs: Any) -> bool:
+    """Return whether something is (start, stop) or a range, or a list of such."""
     if isinstance(runs, range):
-        runs = [(runs.start, runs.stop)]
-    if isinstance(runs, tuple | list) and len(runs) == 2 and all(type(one) is int for one in runs):
+        return True
+    if not isinstance(runs, tuple | list) or not runs:
+        return False
+    return (len(runs) == 2 and all(type(one) is int for one in runs)) or all(map(_is_place, runs))
+
+
+def _spans(runs: Any) -> Spans:
+    if isinstance(runs, range) or type(runs[0]) is int:
         runs = [runs]
-    if not isinstance(runs, tuple | list) or not all(
-        isinstance(run, range) or (isinstance(run, tuple | list) and len(run) == 2 and all(type(n) is int for n in run))
-        for run in runs
-    ):
-        raise TypeError(f"segment {told(name)} is {told(runs)}: give (start, stop) in tokens, or a list of such")
     return tuple(run if isinstance(run, range) else range(*run) for run in runs)

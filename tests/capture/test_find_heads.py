@@ -8,7 +8,7 @@ import pytest
 import torch
 from copying import LONGEST, CopyModel, repeated, trained
 
-from attnwidget import AttentionStack, capture, find_heads
+from attnwidget import AttentionStack, capture, find_heads, segments
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +143,68 @@ def test_a_part_of_the_heads_has_the_models_numbers() -> None:
     cap = capture(model, heads=[1, 3]).run(torch.arange(20)[None])
     found = find_heads(cap, kind="sink", top=None)
     assert {(one["head"], one["model_head"]) for one in found} == {(0, 1), (1, 3)}
+
+
+class Letters:
+    """A tokenizer of single letters, spaces and stops."""
+
+    letters = "ABCDEFGHab. "
+
+    def __call__(self, text: str, return_tensors: str = "pt") -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.tensor([[self.letters.index(one) for one in text]])}
+
+    def convert_ids_to_tokens(self, one: int) -> str:
+        return self.letters[one]
+
+
+SENTENCES = " Aa. Bb. Ca. Db. Ea. Fb. Ga."
+
+
+def test_sentences_are_found_in_each_text() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+    texts = [SENTENCES, " Aab. Ba. Cb. Db. Ea. Fa. Gb. Ha."]
+    found = find_heads(model, texts, tokenizer=Letters(), kind="receiver", segments="sentences", top=None)
+    given = [segments("sentences", tokenizer=Letters(), ids=Letters()(text)["input_ids"]) for text in texts]
+    by_hand = [
+        {f"{i}": (one.start, one.stop) for i, one in enumerate(known) if one.name.startswith("sentence")}
+        for known in given
+    ]
+    assert [len(runs) for runs in by_hand] == [7, 8]
+    for places in (given, by_hand):
+        again = find_heads(model, texts, tokenizer=Letters(), kind="receiver", segments=places, top=None)
+        assert again == found
+    cap = capture(model, tokenizer=Letters())
+    for text in texts:
+        cap(**Letters()(text))
+    assert find_heads(cap, kind="receiver", segments="sentences", top=None) == found
+
+
+def test_segments_know_their_answer_and_roles_name_others() -> None:
+    torch.manual_seed(0)
+    model, ids = CopyModel(), torch.arange(20)[None]
+    known = segments({"prompt": (1, 12), "reply": (12, 20)}, length=20)
+    found = find_heads(model, [ids], kind="lookback", segments=known)
+    assert found == find_heads(model, [ids], kind="lookback", segments={"answer": (12, 20)})
+    places = {"passage": (1, 6), "asked": (8, 12)}
+    asked = {"query": "asked", "documents": ["passage"]}
+    other = ids.clone()
+    other[0, 8:12] = 0
+    first = find_heads(model, [ids], kind="query_focused", segments=places, roles=asked, null=[other])
+    nested = segments({"text": [(1, 7), {"passage": (1, 6)}], "asked": (8, 12)}, length=20)
+    assert find_heads(model, [ids], kind="query_focused", segments=nested, roles=asked, null=[other]) == first
+    caps = capture(model).run(ids), capture(model).run(other)
+    assert find_heads(caps[0], kind="query_focused", segments=places, roles=asked, null=caps[1]) == first
+    same = find_heads(model, [ids], kind="query_focused", segments=places, roles=asked, null=[ids])
+    assert {one["mean"] for one in same} == {0.0}  # less itself
+
+
+def test_segments_that_do_not_fit_are_refused_with_the_text() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+    with pytest.raises(ValueError, match="segments of text 0: "):
+        find_heads(model, [torch.arange(20)], kind="receiver", segments="sentences")
+    with pytest.raises(ValueError, match="lookback needs to know which tokens are the answer"):
+        find_heads(model, [SENTENCES], tokenizer=Letters(), kind="lookback", segments="sentences")
+    with pytest.raises(ValueError, match="null holds texts, but"):
+        find_heads(capture(model).run(torch.arange(20)[None]), kind="query_focused", null=["a"])
