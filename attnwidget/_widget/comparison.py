@@ -451,9 +451,7 @@ def _attention_of(name: str, side: Any) -> Given:
         stack = _stack_of(side.attention)
         return AttentionStack([what_if(layer, side.what_if) for layer in stack], stack.names)
     if isinstance(side, Mapping):
-        raise TypeError(
-            f"{name} is a dict beside others: give one dict of all, such as {{'no mask': a, 'mask': b}}"
-        )
+        raise TypeError(f"{name} is a dict beside others: give one dict of all, such as {{'no mask': a, 'mask': b}}")
     if not isinstance(side, Attention | AttentionStack):
         raise TypeError(
             f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
