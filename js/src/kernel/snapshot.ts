@@ -109,7 +109,9 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   async function take(changes: Partial<Traits>): Promise<Partial<Traits>> {
     const next = fitted({ ...traits, ...changes }, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
-    const there = NEEDED.every((name) => find(name, next) !== undefined);
+    const asks = "asking" in changes || "segment_path" in changes;
+    const needed: readonly TraitName[] = asks ? [...NEEDED, "mass"] : NEEDED;
+    const there = needed.every((name) => find(name, next) !== undefined);
     const known = Object.keys(changes).every((name) => free.has(name));
     if (!there || !known || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
       refuse(sentence("What you chose"));
