@@ -12,9 +12,6 @@ from .._analysis.all_heads import RowPlan, head_numbers
 from .._analysis.head_kinds import (
     NEEDS,
     NOT_SENTENCES,
-    SINK_THRESHOLD,
-    STREAMING_FIRST,
-    STREAMING_WINDOW,
     HeadText,
     KindsLike,
     OwnMetric,
@@ -23,7 +20,7 @@ from .._analysis.head_kinds import (
     read_names,
 )
 from .._analysis.head_sampling import sample
-from .._analysis.metrics import as_ids
+from .._analysis.metrics import FIRST_KEYS, SINK_THRESHOLD, WINDOW, as_ids
 from .._segments.chat import is_chat
 from .._segments.reading import segments as segments_of
 from .._segments.segments import Segments
@@ -52,8 +49,8 @@ def find_heads(
     null_segments: Any = None,
     rows: int | None = None,
     threshold: float = SINK_THRESHOLD,
-    first: int = STREAMING_FIRST,
-    window: int = STREAMING_WINDOW,
+    first: int = FIRST_KEYS,
+    window: int = WINDOW,
 ) -> list[dict[str, Any]]:
     """Find the heads that do something most, over a set of texts: a list of records, as `pandas.DataFrame` takes it.
 

@@ -41,6 +41,9 @@ Metric = Literal[
     "mean_distance",
     "masked_share",
     "learned_sink",
+    "sink",
+    "streaming",
+    "recall",
 ]
 
 

@@ -47,7 +47,7 @@ const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 const isStage = isOneOf("scores", "scaled", "capped", "masked", "weights", "contribution");
 const isMetric = isOneOf(
   ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
-  ...["masked_share", "learned_sink"],
+  ...["masked_share", "learned_sink", "sink", "streaming", "recall"],
 );
 
 const isFacts = hasFields({
