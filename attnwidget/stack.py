@@ -13,8 +13,10 @@ from ._analysis.head_kinds import KindsLike, read_names
 from ._analysis.keep import kept_by, key_mask
 from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
+from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
 from ._analysis.similar_heads import similar
 from ._rules.options import LayeredKeywords, MaskLike
+from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
 from ._utils.choices import is_glob, matches_name
 from ._utils.indexing import as_index
@@ -251,6 +253,38 @@ class AttentionStack(Sequence[Attention]):
                 numbers_of = {"recall": kept.mean, **least, "output_error": kept.mean_error}
                 found.append({**where, **numbers_of, "cut": int(kept.cut.sum())})
         return found
+
+    def by_segment(
+        self,
+        queries: Any,
+        keys: Segments | None = None,
+        *,
+        batch: int = 0,
+        measure: Literal["mass", "per_token", "lift"] = "mass",
+        without: str | Iterable[str] = (),
+        progress: bool = False,
+    ) -> SegmentMass:
+        """Measure how much weight goes from segment to segment in all heads of all layers, exact.
+
+        Args:
+            queries, keys, batch, measure, without, progress: as in `Attention.by_segment`.
+
+        Returns:
+            `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
+
+        Raises:
+            IndexError, KeyError, TypeError, ValueError: as `Attention.by_segment`, with the name of the layer.
+
+        >>> import torch
+        >>> from attnwidget import segments
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
+        >>> found = stack.by_segment("answer", segments({"document": (1, 3), "answer": (3, 4)}))
+        >>> found.shape, found.values[2, 1]
+        (torch.Size([3, 2, 1, 3]), tensor([[0.2500, 0.5000, 0.2500]]))
+        """
+        return by_segment_of_layers(
+            self, self.names, queries, keys, batch=batch, measure=measure, without=without, progress=progress
+        )
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

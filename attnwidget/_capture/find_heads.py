@@ -388,7 +388,7 @@ class _SegmentsOfText(NamedTuple):
         """Return the segments of one text, as they are given for all, or for each."""
         if given is None:
             own = getattr(one.forward, "segments", None)  # what a capture knows itself: prompt and answer
-            return cls() if own is None else cls._read(own(one.batch))
+            return cls() if own is None else cls._read(own(batch=one.batch))
         if isinstance(given, list | tuple) and not is_chat(given):
             if number >= len(given):
                 raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
