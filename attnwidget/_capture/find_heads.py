@@ -387,8 +387,7 @@ class _SegmentsOfText(NamedTuple):
     def of(cls, given: Any, number: int, one: _Sample) -> _SegmentsOfText:
         """Return the segments of one text, as they are given for all, or for each."""
         if given is None:
-            own = getattr(one.forward, "segments", None)  # what a capture knows itself: prompt and answer
-            return cls() if own is None else cls._read(own(batch=one.batch))
+            return cls._of_capture(one)
         if isinstance(given, list | tuple) and not is_chat(given):
             if number >= len(given):
                 raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
@@ -400,6 +399,16 @@ class _SegmentsOfText(NamedTuple):
         except (TypeError, ValueError) as error:
             raise type(error)(f"segments of text {number}: {error}") from error
         return cls._read(found, guessed=isinstance(given, str))
+
+    @classmethod
+    def _of_capture(cls, one: _Sample) -> _SegmentsOfText:
+        """Return what a capture knows itself, prompt and answer of a text that was generated; else nothing."""
+        if one.forward is None:
+            return cls()
+        try:
+            return cls._read(one.forward.segments(batch=one.batch))
+        except ValueError:  # they are not told apart: the kind says what it needs
+            return cls()
 
     @classmethod
     def _read(cls, found: Segments, *, guessed: bool = False) -> _SegmentsOfText:
