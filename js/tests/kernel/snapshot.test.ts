@@ -277,3 +277,40 @@ describe("the contract with Python", () => {
     }
   });
 });
+
+describe("a comparison of several sides", () => {
+  const AT = { b: [1, 0, 2], c: null } as const;
+
+  function compared(): Snapshot {
+    const file = saved({ view: "compare", against: "b", against_at: AT.b });
+    const of = (name: "b" | "c") => keyOf([0, 0, 0, "weights", "max", name, AT[name]]);
+    const by = ["layer", "batch", "head", "stage", "pool", "against", "against_at"] as const;
+    return {
+      ...file,
+      derived: {
+        ...file.derived,
+        comparison: { by, values: { [of("b")]: { a: "of b" }, [of("c")]: { a: "of c" } } },
+        against_at: { by: ["against"], values: { [keyOf(["b"])]: AT.b, [keyOf(["c"])]: AT.c } },
+      },
+    };
+  }
+
+  test("each side looks where it looked when it was saved", async () => {
+    const { take, refused } = openFile(compared());
+    for (const name of ["c", "b", "c"] as const) {
+      const now = await take?.({ against: name });
+      expect([now?.against_at, now?.comparison]).toEqual([AT[name], { a: `of ${name}` }]);
+    }
+    expect(refused).toEqual([]);
+  });
+
+  test("a comparison that is not in the file is refused with a word, and other views stay free", async () => {
+    const { take, refused } = openFile(compared());
+    expect(await take?.({ against_at: [0, 0, 1] })).toEqual({ against_at: AT.b });
+    expect(await take?.({ heads: [2], head: 2 })).toEqual({ heads: [0], head: 0 });
+    expect(refused).toHaveLength(2);
+    await take?.({ view: "heatmap" });
+    expect(await take?.({ heads: [2], head: 2 })).toMatchObject({ head: 2, comparison: null });
+    expect(refused).toHaveLength(2);
+  });
+});
