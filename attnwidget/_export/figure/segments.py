@@ -59,7 +59,9 @@ def draw(context: FigureContext, top: float) -> float:
     if sent["error"] is not None:
         raise ValueError(sent["error"])
     found = _masses(context, sent)
-    name = context.canvas.shorten(f"{'the ' if sent['asking'] == 'answer' else ''}{sent['asking']}", 240, 13, True)
+    name = context.canvas.shorten(
+        f"{'the ' if sent['asking'] == 'answer' else ''}{sent['asking']}", context.right - context.left - 150, 13, True
+    )
     context.canvas.text(context.left, top + 8, f"Where did {name} look", size=13, bold=True)
     y = _columns(context, found, sent, top + 24)
     y = _captions(context, found, sent, y)
