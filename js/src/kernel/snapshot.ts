@@ -115,7 +115,12 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     }
     const next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
-    const needed = next.view === "compare" ? [...NEEDED, ...COMPARED] : NEEDED;
+    const asks = "asking" in changes || "segment_path" in changes;
+    const needed: readonly TraitName[] = [
+      ...NEEDED,
+      ...(next.view === "compare" ? COMPARED : []),
+      ...(asks ? (["mass"] as const) : []),
+    ];
     const there = needed.every((name) => find(name, next) !== undefined);
     const known = Object.keys(changes).every((name) => free.has(name));
     if (!there || !known || heads.some((head) => find("picture", { ...next, head }) === undefined)) {

@@ -11,6 +11,7 @@ import { unpack } from "../../src/export-page";
 import { createHost, type Host, type HostRequest } from "../../src/kernel/host";
 import { answersOf, keyOf, nameOf, type Snapshot } from "../../src/kernel/snapshot";
 import { show } from "../helpers/page.ts";
+import { massOf } from "../helpers/segments.ts";
 import { CAUSAL, type Cells, factsOf, linksOf, pictureOf, quantised, stateOf, weights } from "../helpers/states.ts";
 
 beforeEach(() => {
@@ -60,6 +61,36 @@ function openFile(file: Snapshot) {
 const ask = (file: Snapshot, request: Omit<HostRequest, "id">) =>
   openFile(file).answer?.({ id: "1", ...request } as HostRequest) as Promise<Record<string, never>>;
 const OF = { layer: 0, batch: 0, head: 2, stage: "weights" };
+
+describe("segments", () => {
+  const place = (asking: string | null, path: readonly string[]) => keyOf([0, 0, 0, asking, path]);
+  const masses = {
+    [place(null, [])]: massOf(),
+    [place("question", [])]: massOf({ id: 3, asking: "question", row: 2 }),
+    [place(null, ["doc 1"])]: massOf({ id: 4, path: ["doc 1"] }),
+  };
+  const file = (): Snapshot => {
+    const plain = saved({ view: "segments" as never, asking: null, segment_path: [], segment: null });
+    const by = ["layer", "batch", "head", "asking", "segment_path"] as const;
+    const replies = { [nameOf({ id: "x", kind: "segment_line", of: 3, column: 1 })]: { every: 1 } };
+    return { ...plain, derived: { ...plain.derived, mass: { by, values: masses } }, replies };
+  };
+
+  test("another one can be asked about, and gone down into, where that was saved", async () => {
+    const { take, answer } = openFile(file());
+    expect(await take?.({ asking: "question" })).toMatchObject({ mass: { id: 3, row: 2 } });
+    expect(await answer?.({ id: "1", kind: "segment_line", of: 3, column: 1 })).toEqual({ every: 1 });
+    expect(await take?.({ asking: null, segment_path: ["doc 1"] })).toMatchObject({ mass: { id: 4 } });
+    expect(await take?.({ segment: "sentence 1" })).toMatchObject({ segment: "sentence 1", mass: { id: 4 } });
+  });
+
+  test("what was not saved is said, and put back", async () => {
+    const { take, refused } = openFile(file());
+    expect(await take?.({ asking: "doc 1" })).toEqual({ asking: null });
+    expect(await take?.({ head: 2 })).toMatchObject({ head: 2, mass: null });
+    expect(refused).toEqual(["What you chose was not saved: open the notebook to compute it."]);
+  });
+});
 
 describe("answers", () => {
   test("rows, columns and cells of every head whose numbers are here", async () => {
