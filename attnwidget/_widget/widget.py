@@ -507,6 +507,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             context=context,
             derivations=self._derived,
             sent=self._sent_traits,
+            masses=self._masses,
             more=self._more_traits,
             find_patches=self._patches,
         )
