@@ -263,7 +263,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
       {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
       {!isAside && !narrow && mass !== raw && number("weight", raw)}
       {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
-      {!isAside && Number.isFinite(lift) && number("lift", lift, lift.toFixed(2))}
+      {!isAside && Number.isFinite(lift) && number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
     </>
   );
 }
