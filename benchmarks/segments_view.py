@@ -1,10 +1,10 @@
-"""The segments view of 2,000 answer tokens × 200 segments: script of a frame while it is scrolled, pointed at and pinned.
+"""The segments view of 2,000 answer tokens × 200 segments: script of a frame while one scrolls and points.
 
     python benchmarks/segments_view.py                  # a table; exits with 1 if a budget is exceeded
     python benchmarks/segments_view.py --json out.json  # and the same numbers as JSON
 
-README.md beside this file says what each line means. It needs Chromium, the browser tests' packages and a bundle that is
-built.
+README.md beside this file says what each line means. It needs Chromium, the browser tests' packages and a bundle that
+is built.
 """
 
 from __future__ import annotations
