@@ -63,7 +63,8 @@ def capture(
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
-            None: all calls of torch's attention functions in this thread.
+            None: all calls of torch's attention functions in this thread; what q and k are made of is not seen then, so
+            that lengths decide what is cross-attention, of which a warning tells, and there is no text.
         tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
             name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
             a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
@@ -107,6 +108,15 @@ def capture(
     The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same, bit by bit, with two
     exceptions: torch's own `nn.MultiheadAttention` and `nn.TransformerEncoder` take no short cut for inference inside
     the block, and compiled models are run as they are written; both may change last bits.
+
+    Every call is verified by its output, of which three rows, or the one of a single token, are computed again from q,
+    k, v, mask and scale: of the first and the last sample, in all heads, or, of a very long text, in some of them.
+    What contradicts its output is not shown, but named in `skipped` with the reason, and so is attention that ran and
+    could not be followed.
+
+    In other threads than that which entered the block, calls of transformers' attention interface are recorded, each
+    forward pass by itself; others are named in `skipped`. Samples of beam search are the sequences that it returns; of
+    searches that are not followed, such as groups of beams or a `custom_generate`, a warning tells.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -214,8 +224,9 @@ class Forward:
     def tokens(self) -> Labels | Ids | None:
         """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
 
-        The tokenizer's words, and "[PAD]" where there is padding; ids where there is no tokenizer, None in the place of
-        one that is not known. None where nothing is known. They are the queries of the self-attention: after
+        The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
+        long as the longest, and padding is blocked as the model blocks it. Ids where there is no tokenizer, None in the
+        place of one that is not known. None where nothing is known. They are the queries of the self-attention: after
         `generate` all tokens but the last, which was never read.
         """
         main = self._main_stack()
