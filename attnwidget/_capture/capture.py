@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
+from .._analysis.head_kinds import KindsLike
+from .._segments.segments import Segments
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
@@ -337,13 +339,46 @@ class Forward:
         found = (name for name, one in stacks.items() if one.cross == cross)
         return next(found, next(iter(stacks)))
 
+    def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
+        """Return the named parts of the text that the model read, in tokens: by its own ids and tokenizer.
+
+        Args:
+            source: as in `attnwidget.segments`; None: the prompt and the answer of a text that was generated token by
+                token, whose last token was never read.
+            batch: which sample.
+            cross: of what the cross-attention reads, such as the text of an encoder.
+            unit: of spans: "tokens", or "characters", which takes `attnwidget.segments` with the text.
+
+        Returns:
+            `Segments` of all positions, where only some queries were kept too.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> found = cap.segments({"question": (1, 3), "answer": (3, 5)})
+        >>> cap.attention.by_segment("answer", found).shape
+        torch.Size([1, 2, 1, 3])
+        """
+        stacks = self.stacks()
+        main = None if cross else self._main_stack()
+        return (main or stacks[self._shown(stacks, cross, None)]).segments(source, batch, unit)
+
     def metrics(
-        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
+        self,
+        batch: int | None = None,
+        *,
+        tokens: Any = None,
+        rows: int | None = None,
+        kinds: KindsLike = (),
+        cross: bool = False,
     ) -> list[dict[str, Any]]:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
-            batch, rows: as in `AttentionStack.metrics`.
+            batch, rows, kinds: as in `AttentionStack.metrics`.
             tokens: in the place of what the model read, of the tower that they are of: see `widget`.
             cross: of the cross-attention.
 
@@ -365,7 +400,7 @@ class Forward:
             if one.cross == cross:
                 own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
                 prefix = f"forward {one.forward}: " if prefixed else ""
-                for record in one.attention.metrics(batch, tokens=own, rows=rows):
+                for record in one.attention.metrics(batch, tokens=own, rows=rows, kinds=kinds):
                     layer = f"{prefix}{record['name']}"
                     found.append({**record, "layer": number[layer], "name": layer})
         return sorted(found, key=lambda record: record["layer"])

@@ -9,14 +9,15 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
 import traitlets
 from torch import Tensor
 
 from .._analysis import all_heads
-from .._analysis.metrics import NAMES as METRICS
+from .._analysis.head_kinds import KindsLike, read_names
+from .._analysis.metrics import SURVEYED
 from .._engine import overview
 from .._export.html import to_html
 from .._export.preview import preview_of
@@ -56,9 +57,11 @@ from .keywords import (
     offered_names,
 )
 from .layers import ShownLayers
+from .masses import Masses
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
-from .requested_files import RequestedFiles
+from .requested_files import Chosen, RequestedFiles
+from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -99,7 +102,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query, key: the pinned pair; None where nothing is pinned.
         heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads" or "stages"; with an image "image", unless told otherwise.
+        view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; with an image "image", unless told
+            otherwise.
         stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
@@ -114,8 +118,19 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink".
+            "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
         order: "layer", or the metric by which all heads are ordered.
+        segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
+            returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
+            with one of these for each sample.
+        key_segments: those of the keys, where they are others.
+        measure: how the attention to a segment is read: "mass", the mean over the queries of the weight on its keys;
+            "per_token", that for each of its keys; "lift", mass against that of even attention.
+        aside: segments that are set aside, so that mass is a share of the rest: their names, "sink" (the first token
+            and the learned sink), "self" (each query's own key).
+        asking: the segment whose attention is looked at; None: the answer, else the last.
+        segment: the pinned segment of the keys, or None.
+        segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
         layout: of ipywidgets.
 
     Raises:
@@ -137,14 +152,16 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
 
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
 
+    _own_layout: Any = None  # that nobody has given
+
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
     uid = traitlets.Unicode().tag(sync=True, role="identity")
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
-    view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
-        sync=True, role="look"
-    )
+    view = Choice(
+        *("heatmap", "graph", "text", "image", "heads", "segments", "stages"), help="How the attention is drawn."
+    ).tag(sync=True, role="look")
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
     color_scale = Choice("linear", "log", help="From number to color.").tag(sync=True, role="look")
     color_range = ColorRange(help="What the colors span.").tag(sync=True, role="look")
@@ -164,8 +181,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True, role="look")
+    bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
+    order = Choice("layer", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
@@ -195,6 +212,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
         sync=True, role="derived"
     )
+    mass = traitlets.Dict(
+        default_value=None, allow_none=True, help="What segments give to segments in the selected head."
+    ).tag(sync=True, role="derived")
+    head_mass = traitlets.Dict(
+        default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
+    ).tag(sync=True, role="derived")
     pair = traitlets.Dict(default_value=None, allow_none=True, help="The pinned pair's way through the stages.").tag(
         sync=True, role="derived"
     )
@@ -336,7 +359,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
-    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -358,7 +383,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
+        more = read_names(kinds, "kinds") if kinds else None
+        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
@@ -378,6 +404,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         with self._lock:
             self._bring_what_is_missing()
             self._surveys.finish()
+            self._masses.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -434,27 +461,30 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
             )
 
-    def figure(self, *, width: float = 6.5, dpi: float = 200) -> Any:
+    def figure(
+        self, *, width: float = 6.5, dpi: float = 200, theme: Literal["auto", "light", "dark"] | None = None
+    ) -> Any:
         """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        Every view has one; in a cell it shows itself. It is drawn in the widget's colors, on dark paper where `theme`
-        is "dark"; text stays text in SVG and PDF. Labels shrink to 6 pt before any is left out.
+        Every view has one; in a cell it shows itself. It is drawn in the widget's colors; text stays text in SVG and
+        PDF. Labels shrink to 6 pt before any is left out.
 
         Args:
             width: inches, at most: the page ends where what is drawn ends, and so does its height.
             dpi: dots per inch, of what is not drawn as lines.
+            theme: "dark" draws on dark paper, "light" and "auto" on white; the widget's own theme where None.
 
         Returns:
             A `matplotlib.figure.Figure`.
 
         Raises:
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
-            ValueError: there is nothing to draw, with the reason; or a width or dpi that cannot be.
+            ValueError: there is nothing to draw, with the reason; or a width, dpi or theme that cannot be.
         """
         from .._export.figure import figure_of
 
         with self._lock:
-            return figure_of(self._export_view(), width=width, dpi=dpi)
+            return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return the widget, and beside it a small picture for where no widget runs."""
@@ -476,9 +506,16 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             context=context,
             derivations=self._derived,
             sent=self._sent_traits,
+            masses=self._masses,
             more=self._more_traits,
             find_patches=self._patches,
         )
+
+    def _all_chosen(self) -> Chosen:
+        """Return what a user has chosen and given, and of which tensors."""
+        values = {name: getattr(self, name) for name in names_of(type(self), *WRITABLE)}
+        given = tuple(getattr(self, name) for name in names_of(type(self), "given"))
+        return Chosen({**values, "version": self._version, "versions": self._selected.versions()}, given)
 
     def _sent_traits(self) -> dict[str, Any]:
         return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
@@ -493,8 +530,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             with self._lock:
                 self._exact_pass.cancel()
                 self._surveys.forget()
+                self._masses.forget()
+                self._files.forget()
                 self._scheduler.clear()
         super().close()
+        if self._own_layout is not None and self.layout is self._own_layout:
+            self._own_layout.close()  # ipywidgets knows it until then, and nobody else has it
 
     def __dir__(self) -> list[str]:
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
@@ -526,12 +567,15 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._files = RequestedFiles(weakly(self._export_view))
+        self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
+        self._segment_store = SegmentStore(weakly(self._given_segments))
+        self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._builders = TraitBuilders(
-            self._exact_pass, self._surveys, self._findings, self._scheduler, put_again, merges=self._merges
+            *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
+            merges=self._merges,
         )
         self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
         self._throttle = Throttle(weakly(self._refresh), self._lock)
@@ -544,6 +588,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
+        self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
@@ -552,6 +597,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._refresh), FOLLOWED)
         self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
         self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         super().open()
@@ -576,6 +622,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         )
         self._builders.use(self._shown)
         self._surveys.forget()
+        self._masses.forget()
         self._token_store.forget_ids()
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
@@ -650,8 +697,29 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if self.pieces == "words":
             self._replace_layers(self._shown.attention)
         self._surveys.forget()
+        self._forget_segments()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
+
+    def _on_segments(self) -> None:
+        """Compute again what segments give to segments, which are others now."""
+        if self._is_changing:
+            return
+        self._forget_segments()
+        self._refresh()
+
+    def _forget_segments(self) -> None:
+        self._segment_store.forget()
+        self._masses.forget()
+        self._derived.forget("mass", "head_mass")
+
+    def _send_segments(self) -> None:
+        self._send_soon("segments", "key_segments")
+
+    def _segments_by(self, unit: str) -> None:
+        """Make segments of the tokens, as a front-end asks where there are none."""
+        with self._waited_for(rules=False):
+            self.segments = unit
 
     @traitlets.validate("view")
     def _view_is_there(self, proposal: Any) -> str:
@@ -765,6 +833,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def _given_tokens(self) -> GivenTokens:
         return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
 
+    def _given_segments(self) -> GivenSegments:
+        return GivenSegments(self.segments, self.key_segments, self.tokenizer)
+
     def _is_opening(self) -> bool:
         return self.comm is None
 
@@ -866,6 +937,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             selection=Selection.of(self),
             refresh=self._refresh,
             files=self._files,
+            masses=self._masses,
+            segments_by=self._segments_by,
         )
 
 

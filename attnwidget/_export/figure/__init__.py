@@ -6,10 +6,11 @@ from typing import Any
 
 from ..._engine.stages import MASKED
 from ..._messages import decoding
+from ..._utils.validation import as_choice
 from .. import colors
 from ..numbers import status_number
 from ..view import WidgetView
-from . import compare, graph, heads, heatmap, reading, stages
+from . import compare, graph, heads, heatmap, reading, segments, stages
 from .canvas import Canvas
 from .sheet import MARGIN, FigureContext
 
@@ -23,33 +24,36 @@ VIEWS = {
     "text": reading.draw,
     "image": reading.draw,
     "heads": heads.draw,
+    "segments": segments.draw,
     "stages": stages.draw,
     "compare": compare.draw,
 }
 
 
-def figure_of(view: WidgetView, *, width: float, dpi: float) -> Any:
+def figure_of(view: WidgetView, *, width: float, dpi: float, theme: str | None = None) -> Any:
     """Draw what a widget shows; `AttentionWidget.figure` says more.
 
     Args:
         view: of the widget.
         width: inches.
         dpi: dots per inch of what is made of pixels.
+        theme: "light" or "dark"; the widget's own where None.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: the widget shows nothing, or width or dpi is out of range.
+        ValueError: the widget shows nothing, width or dpi is out of range, or there is no such theme.
         TypeError: width or dpi is no number.
     """
     _check("width", width, WIDTHS, "inches")
     _check("dpi", dpi, DPI, "dots per inch")
+    theme = view.traits.theme if theme is None else as_choice(theme, ("auto", "light", "dark"), "theme")
     traits = view.traits
     if traits.picture.get("values") is None:
         raise ValueError(traits.picture.get("error") or "nothing has been computed yet")
-    canvas = Canvas(width, dpi, colors.look_of(traits.theme))
-    context = FigureContext(view, canvas)
+    canvas = Canvas(width, dpi, colors.look_of(theme))
+    context = FigureContext(view, canvas, theme)
     top = _draw_title(context)
     bottom = VIEWS[traits.view](context, top)
     foot = _draw_footer(context, bottom + 14)

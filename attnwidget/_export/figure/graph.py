@@ -92,7 +92,7 @@ def _scene(context: FigureContext, top: float) -> Scene:
     )
     beside_keys = _bars_width(context) + 50 if _has_bars(context) else 0
     several = len(context.heads) > 1
-    head_colors = colors.head_colors(traits.theme)
+    head_colors = colors.head_colors(context.theme)
     return Scene(
         side,
         pinned,

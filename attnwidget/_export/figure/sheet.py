@@ -22,16 +22,16 @@ class FigureContext:
 
     Attributes:
         view, traits, selected: the widget, its traits, and the layer that is selected.
-        canvas, look: what is drawn on, and the colors of its theme.
+        canvas, look, theme: what is drawn on, and the colors of its theme, with the theme's name.
         left, right: pixels between which there is space.
         head: the head that is drawn; of several as one their name, such as "mean 0 4".
         heads: all heads that are drawn in the graph: those that are chosen, or several as one.
         queries, keys: a label for each position.
     """
 
-    def __init__(self, view: WidgetView, canvas: Canvas) -> None:
+    def __init__(self, view: WidgetView, canvas: Canvas, theme: str) -> None:
         self.view, self.traits, self.selected = view, view.traits, view.selected
-        self.canvas, self.look = canvas, canvas.look
+        self.canvas, self.look, self.theme = canvas, canvas.look, theme
         self.left, self.right = float(MARGIN), canvas.width - MARGIN
         shown: int | str = self.traits.picture.get("head", self.traits.head)
         is_drawn = isinstance(shown, str) and self.traits.view not in ("stages", "heads", "compare")
@@ -72,4 +72,4 @@ class FigureContext:
 
     def table(self, kind: str) -> colors.Array:
         """Return the 256 colors of a ramp, (256, 3) uint8: "sequential" or "diverging"."""
-        return colors.table(kind, self.traits.palette, self.traits.theme)
+        return colors.table(kind, self.traits.palette, self.theme)
