@@ -189,7 +189,8 @@ function GraphLine({ ui }: { ui: Ui }) {
           SINK
         )}
         <i class="aw-gap" />
-        {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` ${headWords(at.link.head, store.facts.value)} `}weight{" "}
+        <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -379,8 +380,9 @@ function Place(props: { labels: Labels; index: number; side: "query" | "key"; al
 function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
-  const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
+  const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
+  const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
   const sides = store.sides.value ?? [];
   const compares = store.view.value === "compare";
@@ -389,8 +391,11 @@ function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 && (store.view.value !== "graph" || store.drawnHeads.value.length === 1) ? headWords(head) : "",
-    store.view.value === "graph" && store.drawnHeads.value.length > 1 ? drawnWords(store.drawnHeads.value) : "",
+    heads > 1 || head_numbers
+      ? drawn.length > 1
+        ? drawnWords(drawn, store.facts.value)
+        : headWords(drawn[0]!, store.facts.value)
+      : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
