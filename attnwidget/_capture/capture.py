@@ -78,8 +78,9 @@ def capture(
             continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
             kept that may be among them. `att.part.queries` has their positions. None: all.
         heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
-            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
-            `att.part.heads` has their numbers in the model. None: all.
+            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, in
+            `att.block(head=0)` and in the widget's `head`; `att.part.heads` has their numbers in the model, which the
+            widget names beside: "head 0 (5 in the model)". None: all.
         cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
             name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
             decided by whether q and k come from the same tensor.
@@ -171,6 +172,9 @@ class Forward:
     @property
     def attention(self) -> AttentionStack:
         """Return the self-attention, in the order of layers.
+
+        Where some heads or queries are kept, each layer counts its own from 0, and `part` of a layer has their numbers
+        in the model: of heads=[5, 7] `cap.attention[0].block(head=1)` is of head 7.
 
         Raises:
             ValueError: there is none.

@@ -18,8 +18,10 @@ export function numberOf(value: number, kind: number, stage: Stage): string {
   return listNumber(value, stage);
 }
 
+type HeadNumbers = Pick<Facts, "head_numbers">; // of another layer than the selected one they are not known
+
 /** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`; of a part of a model, `head 0 (5 in the model)`. */
-export function headWords(head: HeadName, facts: Facts): string {
+export function headWords(head: HeadName, facts: HeadNumbers): string {
   if (typeof head === "number") return `head ${head}${inModel([head], facts)}`;
   const [how, ...heads] = head.split(" ");
   const named = `heads ${heads.join(", ")}${inModel(heads.map(Number), facts)}`;
@@ -33,12 +35,12 @@ export function stackWords({ stack, forward, forwards }: Facts): string[] {
 }
 
 /** Return ` (5, 7 in the model)`, the model's own numbers of heads, where only some of its heads are here. */
-export function inModel(heads: readonly number[], { head_numbers }: Facts): string {
+export function inModel(heads: readonly number[], { head_numbers }: HeadNumbers): string {
   return head_numbers ? ` (${heads.map((head) => head_numbers[head] ?? "?").join(", ")} in the model)` : "";
 }
 
 /** Return `heads 0, 4`; several as one are named as such. */
-export function drawnWords(heads: readonly HeadName[], facts: Facts): string {
+export function drawnWords(heads: readonly HeadName[], facts: HeadNumbers): string {
   const [first] = heads;
   if (typeof first === "string") return headWords(first, facts);
   return `heads ${heads.join(", ")}${inModel(heads as readonly number[], facts)}`;

@@ -129,7 +129,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   key: orNone(isPlace),
   heads: isSome(isPlace),
   pins: isListOf(isPin),
-  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "stages"),
+  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"),
   stage: isStage,
   pool: isOneOf("max", "mean"),
   color_scale: isOneOf("linear", "log"),

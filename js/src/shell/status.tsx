@@ -6,13 +6,14 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import { leftOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
 import { isPadding } from "../state/padding";
 import type { Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
-import { count, statusNumber } from "../text/format";
+import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
 
@@ -100,6 +101,8 @@ function Status({ ui }: { ui: Ui }) {
           <ChangeLine ui={ui} />
         ) : store.view.value === "heads" ? (
           <HeadsLine ui={ui} />
+        ) : store.view.value === "segments" ? (
+          <SegmentsLine ui={ui} />
         ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
         ) : reading === null ? (
@@ -234,6 +237,56 @@ function HeadsLine({ ui }: { ui: Ui }) {
       )}
     </>
   );
+}
+
+/** How much attention a token, or a segment, gives to another: its share of what is not set aside, and the weight. */
+function SegmentsLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const reading = ui.segmentReading.value;
+  if (reading === null)
+    return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
+  const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
+  const narrow = ui.mode.value === "narrow";
+  const number = (name: string, value: number, exact = statusNumber(value)) => (
+    <>
+      <i class="aw-gap" />
+      {name} <b class="aw-exact">{exact}</b>
+    </>
+  );
+  return (
+    <>
+      {head !== null &&
+        `${headWords(head.head, head.layer === store.layer.value ? store.facts.value : {})} of layer ${head.layer}, `}
+      {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
+      <b>
+        <bdi>{to}</bdi>
+      </b>
+      {isAside ? number("set aside, weight", raw) : number("mass", mass)}
+      {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
+      {!isAside && !narrow && mass !== raw && number("weight", raw)}
+      {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
+      {!isAside && Number.isFinite(lift) && number("lift", lift, lift.toFixed(2))}
+    </>
+  );
+}
+
+/** What the masses are of. */
+function segmentFacts({ store }: Ui, narrow: boolean): string {
+  const now = store.mass.value;
+  if (now === null || now.error !== null) return "";
+  const { layers, heads, batches, queries, head_numbers } = store.facts.value;
+  const { columns } = leftOf(now.keys, store.aside.value ?? []);
+  return [
+    ...stackWords(store.facts.value),
+    layers.length > 1 ? `layer ${now.of.layer}` : "",
+    batches > 1 ? `sample ${now.of.batch}` : "",
+    heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
+    `${count(now.total)} of ${count(queries)} queries`,
+    `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
+    narrow || columns.length === now.keys.length ? "" : "mass is a share of what is not set aside",
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** `6 layers × 12 heads`, and their length where they have one. */
@@ -380,9 +433,11 @@ function Place(props: { labels: Labels; index: number; side: "query" | "key"; al
 function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
+  if (store.view.value === "segments") return segmentFacts(ui, ui.mode.value === "narrow");
   const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];
+  const named = drawn.length > 1 ? drawnWords(drawn, store.facts.value) : headWords(drawn[0]!, store.facts.value);
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
   const sides = store.sides.value ?? [];
   const compares = store.view.value === "compare";
@@ -391,11 +446,7 @@ function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 || head_numbers
-      ? drawn.length > 1
-        ? drawnWords(drawn, store.facts.value)
-        : headWords(drawn[0]!, store.facts.value)
-      : "",
+    heads > 1 || head_numbers ? named : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
