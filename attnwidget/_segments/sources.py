@@ -157,8 +157,8 @@ def _located(name: str, wanted: str, text: TokenText, within: Sequence[range]) -
     if len(found) != 1:
         how = f"{len(found)} times" if found else "not"
         raise ValueError(
-            f"the text of {name!r}, {wanted.strip()[:40]!r}, is {how} in the text: give all of it as the model read it, "
-            "or its (start, stop)"
+            f"the text of {name!r}, {wanted.strip()[:40]!r}, is {how} in the text: give all of it as the model read "
+            "it, or its (start, stop)"
         )
     return between_characters(name, *found[0], text.cores)
 
