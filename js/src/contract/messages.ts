@@ -368,3 +368,87 @@ export interface ImageMessage {
   width: number;
   height: number;
 }
+
+/** Of a column's color: 0 to 6, 7 of the segment whose attention is looked at, -1 gray. */
+export type ColorSlot = number;
+
+/** The named parts of a text: each entry a contiguous piece, each of level n + 1 inside the last of level n before it. */
+export interface SegmentsMessage {
+  names: string[];
+  starts: Envelope;
+  stops: Envelope;
+  levels: Envelope;
+  /** Entries that are not here, as there are too many. */
+  more?: number;
+  /** Positions in the text. */
+  length: number;
+  /** The names of level 0 in order of appearance, each once, with the tokens and the color of each. */
+  distinct: string[];
+  sizes: number[];
+  colors: ColorSlot[];
+  /** Whose attention is looked at unless another is chosen. */
+  answer: string;
+}
+
+/** Segments that cannot be shown here: Python's sentence. */
+export interface NoSegmentsMessage {
+  error: string;
+}
+
+/** Mass and even attention with the part of each that is of a query's own key, which is in them. */
+interface MassesMessage {
+  mass: Envelope;
+  even: Envelope;
+  self: Envelope;
+  self_even: Envelope;
+}
+
+/** Of some tokens of the asking segment: (A, T), but `self`, `self_even` and `own`, the column of the own key, (A,). */
+export interface MassColumnsMessage extends MassesMessage {
+  start: number;
+  own: Envelope;
+}
+
+/** How much attention segments give to segments, nothing set aside; see docs/contract.md. */
+export interface MassMessage extends Partial<MassesMessage> {
+  /** What requests name this by. */
+  id: number;
+  layer: number;
+  batch: number;
+  head: HeadName;
+  path: string[];
+  asking: string;
+  /** Python's sentence, and then nothing below. */
+  error: string | null;
+  keys?: string[];
+  key_sizes?: number[];
+  key_colors?: ColorSlot[];
+  rows?: string[];
+  row_sizes?: number[];
+  row?: number;
+  /** Of the queries that are looked at in the end, 0 to 1. */
+  share?: number;
+  /** (S,) how many queries of each row were looked at. */
+  looked?: Envelope;
+  /** Tokens of the asking segment, and where they are, the first 4,096 of them. */
+  total?: number;
+  positions?: Envelope;
+  columns?: MassColumnsMessage;
+}
+
+/** The mass of the asking segment in all heads of all layers, layer by layer; NaN where it is not known yet. */
+export interface HeadMassMessage extends Partial<MassesMessage> {
+  id: number;
+  batch: number;
+  path: string[];
+  asking: string;
+  error: string | null;
+  /** The columns that are here, (L·H, C). */
+  keys?: string[];
+  /** How many heads each layer has. */
+  heads?: number[];
+  /** (L,) how many queries were looked at, of `total`. */
+  looked?: Envelope;
+  total?: number;
+  share?: number;
+}

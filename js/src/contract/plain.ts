@@ -146,6 +146,11 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   pieces: orNone(isOneOf("pieces", "words")),
   grid: orNone(isGrid),
   image: orNone(isImage),
+  measure: orNone(isOneOf("mass", "per_token", "lift")),
+  aside: orNone(isListOf(isText)),
+  asking: orNone(isText),
+  segment: orNone(isText),
+  segment_path: orNone(isListOf(isText)),
 };
 
 const NO_FACTS: Facts = {
@@ -160,6 +165,7 @@ const INSTEAD: Partial<Traits> = {
   ...{ palette: "attnwidget", theme: "auto", top_k: null, threshold: 0.02, direction: "query" },
   ...{ bar: "entropy", order: "layer", combine: "none", facts: NO_FACTS, progress: null, what_if: {} },
   ...{ findings: null, deviation: null, grid: null, image: null },
+  ...{ measure: "mass", aside: [], asking: null, segment: null, segment_path: [] },
 };
 
 /** Return whether a value is one that this trait can have. */

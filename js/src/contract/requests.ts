@@ -33,6 +33,14 @@ export interface CostStep {
   seen_bytes: number;
 }
 
+/** Mass and even attention with the part of each that is of a query's own key, which is in them. */
+interface Masses {
+  mass: Envelope;
+  even: Envelope;
+  self: Envelope;
+  self_even: Envelope;
+}
+
 /** What each kind of request is answered with. */
 export interface Answers {
   /** `sink` is the row's number in the column of the learned sink; null where there is none. */
@@ -92,6 +100,21 @@ export interface Answers {
   gradients: { share: number; pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
   jacobian: { query: number; picture: SmallMatrix };
   cost: { head_size: number; device: string; steps: CostStep[] };
+  /** Tokens of the asking segment, `start` to `stop`. */
+  segment_columns: Masses & { positions: Envelope; own: Envelope };
+  /** The reading of one column for all tokens of the asking segment, in order: each the largest of `every` tokens. */
+  segment_line: { values: Envelope; every: number; known: number };
+  segment_keys: { positions: Envelope; values: Envelope; rest: { count: number; sum: Figure } };
+  /** A cell's exact numbers, null while they are not known, and its strongest weights. */
+  segment_block: Record<"mass" | "even" | "self" | "self_even", number | null> & {
+    looked: number;
+    queries: Envelope;
+    keys: Envelope;
+    values: Envelope;
+  };
+  /** Other columns of all heads. */
+  segment_heads: Masses;
+  segment_by: object;
   /** A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. */
   file: { name: string; total: number; data: number | Bytes };
   retry: object;

@@ -13,12 +13,16 @@ import type {
   Facts,
   Finding,
   GridMessage,
+  HeadMassMessage,
   HeadPlace,
   ImageMessage,
   LinksMessage,
+  MassMessage,
+  NoSegmentsMessage,
   PairMessage,
   PictureMessage,
   Progress,
+  SegmentsMessage,
   StagesMessage,
   SurveyMessage,
   ThumbnailsMessage,
@@ -28,6 +32,7 @@ import type {
 import type {
   ColorRange,
   ColorScaleName,
+  Measure,
   Metric,
   Palette,
   Pin,
@@ -91,6 +96,20 @@ export interface Traits {
   pieces?: "pieces" | "words";
   grid?: GridMessage | null;
   image?: ImageMessage | null;
+  /** The named parts of the queries' text, and of the keys' where they are others; null where none were given. */
+  segments?: SegmentsMessage | NoSegmentsMessage | null;
+  key_segments?: SegmentsMessage | NoSegmentsMessage | null;
+  measure?: Measure;
+  /** Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key. */
+  aside?: string[];
+  /** The segment whose attention is looked at; null: the answer. */
+  asking?: string | null;
+  /** The pinned segment of the keys. */
+  segment?: string | null;
+  /** The segments that one has gone down into. */
+  segment_path?: string[];
+  mass?: MassMessage | null;
+  head_mass?: HeadMassMessage | null;
 }
 
 export type TraitName = keyof Traits;
@@ -149,6 +168,15 @@ export const TRAITS = {
   pieces: "numbers",
   grid: "given",
   image: "given",
+  segments: "given",
+  key_segments: "given",
+  measure: "look",
+  aside: "look",
+  asking: "numbers",
+  segment: "selection",
+  segment_path: "numbers",
+  mass: "derived",
+  head_mass: "derived",
 } as const satisfies Record<TraitName, Role>;
 
 /** The traits that have one of some roles. */

@@ -13,6 +13,14 @@ import {
 } from "../contract/traits";
 import type { HeadName, Pin } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
+import {
+  decodeHeadMass,
+  decodeMass,
+  decodeSegments,
+  type HeadMass,
+  type Mass,
+  type Segments,
+} from "../data/segment-data";
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
 import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../data/stage-data";
 import { decodeSurvey, type Survey } from "../data/survey";
@@ -41,6 +49,10 @@ const ENCODED = [
   "pair",
   "comparison",
   "changes",
+  "segments",
+  "key_segments",
+  "mass",
+  "head_mass",
 ] as const satisfies readonly TraitName[];
 type Plain = Exclude<TraitName, (typeof ENCODED)[number]>;
 const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly TraitName[]).includes(name));
@@ -49,7 +61,15 @@ const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly 
 const NEEDS_PYTHON: ReadonlySet<string> = new Set([...traitsThatAre("numbers"), "layer", "batch", "head", "heads"]);
 const isFree = (name: TraitName) => !NEEDS_PYTHON.has(name);
 /** What Python sends when it has taken such a change. */
-const TAKEN = ["facts", "picture", "links", "survey", "stages", "comparison"] as const satisfies readonly TraitName[];
+const TAKEN = [
+  "facts",
+  "picture",
+  "links",
+  "survey",
+  "stages",
+  "comparison",
+  "mass",
+] as const satisfies readonly TraitName[];
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
   /** The last picture that could be drawn; another head's while the selected one is computed. */
@@ -68,6 +88,12 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   /** A, B and their difference, and what changes for what is pinned; null in other views. */
   readonly comparison: ReadonlySignal<Comparison | null>;
   readonly changes: ReadonlySignal<Changes | null>;
+  /** The named parts of the queries' text and of the keys'; null where none were given. */
+  readonly segments: ReadonlySignal<Segments | null>;
+  readonly keySegments: ReadonlySignal<Segments | null>;
+  /** The attention between them in the selected head, and in all; null in other views. */
+  readonly mass: ReadonlySignal<Mass | null>;
+  readonly headMass: ReadonlySignal<HeadMass | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
   /** A sentence about what the view cannot draw, to be said where nobody computes it; null where all is there. */
@@ -123,7 +149,10 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     survey: decoded("survey", decodeSurvey),
     stages: decoded("stages", decodeStages),
     comparison: decoded("comparison", decodeComparison),
+    mass: decoded("mass", decodeMass),
   };
+  const segments = decoded("segments", decodeSegments);
+  const keySegments = decoded("key_segments", decodeSegments);
   const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
   /** What was in force before changes that Python has not taken yet. */
@@ -177,6 +206,10 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     pair: decoded("pair", decodePair),
     comparison: sent.comparison,
     changes: decoded("changes", decodeChanges),
+    segments,
+    keySegments: computed(() => keySegments.value ?? segments.value),
+    mass: sent.mass,
+    headMass: decoded("head_mass", decodeHeadMass),
     recovery,
     refused,
     queryLabels: labelsOfSide("query", tokens.query, traits, kernel),

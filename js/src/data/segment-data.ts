@@ -1,0 +1,231 @@
+/** Segments and the attention between them, as they were sent: typed arrays, nothing set aside, no reading taken. */
+
+import { decode, decodeGrid } from "../contract/decode";
+import type {
+  Bytes,
+  Envelope,
+  HeadMassMessage,
+  MassMessage,
+  NoSegmentsMessage,
+  SegmentsMessage,
+} from "../contract/messages";
+import type { HeadName } from "../contract/values";
+
+/** The named parts of a text, or why there are none here. */
+export interface Segments {
+  readonly error: string | null;
+  /** Of each entry: a contiguous piece, on level 0 or inside the last one of the level above before it. */
+  readonly names: readonly string[];
+  readonly starts: Uint32Array;
+  readonly stops: Uint32Array;
+  readonly levels: Uint8Array;
+  /** Entries that were not sent. */
+  readonly more: number;
+  readonly length: number;
+  /** The names of level 0 in order of appearance, with the tokens and the color slot of each. */
+  readonly distinct: readonly string[];
+  readonly sizes: readonly number[];
+  readonly colors: readonly number[];
+  readonly answer: string;
+}
+
+/** Rows of masses: `mass` and `even` (rows, columns) hold what is of the queries' own keys, `self` and `selfEven`. */
+export interface Masses {
+  readonly rows: number;
+  readonly columns: number;
+  readonly mass: Float32Array;
+  readonly even: Float32Array;
+  readonly self: Float32Array;
+  readonly selfEven: Float32Array;
+}
+
+/** Some tokens of the asking segment, from number `start` on; `self` and `selfEven` are (rows,) here. */
+export interface MassColumns extends Masses {
+  readonly start: number;
+  /** The column of each token's own key; `columns` where it has none. */
+  readonly own: Uint32Array;
+}
+
+export interface Mass {
+  readonly id: number;
+  readonly of: { readonly layer: number; readonly batch: number; readonly head: HeadName };
+  readonly path: readonly string[];
+  readonly asking: string;
+  readonly error: string | null;
+  readonly keys: readonly string[];
+  readonly keySizes: readonly number[];
+  readonly keyColors: readonly number[];
+  readonly rows: readonly string[];
+  readonly rowSizes: readonly number[];
+  /** The row of the asking segment. */
+  readonly row: number;
+  /** 1 where every number is exact. */
+  readonly share: number;
+  readonly looked: Uint32Array;
+  /** Segments × segments; NaN in a row of which no query was looked at. */
+  readonly matrix: Masses;
+  /** Whether the matrix has its numbers, and not only their colors. */
+  readonly exact: boolean;
+  readonly total: number;
+  readonly positions: Uint32Array;
+  readonly first: MassColumns;
+}
+
+export interface HeadMass {
+  readonly id: number;
+  readonly batch: number;
+  readonly path: readonly string[];
+  readonly asking: string;
+  readonly error: string | null;
+  readonly keys: readonly string[];
+  /** Layer and head of each row. */
+  readonly heads: readonly { readonly layer: number; readonly head: number }[];
+  readonly masses: Masses;
+  /** Of each layer, of so many queries. */
+  readonly looked: Uint32Array;
+  readonly total: number;
+  readonly share: number;
+}
+
+const NO_FLOATS = new Float32Array(0);
+const NO_WHOLES = new Uint32Array(0);
+const NO_MASSES: Masses = {
+  rows: 0,
+  columns: 0,
+  mass: NO_FLOATS,
+  even: NO_FLOATS,
+  self: NO_FLOATS,
+  selfEven: NO_FLOATS,
+};
+const NONE = {
+  ...{ names: [], starts: NO_WHOLES, stops: NO_WHOLES, levels: new Uint8Array(0), more: 0, length: 0 },
+  ...{ distinct: [], sizes: [], colors: [], answer: "" },
+};
+
+export async function decodeSegments(message: SegmentsMessage | NoSegmentsMessage): Promise<Segments> {
+  if ("error" in message && message.error) return { ...NONE, error: text(message.error) };
+  const { names, length, distinct, sizes, colors, answer, more = 0, ...rest } = message as SegmentsMessage;
+  const [starts, stops, levels] = await Promise.all([decode(rest.starts), decode(rest.stops), decode(rest.levels)]);
+  const entries = names?.length;
+  if (!(starts instanceof Uint32Array && stops instanceof Uint32Array && levels instanceof Uint8Array)) {
+    throw new Error("segments must have uint32 starts and stops and uint8 levels");
+  }
+  if (starts.length !== entries || stops.length !== entries || levels.length !== entries) {
+    throw new Error(`${entries} segments need as many starts, stops and levels`);
+  }
+  if (starts.some((start, at) => start >= stops[at]! || stops[at]! > length)) {
+    throw new Error(`a segment is outside the ${length} positions`);
+  }
+  listed(distinct, sizes, colors);
+  return { names, starts, stops, levels, more, length, distinct, sizes, colors, answer, error: null };
+}
+
+export async function decodeMass(message: MassMessage): Promise<Mass> {
+  const { id, layer, batch, head, path, asking, error } = message;
+  const {
+    keys = [],
+    key_sizes: keySizes = [],
+    key_colors: keyColors = [],
+    rows = [],
+    row_sizes: rowSizes = [],
+  } = message;
+  const said = { id, of: { layer, batch, head }, path, asking, keys, keySizes, keyColors, rows, rowSizes };
+  const none = { row: 0, share: 1, looked: NO_WHOLES, matrix: NO_MASSES, exact: true, total: 0, positions: NO_WHOLES };
+  if (error != null) return { ...said, ...none, first: { ...NO_MASSES, start: 0, own: NO_WHOLES }, error };
+  const { columns, row = 0, share = 1, total = 0 } = message;
+  listed(keys, keySizes, keyColors);
+  listed(rows, rowSizes);
+  if (!columns || !(row >= 0 && row < rows.length)) throw new Error("mass has no columns, or not the row it names");
+  const [looked, positions, matrix, first] = await Promise.all([
+    wholes(message.looked, rows.length),
+    wholes(message.positions),
+    decodeMasses(message, [rows.length, keys.length]),
+    decodeColumns(columns, columns.start, keys.length),
+  ]);
+  const exact = message.mass?.dtype === "float32";
+  return { ...said, row, share, looked, matrix, exact, total, positions, first, error: null };
+}
+
+export async function decodeHeadMass(message: HeadMassMessage): Promise<HeadMass> {
+  const { id, batch, path, asking, error, keys = [], total = 0, share = 1 } = message;
+  const heads = (message.heads ?? []).flatMap((count, layer) =>
+    Array.from({ length: count }, (_, head) => ({ layer, head })),
+  );
+  const said = { id, batch, path, asking, keys, heads, total, share };
+  if (error != null) return { ...said, looked: NO_WHOLES, masses: NO_MASSES, error };
+  const [looked, masses] = await Promise.all([
+    wholes(message.looked, message.heads?.length ?? 0),
+    decodeMasses(message, [heads.length, keys.length]),
+  ]);
+  return { ...said, looked, masses, error: null };
+}
+
+interface MassesMessage {
+  mass?: Envelope;
+  even?: Envelope;
+  self?: Envelope;
+  self_even?: Envelope;
+}
+
+/** Decode masses of rows and columns; those of some tokens have a number of their own key for each row. */
+export async function decodeMasses(
+  message: MassesMessage,
+  [rows, columns]: readonly [rows: number, columns: number],
+  buffers: readonly Bytes[] = [],
+  own: readonly number[] = [rows, columns],
+): Promise<Masses> {
+  const floats = async (envelope: Envelope | undefined, shape: readonly number[]) => {
+    if (envelope?.shape.join() !== shape.join()) {
+      throw new Error(`masses must be of shape (${shape.join(", ")}), got (${envelope?.shape.join(", ")})`);
+    }
+    return (await decodeGrid(envelope, null, buffers)).values;
+  };
+  const [mass, even, self, selfEven] = await Promise.all([
+    floats(message.mass, [rows, columns]),
+    floats(message.even, [rows, columns]),
+    floats(message.self, own),
+    floats(message.self_even, own),
+  ]);
+  return { rows, columns, mass, even, self, selfEven };
+}
+
+/** Decode some tokens of the asking segment. */
+export async function decodeColumns(
+  message: MassesMessage & { own: Envelope },
+  start: number,
+  columns: number,
+  buffers: readonly Bytes[] = [],
+): Promise<MassColumns> {
+  const rows = message.mass?.shape[0] ?? 0;
+  const [masses, own] = await Promise.all([
+    decodeMasses(message, [rows, columns], buffers, [rows]),
+    wholes(message.own, rows, buffers),
+  ]);
+  if (own.some((column) => column > columns)) throw new Error(`a token's own key is in none of ${columns} columns`);
+  return { ...masses, start, own };
+}
+
+async function wholes(
+  envelope: Envelope | undefined,
+  count?: number,
+  buffers: readonly Bytes[] = [],
+): Promise<Uint32Array> {
+  const array = envelope === undefined ? null : await decode(envelope, buffers);
+  if (!(array instanceof Uint32Array) || (count !== undefined && array.length !== count)) {
+    throw new Error(`uint32 of ${count ?? "any"} numbers was to be sent, got ${envelope?.dtype} of ${array?.length}`);
+  }
+  return array;
+}
+
+/** Refuse lists that are not as long as each other, and names that are none. */
+function listed(names: readonly string[], ...lists: readonly (readonly number[])[]): void {
+  const fits = (list: readonly number[]) => list?.length === names.length && list.every(Number.isInteger);
+  if (!Array.isArray(names) || !names.every((name) => typeof name === "string") || !lists.every(fits)) {
+    throw new Error("segments need a name and whole numbers for each");
+  }
+}
+
+function text(value: unknown): string {
+  if (typeof value !== "string") throw new Error("an error must be a sentence");
+  return value;
+}

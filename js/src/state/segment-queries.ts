@@ -1,0 +1,126 @@
+/** What of segments no trait holds is asked for: more tokens of the answer, one column of all, cells behind a mass. */
+
+import { decode } from "../contract/decode";
+import type { Envelope } from "../contract/messages";
+import type { Reply } from "../contract/requests";
+import type { Measure } from "../contract/values";
+import { numberIn } from "../data/matrix";
+import {
+  decodeColumns,
+  decodeMasses,
+  type HeadMass,
+  type Mass,
+  type MassColumns,
+  type Masses,
+} from "../data/segment-data";
+import type { Kernel } from "../kernel/kernel";
+
+/** Numbers of one window of the answer's tokens, at most: tokens × columns. */
+export const WINDOW = 16_384;
+
+/** How many of the answer's tokens can be asked for at once. */
+export const windowOf = (mass: Mass) => Math.max(1, Math.floor(WINDOW / Math.max(1, mass.keys.length)));
+
+/** Tokens `start` to `stop` of the asking segment. */
+export async function askColumns(
+  kernel: Kernel,
+  mass: Mass,
+  [start, stop]: readonly [start: number, stop: number],
+  signal: AbortSignal,
+): Promise<MassColumns & { readonly positions: Uint32Array }> {
+  const reply = await kernel.request("segment_columns", { of: mass.id, start, stop }, { signal });
+  const [columns, positions] = await Promise.all([
+    decodeColumns(reply, start, mass.keys.length, reply.buffers),
+    wholes(reply.positions, reply),
+  ]);
+  return { ...columns, positions };
+}
+
+/** The reading of one column for all tokens of the asking segment: each the largest of `every` tokens. */
+export interface MassLine {
+  readonly values: Float32Array;
+  readonly every: number;
+  /** The share of the tokens that are known, 0 to 1; the others are NaN. */
+  readonly known: number;
+}
+
+export async function askLine(
+  kernel: Kernel,
+  mass: Mass,
+  of: { readonly column: number; readonly measure: Measure; readonly aside: readonly string[] },
+  signal: AbortSignal,
+): Promise<MassLine> {
+  const reply = await kernel.request("segment_line", { of: mass.id, ...of }, { signal });
+  const { every, known } = reply;
+  return { values: await floats(reply.values, reply), every, known };
+}
+
+/** The strongest keys of a segment for one query. */
+export interface SegmentKeys {
+  readonly positions: Uint32Array;
+  readonly values: Float32Array;
+  readonly rest: { readonly count: number; readonly sum: number };
+}
+
+export async function askKeys(
+  kernel: Kernel,
+  mass: Mass,
+  of: { readonly query: number; readonly column: number; readonly count: number },
+  signal: AbortSignal,
+): Promise<SegmentKeys> {
+  const reply = await kernel.request("segment_keys", { of: mass.id, ...of }, { signal });
+  const [positions, values] = await Promise.all([wholes(reply.positions, reply), floats(reply.values, reply)]);
+  return { positions, values, rest: { count: reply.rest.count, sum: numberIn(reply.rest.sum) } };
+}
+
+/** A cell of the matrix: its exact numbers, null while they are not known, and its strongest weights. */
+export interface SegmentBlock {
+  readonly mass: number | null;
+  readonly even: number | null;
+  readonly self: number | null;
+  readonly selfEven: number | null;
+  readonly looked: number;
+  readonly queries: Uint32Array;
+  readonly keys: Uint32Array;
+  readonly values: Float32Array;
+}
+
+export async function askBlock(
+  kernel: Kernel,
+  mass: Mass,
+  of: { readonly row: number; readonly column: number; readonly count: number },
+  signal: AbortSignal,
+): Promise<SegmentBlock> {
+  const reply = await kernel.request("segment_block", { of: mass.id, ...of }, { signal });
+  const [queries, keys] = await Promise.all([wholes(reply.queries, reply), wholes(reply.keys, reply)]);
+  const { even, self, self_even: selfEven, looked } = reply;
+  return { mass: reply.mass, even, self, selfEven, looked, queries, keys, values: await floats(reply.values, reply) };
+}
+
+/** Other columns of all heads; `columns` are numbers among the keys of the mass that is shown. */
+export async function askHeads(
+  kernel: Kernel,
+  { id, heads }: HeadMass,
+  columns: readonly number[],
+  signal: AbortSignal,
+): Promise<Masses> {
+  const reply = await kernel.request("segment_heads", { of: id, columns }, { signal });
+  return decodeMasses(reply, [heads.length, columns.length], reply.buffers);
+}
+
+/** Have segments made from the tokens, where none were given. */
+export async function askSegmentsBy(kernel: Kernel, unit: "sentences" | "paragraphs" | "lines"): Promise<void> {
+  await kernel.request("segment_by", { unit });
+}
+
+async function wholes(envelope: Envelope, { buffers }: Reply): Promise<Uint32Array> {
+  const array = await decode(envelope, buffers);
+  if (!(array instanceof Uint32Array)) throw new Error(`uint32 was to be sent, got ${envelope.dtype}`);
+  return array;
+}
+
+async function floats(envelope: Envelope, { buffers }: Reply): Promise<Float32Array> {
+  const array = await decode(envelope, buffers);
+  if (!(array instanceof Float32Array)) throw new Error(`float32 was to be sent, got ${envelope.dtype}`);
+  return array;
+}
