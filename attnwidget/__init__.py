@@ -9,7 +9,9 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 
 from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
+from ._capture.find_heads import find_heads
 from ._capture.stacks import NamedStack
+from ._segments.reading import segments
 from ._widget.comparison import ComparisonWidget, compare
 from ._widget.named_stacks import LabeledStack
 from ._widget.widget import AttentionWidget
@@ -32,11 +34,13 @@ __all__ = [
     "__version__",
     "capture",
     "compare",
+    "find_heads",
     "load_sample",
     "masks",
     "results",
     "scaled_dot_product_attention",
     "scaling",
+    "segments",
 ]
 __version__ = "0.1.0.dev0"
 

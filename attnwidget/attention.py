@@ -18,6 +18,7 @@ from ._analysis.diagnostics import Finding, check
 from ._analysis.explain import Explanation, explain
 from ._analysis.gradients import Gradients, gradients, jacobian
 from ._analysis.head_sampling import metrics
+from ._analysis.keep import Kept, keep
 from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
@@ -31,7 +32,7 @@ from ._engine.overview import Overview
 from ._engine.sources import STAGES, Given, Products
 from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
-from ._rules.options import AttentionKeywords, AttentionOptions, TensorLike, with_keywords
+from ._rules.options import AttentionKeywords, AttentionOptions, MaskLike, TensorLike, with_keywords
 from ._rules.rules import whole
 from ._utils.indexing import Indices, as_indices
 from ._utils.validation import as_tensor, detached
@@ -413,7 +414,8 @@ class Attention(AttentionBase):
         Args:
             changes: any of scale (a number), temperature (divides the scale), softcap (a number or None), mask (False
                 takes it away), causal (True, "lower right" or False), window (keys, or None), drop_keys (a list), sinks
-                (None takes the learned ones away), and dtype ("float16", "bfloat16", "int8": q, k and v as that type
+                (None takes the learned ones away), keep (a dict of `Attention.keep`'s policy, budget and the others, of
+                which keys a cache has), and dtype ("float16", "bfloat16", "int8": q, k and v as that type
                 holds them, computed in float32; int8 has a scale for each token, Dettmers et al. 2022, §2.1). {}
                 changes nothing.
 
@@ -429,6 +431,66 @@ class Attention(AttentionBase):
         tensor([[0.0000e+00, 9.9995e-01, 4.5398e-05]])
         """
         return what_if(self, changes)
+
+    def keep(
+        self,
+        policy: str | MaskLike,
+        budget: int | float | None = None,
+        *,
+        batch: int = 0,
+        head: int = 0,
+        sinks: int | None = None,
+        recent: int | None = None,
+        prompt: int | None = None,
+        observe: int | None = None,
+    ) -> Kept:
+        """Compute what the rows of one head keep of their weights where a cache holds some of the keys only: exact.
+
+        Args:
+            policy: which keys are kept, of causal self-attention.
+
+                "window": the first `sinks` keys that are no padding, and the last ones up to the query's own (Xiao et
+                al. 2024, StreamingLLM, §3.2).
+
+                "heavy_hitters": greedy, query after query (Zhang et al. 2023, H2O, algorithm 1): each query's weights
+                over the keys that are there are added to the sums of these, and where the cache is full, the key with
+                the least sum is evicted, but none of the last `recent`. By head.
+
+                "tova": greedy as well (Oren et al. 2024, §4): the key with the least weight of the last query is
+                evicted, the mean over the heads of the layer, which all evict the same.
+
+                "snapkv": once, where the prompt ends (Li et al. 2024, §4): its last `observe` queries and those keys
+                before with most of their weights, summed and pooled by maximum over 7 keys, are kept, and what is
+                written after. By head; queries of the prompt have all keys.
+
+                Or a mask: bools (Q, K) or (K,), True where a key is kept, or a function f(b, h, q_idx, kv_idx) -> bool.
+            budget: how many keys a query has at most, its own among them; or a share of all keys, a float up to 1. Of
+                "snapkv", of the prompt's keys.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
+            sinks: of "window", 4 where None.
+            recent: of "heavy_hitters", half of the budget where None.
+            prompt: of "snapkv", how many tokens the prompt has.
+            observe: of "snapkv", 32 where None.
+
+        Returns:
+            `Kept`: of each row its recall, the keys that it has, and the error of its output; their means, the worst
+            rows, `records()`, and the mask. Two streamed passes at any length; for the two greedy policies one more
+            over the scores, and Q steps of `budget` numbers each (of "tova", times the heads).
+
+        Raises:
+            IndexError: a batch or head that is not there.
+            TypeError, ValueError: a policy, budget or mask that does not fit, or attention that is not causal.
+
+        >>> q, k = torch.zeros(6, 4), torch.zeros(6, 4)
+        >>> found = Attention(q, k, is_causal=True).keep("window", 3, sinks=1)
+        >>> found.recall
+        tensor([1.0000, 1.0000, 1.0000, 0.7500, 0.6000, 0.5000])
+        >>> found.worst(2), found.kept.tolist()
+        ([5, 4], [1, 2, 3, 3, 3, 3])
+        """
+        numbers = {"budget": budget, "sinks": sinks, "recent": recent, "prompt": prompt, "observe": observe}
+        return keep(self, policy, batch, head, numbers)
 
     def merge(self, words: Any, key_words: Any = None) -> Attention:
         """Return the attention between words rather than pieces: to a word summed over its pieces, from one averaged.

@@ -11,8 +11,24 @@
 from ._analysis.diagnostics import Finding
 from ._analysis.explain import Effect, Explanation
 from ._analysis.gradients import Gradients
+from ._analysis.head_kinds import HeadRows
+from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._segments.named import Segment
+from ._segments.segments import Segments
 
-__all__ = ["Effect", "Explanation", "Finding", "Gradients", "Metrics", "Overview", "Statistics"]
+__all__ = [
+    "Effect",
+    "Explanation",
+    "Finding",
+    "Gradients",
+    "HeadRows",
+    "Kept",
+    "Metrics",
+    "Overview",
+    "Segment",
+    "Segments",
+    "Statistics",
+]

@@ -165,7 +165,7 @@ def cost(lengths: Sequence[int] = LENGTHS, *, head_size: int = 64, runs: int = 5
 def _cost(n: int, head_size: int, runs: int, source: torch.Generator) -> Cost:
     q, k, v = (torch.randn(1, 1, n, head_size, generator=source, device="cpu") for _ in range(3))
     acts: dict[str, Callable[[], Any]] = {
-        "dense": lambda: torch.softmax(q @ k.mT * head_size**-0.5, -1) @ v,
+        "dense": lambda: torch.softmax((q * head_size**-0.5) @ k.mT, -1) @ v,
         "fused": lambda: F.scaled_dot_product_attention(q, k, v),
         "seen": lambda: Attention(q, k).overview(),
     }

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from torch import Tensor
 
 from ._analysis import all_heads
+from ._analysis.head_kinds import KindsLike, read_names
+from ._analysis.keep import kept_by, key_mask
 from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
-from ._rules.options import LayeredKeywords
+from ._rules.options import LayeredKeywords, MaskLike
 from ._tokens.inputs import check_tokens
 from ._utils.choices import is_glob, matches_name
 from ._utils.indexing import as_index
@@ -111,7 +113,9 @@ class AttentionStack(Sequence[Attention]):
             raise KeyError(f"no layer is called as {wanted!r} says: the first is {self.names[0]!r}, and .names has all")
         return found
 
-    def metrics(self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -120,13 +124,17 @@ class AttentionStack(Sequence[Attention]):
                 layer of another length has neither.
             rows: look at so many queries of each head, evenly spread; None for all while all heads together have at
                 most 2²⁸ cells, else for up to 32 of each. Each is exact.
+            kinds: more numbers of each head: "sink", "streaming", or functions of your own of
+                `attnwidget.results.HeadRows`, by name as in {"mine": function} or by their own names: see `find_heads`.
 
         Returns:
             A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None. Where a capture kept some heads, model_head is the model's number.
+            are means; then the kinds. What is not known is None. Where a capture kept some heads, model_head is the
+            model's number.
 
         Raises:
             IndexError: there is no such sample in any layer.
+            ValueError: no such kind, or one that needs segments, which `find_heads` takes.
             TypeError: tokens that are no strings.
 
         >>> import torch
@@ -146,7 +154,54 @@ class AttentionStack(Sequence[Attention]):
             found = known[shape.B, shape.K]
             return None if found is None else found[sample]
 
-        return all_heads.records(self, self.names, batches, rows, ids)
+        return all_heads.records(self, self.names, batches, rows, ids, read_names(kinds, "kinds") if kinds else None)
+
+    def keep(
+        self,
+        policy: str | MaskLike,
+        budget: int | float | None = None,
+        *,
+        batch: int = 0,
+        sinks: int | None = None,
+        recent: int | None = None,
+        prompt: int | None = None,
+        observe: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Compute what every head of every layer keeps where a cache holds some keys only: records, as for pandas.
+
+        Args:
+            policy, budget, sinks, recent, prompt, observe: as in `Attention.keep`.
+            batch: which sample; negative counts from the end.
+
+        Returns:
+            A dict for each head: layer, name, head, recall (the mean over the rows that lose a key; 1 where none does),
+            worst (the least recall of a row), worst_query, output_error (their mean; None without v), and cut, how
+            many rows lose a key.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `Attention.keep`.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 6, 4), is_causal=True)])
+        >>> [(one["head"], round(one["recall"], 4), one["worst_query"]) for one in stack.keep("window", 3, sinks=1)]
+        [(0, 0.6167, 5), (1, 0.6167, 5)]
+        """
+        numbers = {"budget": budget, "sinks": sinks, "recent": recent, "prompt": prompt, "observe": observe}
+        found = []
+        for layer, (name, att) in enumerate(zip(self.names, self, strict=True)):
+            mask = key_mask(att, policy, numbers)  # which heads may share
+            for head in range(att.shape.H):
+                kept = kept_by(att.head(batch, head), mask, str(mask))
+                where = {"layer": layer, "name": name, **all_heads.head_numbers(att, head)}
+                worst = kept.worst(1)
+                least = {
+                    "worst": float(kept.recall[worst[0]]) if worst else 1.0,
+                    "worst_query": worst[0] if worst else None,
+                }
+                numbers_of = {"recall": kept.mean, **least, "output_error": kept.mean_error}
+                found.append({**where, **numbers_of, "cut": int(kept.cut.sum())})
+        return found
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

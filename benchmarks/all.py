@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: engine, wire, capture, graph, heads, drag, peers, browser, many.
+"""All benchmarks, one after the other: engine, wire, capture, graph, heads, drag, peers, browser, many, attack.
 
     make bench                                     # with all that they need
     python benchmarks/all.py --json folder         # and the numbers as JSON, a file for each
@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("engine", "wire", "capture", "graph", "heads", "drag", "peers", "browser", "many")
+FEWER = {"attack": ["--messages", "8000"]}  # whole it takes half an hour
+ALL = ("engine", "wire", "capture", "graph", "heads", "drag", "peers", "browser", "many", "attack")
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
     for name in asked.which or ALL:
         print(f"\n## {name}\n", flush=True)
         out = ["--json", str(asked.json / f"{name}.json")] if asked.json else []
-        if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *out]).returncode:
+        if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *FEWER.get(name, []), *out]).returncode:
             failed.append(name)
     if failed:
         print(f"\nexceeded a budget, or could not be run: {', '.join(failed)}")

@@ -1,13 +1,15 @@
 """Send random messages and states to widgets, and check what each of them leaves and costs.
 
-    python benchmarks/attack.py                      # 100,000 messages and states, most to short heads
+    python benchmarks/attack.py                                  # 100,000 messages and states, most to short heads
     python benchmarks/attack.py --json out.json --messages 20000 --seed 3
-    python benchmarks/attack.py --only words
+    python benchmarks/attack.py --log attack.jsonl               # goes on where a run with this log was stopped
+    python benchmarks/attack.py --only words --round 17          # one round again, by its number
 
 What comes from a front-end is untrusted. Of every message is asked: nothing is raised; each request has exactly one
 reply; all that is sent can be sent; the traits are such as their own definitions take; both sides hold the same; and,
-now and then, that a good question is answered with the right numbers. README.md beside this file says what is measured.
-It exits with 1 where a message took more than a second of one core, or more than 64 MB.
+now and then, that a good question is answered with the right numbers. Then 200 widgets are opened and closed, and a
+head is changed 2,000 times: memory stays as it was, and nothing is left that listens. README.md beside this file says
+what is measured. It exits with 1 where anything failed, or a message took more than a second of one core or 64 MB.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import gc
 import json
 import math
 import random
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,16 +35,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import comm
+import numpy as np
 import torch
 from front_end import FrontEnd, decode
+from ipywidgets.widgets.widget import _instances
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
-from attnwidget._messages.requests import ANSWERS, MAX_NAME, MAX_REFUSED
+from attnwidget._messages.requests import ANSWERS, FILES, MAX_NAME, MAX_REFUSED
+from attnwidget._utils.validation import told
 from attnwidget._widget.keywords import WRITABLE, names_of
 from attnwidget._widget.selection import Selection
 
 SECONDS, BYTES = 1.0, 64e6  # of one core, and of memory, that a message may take
 GOOD_EVERY = 25  # messages from one good question to the next
+ROUND = 200  # messages to one widget
+RARE = 0.011  # share of messages, of which each takes long, so that a tenth of that are a round
+OPENED, CHANGED = 200, 2000  # widgets, and changes of a head
+GROWTH = 8e6  # bytes that a process may grow in nine tenths of these
 
 Target = Callable[[], AttentionWidget]
 
@@ -87,6 +98,14 @@ def patches() -> AttentionWidget:
     return AttentionWidget(*tensors(1, 2, 17, 4), grid=(4, 4), grid_start=1, view="image")
 
 
+def image() -> AttentionWidget:
+    """Two samples of patches with their images: the heads differ in keys, so the grid is of one side in one of them."""
+    q, k, v = tensors(2, 3, 25, 8)
+    layers = AttentionStack([Attention(q, k, v), Attention(q, k[:, :, :9], v[:, :, :9])])
+    images = [np.full((40, 60, 3), shade, np.uint8) for shade in (30, 200)]
+    return AttentionWidget.from_attention(layers, grid=(5, 5), image=images)
+
+
 def comparison() -> AttentionWidget:
     q, k, v = tensors(1, 3, 18, 8)
     return compare(
@@ -117,14 +136,15 @@ TARGETS: dict[str, tuple[Target, float]] = {
     "layers that differ": (layers_that_differ, 0.25),
     "stacks": (stacks, 0.1),
     "words": (words, 0.15),
-    "patches": (patches, 0.05),
-    "comparison": (comparison, 0.14),
+    "patches": (patches, 0.03),
+    "image": (image, 0.04),
+    "comparison": (comparison, 0.12),
     "middle": (middle, 0.04),
     "wide": (wide, 0.004),
     "long": (long, 0.01),
     "long comparison": (long_comparison, 0.006),
 }
-SHORT = tuple(list(TARGETS)[:6])  # those that tests have time for
+SHORT = tuple(list(TARGETS)[:7])  # those that tests have time for
 
 
 # What is sent.
@@ -142,7 +162,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 OURS = re.compile(r"[A-Z]\w*(Error|Exception)\b")  # what is told of a mistake of the package's own
 NAMES = ("weights", "scores", "scaled", "capped", "masked", "contribution", "allowed")
-DEAR = ("cost", "sweep", "jacobian", "gradients")  # asked for less often: these measure, or compute a lot
+DEAR = ("cost", "sweep", "jacobian", "gradients", "file")  # asked for less often: these measure, or compute a lot
 KINDS = [kind for kind in ANSWERS for _ in range(1 if kind in DEAR else 8)]
 RULES = ("scale", "temperature", "softcap", "mask", "sinks", "causal", "window", "drop_keys", "dtype")
 
@@ -244,6 +264,7 @@ class Sender:
             "query": self._place, "key": self._place, "start": self._place, "stop": self._place,
             "count": lambda: dice.choice([1, 8, 64]), "over": lambda: dice.choice(["sum", "mean"]),
             "side": lambda: dice.choice(["query", "key"]), "text": lambda: dice.choice(["t1", "a", "zz"]),
+            "format": lambda: dice.choice(FILES),
             "action": lambda: dice.choice(["stop", "resume"]), "own": lambda: dice.choice([True, False]),
             "skip_first": lambda: dice.choice([True, False]), "view": lambda: f"v{dice.randrange(12)}",
             "heads": lambda: [0, dice.choice([1, 2])], "against": lambda: getattr(self.w, "against", ""),
@@ -254,6 +275,8 @@ class Sender:
         made["keys"] = self._odd_or(self._span)
         if made["kind"] == "ranked":
             made.pop(dice.choice(["queries", "keys"]))
+        if made["kind"] == "file":
+            made["start"] = self._odd_or(lambda: dice.choice([0, 0, 0, self._place(), 1 << 18]))
         for name in dice.sample(list(made), dice.choice([0, 0, 0, 0, 1])):
             made.pop(name)
         return made
@@ -400,8 +423,17 @@ class Report:
 
     def note(self, spent: Spent, what: str) -> None:
         self.sent += 1
-        for kept, value in ((self.seconds, spent.seconds), (self.memory, spent.memory)):
-            kept.append((value, what))
+        self._keep((spent.seconds, what), (spent.memory, what))
+
+    def add(self, other: Report) -> None:
+        """Add what was sent in another round."""
+        self.sent += other.sent
+        for seconds, memory in zip(other.seconds, other.memory, strict=True):
+            self._keep(seconds, memory)
+
+    def _keep(self, seconds: tuple[float, str], memory: tuple[float, str]) -> None:
+        for kept, new in ((self.seconds, seconds), (self.memory, memory)):
+            kept.append((new[0], new[1]))
             kept.sort(key=lambda one: -one[0])
             del kept[5:]
 
@@ -422,7 +454,9 @@ def unmeasured(act: Callable[[], None]) -> Spent:
     return Spent()
 
 
-async def attack(make: Target, messages: int, dice: random.Random, *, meter: Meter = unmeasured) -> Report:
+async def attack(
+    make: Target, messages: int, dice: random.Random, *, meter: Meter = unmeasured, report: Report | None = None
+) -> Report:
     """Send random messages and states to a widget whose kernel's loop runs, and check it after each.
 
     Args:
@@ -430,11 +464,12 @@ async def attack(make: Target, messages: int, dice: random.Random, *, meter: Met
         messages: how many.
         dice: what is random.
         meter: runs one, and measures it.
+        report: what is sent is noted there.
 
     Raises:
         Fault: what a message may not leave, with the message.
     """
-    victim, report = Victim(make, dice), Report()
+    victim, report = Victim(make, dice), Report() if report is None else report
     try:
         for n in range(messages):
             await _attack_once(victim, n, dice, meter, report)
@@ -447,7 +482,7 @@ async def _attack_once(victim: Victim, n: int, dice: random.Random, meter: Meter
     is_state = dice.random() < 0.45
     sent = victim.sender.state() if is_state else victim.sender.content()
     act: Callable[[Any], None] = victim.set_state if is_state else victim.send
-    what = f"{'state' if is_state else 'message'} {in_short(sent)}"
+    what = f"{'state' if is_state else 'message'} {n}: {in_short(sent)}"
     try:
         report.note(meter(lambda: act(sent)), what)
         if dice.random() < 0.3:
@@ -456,14 +491,16 @@ async def _attack_once(victim: Victim, n: int, dice: random.Random, meter: Meter
         if n % GOOD_EVERY == 0:
             victim.ask()
     except BaseException as error:
-        raise Fault(f"after {n} messages, {what}: {error!r}") from error
+        raise Fault(f"{what}: {error!r}") from error
 
 
-def in_short(sent: Any) -> str:
-    """Return what was sent, short enough for a line."""
-    with contextlib.suppress(RecursionError, ValueError):
-        return repr(sent)[:400]
-    return f"a {type(sent).__name__} that has no repr"
+def in_short(sent: Any, depth: int = 4) -> str:
+    """Return what was sent, short enough to be read, whatever it is: some numbers have no repr."""
+    if isinstance(sent, dict) and depth:
+        return "{" + ", ".join(f"{in_short(name, 0)}: {in_short(sent[name], depth - 1)}" for name in sent) + "}"
+    if isinstance(sent, list) and depth:
+        return "[" + ", ".join(in_short(one, depth - 1) for one in sent[:20]) + "]"
+    return told(sent)
 
 
 # What it costs.
@@ -472,12 +509,13 @@ def in_short(sent: Any) -> str:
 def measured(act: Callable[[], None]) -> Spent:
     """Run something, and return its processor time and by how much the process grew at its height."""
     Path("/proc/self/clear_refs").write_text("5")  # the height begins anew
-    before, begun = _status("VmRSS"), time.process_time()
+    before, begun = status("VmRSS"), time.process_time()
     act()
-    return Spent(time.process_time() - begun, max(0.0, _status("VmHWM") - before))
+    return Spent(time.process_time() - begun, max(0.0, status("VmHWM") - before))
 
 
-def _status(name: str) -> float:
+def status(name: str) -> float:
+    """Return a number of bytes that Linux tells of this process."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return 1024.0 * int(found[1]) if found else math.nan
 
@@ -490,37 +528,173 @@ def give_back_at_once() -> None:
         libc.mallopt(-1, 1 << 16)  # M_TRIM_THRESHOLD
 
 
+# Rounds: each with a widget and a seed of its own, so that one can be run again, and a run that was stopped goes on.
+
+
+class Round(NamedTuple):
+    """Some messages to a widget of one kind."""
+
+    target: str
+    number: int
+    messages: int
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Send them, and return what is logged of it."""
+        make, report, fault = TARGETS[self.target][0], Report(), None
+        dice = random.Random(f"{seed} {self.target} {self.number}")
+        try:
+            asyncio.run(attack(make, self.messages, dice, meter=measured, report=report))
+        except Fault as error:
+            fault = str(error)
+        return {"seed": seed, **self._asdict(), **vars(report), "fault": fault}
+
+
+def rounds_of(messages: int, only: str | None) -> list[Round]:
+    """Return all rounds, those of all kinds of widgets side by side: a run that is stopped has been to each."""
+    found = []
+    for name, (_, share) in TARGETS.items():
+        if only in (None, name):
+            left = messages if only else round(share * messages)
+            size = ROUND if share > RARE else ROUND // 10
+            sizes = [min(size, left - done) for done in range(0, left, size)]
+            found += [(n / len(sizes), Round(name, n, many)) for n, many in enumerate(sizes)]
+    return [one for _, one in sorted(found)]
+
+
+def known_of(log: Path | None) -> dict[tuple[int, Round], dict[str, Any]]:
+    """Return what a log tells of rounds that were run before."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log is not None and log.exists() else []
+    told = [json.loads(line) for line in lines]
+    return {(one["seed"], Round(one["target"], one["number"], one["messages"])): one for one in told}
+
+
+def run_all(rounds: list[Round], seed: int, log: Path | None) -> list[dict[str, Any]]:
+    """Run rounds that the log does not have yet; tell of faults at once, and of all of them in the log."""
+    known, results = known_of(log), []
+    for at, one in enumerate(rounds):
+        result = known.get((seed, one))
+        if result is None:
+            result = one.run(seed)
+            if log is not None:
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+        results.append(result)
+        if result["fault"]:
+            repeat = f"--only {one.target!r} --round {one.number} --messages {one.messages} --seed {seed}"
+            print(f"FAULT in {one.target}, {repeat}\n    {result['fault']}", flush=True)
+        if at % 50 == 49:
+            print(f"{at + 1} of {len(rounds)} rounds", flush=True)
+    return results
+
+
+def tell(results: list[dict[str, Any]]) -> int:
+    """Print what was dearest in each kind of widget; return how many of these were too dear."""
+    dear = 0
+    for name in dict.fromkeys(one["target"] for one in results):
+        report = Report()
+        for one in results:
+            if one["target"] == name:
+                marked = [
+                    [(x, f"round {one['number']}, {what}") for x, what in one[of]] for of in ("seconds", "memory")
+                ]
+                report.add(Report(one["sent"], *marked))
+        if not report.sent:
+            continue
+        (seconds, slowest), (memory, largest) = report.seconds[0], report.memory[0]
+        print(f"{name:18} {report.sent:7,} sent, at most {seconds:6.3f} s, {memory / 1e6:6.1f} MB", flush=True)
+        for is_over, said in (
+            (seconds > SECONDS, f"    over {SECONDS} s: {slowest}"),
+            (memory > BYTES, f"    over {BYTES / 1e6:.0f} MB: {largest}"),
+        ):
+            if is_over:
+                dear += 1
+                print(said, flush=True)
+    return dear
+
+
+# Many widgets, and many changes.
+
+
+class Kept(NamedTuple):
+    """What a process keeps: bytes, widgets that ipywidgets knows, and what listens to the widget that is there."""
+
+    memory: float
+    widgets: int
+    listeners: int
+
+
+def kept(w: AttentionWidget | None = None) -> Kept:
+    gc.collect()
+    listeners = [] if w is None else [*w._trait_notifiers.values(), {"msg": w._msg_callbacks.callbacks}]
+    return Kept(status("VmRSS"), len(_instances), sum(len(some) for one in listeners for some in one.values()))
+
+
+def open_and_close(count: int, make: Target = middle) -> tuple[Kept, Kept]:
+    """Open and close widgets, one after the other; return what was kept after a tenth of them, and at the end.
+
+    Raises:
+        Fault: a widget is still there.
+    """
+    early = Kept(0, 0, 0)
+    for n in range(count):
+        w = make()
+        w.head, w.query, w.view = 1, 3, ("stages", "graph", "heads", "text")[n % 4]
+        gone, _ = weakref.ref(w), w.close()
+        del w
+        if n == count // 10:
+            early = kept()
+    if gone() is not None and gc.collect() is not None and gone() is not None:
+        raise Fault("the last widget is still there, though it was closed and nobody has it")
+    return early, kept()
+
+
+def change_heads(count: int, make: Target = middle) -> tuple[Kept, Kept]:
+    """Change the head of a widget; return what was kept after a tenth of the changes, and at the end."""
+    w = make()
+    early = Kept(0, 0, 0)
+    for n in range(count):
+        w.set_state({"head": n % 4, "query": n % 19})
+        if n == count // 10:
+            early = kept(w)
+    late = kept(w)
+    w.close()
+    return early, late
+
+
+def tell_kept(what: str, early: Kept, late: Kept) -> bool:
+    """Print what was kept more than before; return whether it is more than may be."""
+    grown = late.memory - early.memory
+    widgets, listeners = late.widgets - early.widgets, late.listeners - early.listeners
+    print(f"{what}: {grown / 1e6:+.1f} MB, {widgets:+} widgets, {listeners:+} listeners", flush=True)
+    return grown > GROWTH or widgets > 0 or listeners > 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(TARGETS))
+    parser.add_argument("--round", type=int, help="only this one, of --only")
+    parser.add_argument("--log", type=Path, help="a line of JSON for each round; rounds that it has are not run again")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     give_back_at_once()
-    reports, failed = {}, False
-    for name, (make, share) in TARGETS.items():
-        if asked.only in (None, name):
-            messages = asked.messages if asked.only else round(share * asked.messages)
-            reports[name] = asyncio.run(attack(make, messages, random.Random(f"{asked.seed} {name}"), meter=measured))
-            failed |= tell(name, reports[name])
-    total = sum(report.sent for report in reports.values())
-    print(f"\n{total:,} messages and states, no fault" + (", but some took too much" if failed else ""))
+    if asked.round is not None and asked.only is None:
+        parser.error("--round is one of a kind of widget: give --only as well")
+    rounds = rounds_of(asked.messages, asked.only)
+    if asked.round is not None:
+        rounds = [Round(asked.only, asked.round, min(ROUND, asked.messages))]
+    results = run_all(rounds, asked.seed, asked.log)
+    dear, faults = tell(results), sum(one["fault"] is not None for one in results)
+    if asked.only is None:
+        dear += tell_kept(f"{OPENED} widgets opened and closed", *open_and_close(OPENED))
+        dear += tell_kept(f"{CHANGED} changes of the head", *change_heads(CHANGED))
+    total = sum(one["sent"] for one in results)
+    print(f"\n{total:,} messages and states, {faults or 'no'} faults" + (f", {dear} too dear" if dear else ""))
     if asked.json:
-        asked.json.write_text(json.dumps({name: vars(report) for name, report in reports.items()}, indent=1))
-    return int(failed)
-
-
-def tell(name: str, report: Report) -> bool:
-    """Print what was dearest; return whether it was too dear."""
-    (seconds, slowest), (memory, largest) = report.seconds[0], report.memory[0]
-    print(f"{name:18} {report.sent:7,} sent, at most {seconds:6.3f} s, {memory / 1e6:6.1f} MB", flush=True)
-    if seconds > SECONDS:
-        print(f"    over {SECONDS} s: {slowest}", flush=True)
-    if memory > BYTES:
-        print(f"    over {BYTES / 1e6:.0f} MB: {largest}", flush=True)
-    return seconds > SECONDS or memory > BYTES
+        asked.json.write_text(json.dumps(results, indent=1))
+    return int(bool(faults or dear))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,17 @@ def compare_pin(tokens: int) -> Act:
     return click(w, key=5)
 
 
+def compare_rules(tokens: int, windows: tuple[int | None, int | None], rules: dict[str, Any]) -> Act:
+    q, k, v = heads(tokens)
+    w = compare(*[Attention(q, k, v, is_causal=True, window=window) for window in windows], view="compare")
+    return lambda: w._receive(w, {"what_if": rules}, [])
+
+
+def save(kind: str) -> Act:
+    q, k, v = heads(512, 12)
+    return ask(AttentionWidget(q, k, v), *[{"kind": "file", "format": kind, "start": 0}] * 64)
+
+
 def mean_of(count: int, tokens: int, how: str = "mean", **rules: Any) -> Act:
     q, k, v = heads(tokens, count)
     w = AttentionWidget(q, k, v, **rules)
@@ -171,6 +182,9 @@ CASES: dict[str, Callable[[], Act]] = {
     "compare: another head of 8,192": lambda: compare_head(8192),
     "compare: 64 × change, 12,000": lambda: compare_change(12_000),
     "compare: a key of 60,000": lambda: compare_pin(60_000),
+    "compare: scale, windows of 256 and 512": lambda: compare_rules(12_000, (256, 512), {"scale": 0.3}),
+    "compare: dropped keys, 12,000": lambda: compare_rules(12_000, (256, None), {"drop_keys": [3, 9]}),
+    "compare: no window, 12,000": lambda: compare_rules(12_000, (256, 512), {"window": None}),
     "mean of 2 windows of 512, 12,000": lambda: mean_of(2, 12_000, is_causal=True, window=512),
     "mean of 2, 12,000": lambda: mean_of(2, 12_000),
     "mean of 32, 65,536": lambda: mean_of(32, 65_536),
@@ -203,6 +217,9 @@ CASES: dict[str, Callable[[], Act]] = {
     "graph: 30 heads of 1,024": lambda: graph(1024, 30),
     "layer of 200,000 × 16": lambda: layer_change(200_000, 16),
     "64 × find in 1,000,000": lambda: search(1_000_000, 64),
+    "64 × save as PNG": lambda: save("png"),
+    "64 × save as SVG": lambda: save("svg"),
+    "64 × save as HTML": lambda: save("html"),
     "head of 2,048 × 12": lambda: head_change(2048, 12),
     "head of 2,048 × 12, causal": lambda: head_change(2048, 12, is_causal=True),
     "head of 30,000 × 12": lambda: head_change(30_000, 12),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import QUERIES, streamed
 from .._utils.indexing import as_index, cuts
+from .head_kinds import HeadText, OwnMetric, measure_heads
 from .head_sampling import HeadSampler, sample
 from .metrics import NAMES, Metrics
 
@@ -58,6 +59,7 @@ def records(
     batches: Sequence[int] | None,
     rows: int | None,
     ids: Callable[[int, int], Tensor | None],
+    kinds: Mapping[str, OwnMetric | None] | None = None,
 ) -> list[dict[str, Any]]:
     """Compute the metrics of all heads, one dict for each: see `AttentionStack.metrics`.
 
@@ -67,6 +69,7 @@ def records(
         batches: which samples; None for all.
         rows: how many queries of each head, evenly spread; None for as many as `RowPlan` says.
         ids: returns the tokens of a layer's and sample's positions as numbers, if they are known.
+        kinds: of heads, names with functions of the user's own; as fields beside the metrics.
     """
     found: list[dict[str, Any]] = []
     shapes = [layers[layer].shape for layer in range(len(layers))]
@@ -79,14 +82,28 @@ def records(
             for _ in sampler.steps():
                 pass
             where = {"layer": layer, "name": name, "batch": batch}
+            others: dict[str, list[float | None]] = {}
+            if kinds:
+                text = HeadText(ids(layer, batch))
+                others = as_columns(measure_heads(layers[layer], batch, kinds, text, queries).values)
             found += [
-                {**where, **_head(layers[layer], head), **as_fields(one)}
+                {
+                    **where,
+                    **head_numbers(layers[layer], head),
+                    **as_fields(one),
+                    **{kind: column[head] for kind, column in others.items()},
+                }
                 for head, one in enumerate(sampler.means.records(len(queries)))
             ]
     return found
 
 
-def _head(att: AttentionBase, head: int) -> dict[str, int]:
+def as_columns(values: Mapping[str, Tensor]) -> dict[str, list[float | None]]:
+    """Return numbers of heads by name as Python's own, None where nothing was measured."""
+    return {name: [None if x != x else x for x in column.tolist()] for name, column in values.items()}
+
+
+def head_numbers(att: AttentionBase, head: int) -> dict[str, int]:
     """Return a head's number; of a part of a model's heads also its number there."""
     known = None if att.part is None else att.part.heads
     return {"head": head} if known is None else {"head": head, "model_head": known[head]}

@@ -6,7 +6,7 @@ tokens take as long as the exact picture of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -122,33 +122,20 @@ class HeadSampler:
                 self._take(self._kept)
             yield
             return
-        att, shape = self.att, self.att.shape
-        is_plain = _is_plain(att)
-        several = shape.H // shape.G if is_plain else 1  # heads that one product is for
-        limit = max(1, MAX_CELLS_AT_ONCE // max(1, shape.K))  # rows of all of them
-        real = self._real_keys()
-        scratch = Scratch(max(MAX_CELLS_AT_ONCE, shape.K), att.result_dtype, att.device)
-        for piece in cuts(range(len(self.queries)), self._row_bin, limit):
-            rows = self.queries[piece.start : piece.stop]
-            together = max(1, min(several, limit // len(rows)))
+        att, real = self.att, self._real_keys()
+        measures: list[tuple[Tensor, Tensor]] = []
+        index: MetricIndex | None = None
+        for piece, heads, together, found in weight_rows(att, self.batch, self.heads, self.queries, self._row_bin):
             with exact(att.device):
-                index = self._index(rows, together)
-                shared = SharedRows(att, self.batch, self.heads[0], rows, together) if is_plain else None
-            first = self.heads.start
-            measures = []
-            while first < self.heads.stop:
-                stop = min(self.heads.stop, (first // several + 1) * several, first + together)
-                at = slice(first - self.heads.start, stop - self.heads.start)
-                with exact(att.device):
-                    found = rows_of(att, self.batch, range(first, stop), rows, shared, scratch)
-                    if self.values.numel():
-                        self._picture(at, piece, found)
-                    if index is not None:
-                        measures.append(measure(index, found, real))
-                    first = stop
-                    if index is not None and first == self.heads.stop:
+                if heads.start == self.heads.start:
+                    measures, index = [], self._index(self.queries[piece.start : piece.stop], together)
+                if self.values.numel():
+                    self._picture(slice(heads.start - self.heads.start, heads.stop - self.heads.start), piece, found)
+                if index is not None:
+                    measures.append(measure(index, found, real))
+                    if heads.stop == self.heads.stop:
                         self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
-                yield
+            yield
 
     def _take(self, kept: KeptLevels) -> None:
         """Take what was computed when q and k were there."""
@@ -173,13 +160,8 @@ class HeadSampler:
         return self._known[key]
 
     def _real_keys(self) -> RealKeys:
-        att, K = self.att, self.att.shape.K
-        with exact(att.device):
-            allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
-            for row in {*self.queries[:1], *self.queries[-1:]} if self._measured else ():
-                cells = Block(self.batch, self.heads[0], range(row, row + 1), range(K))
-                allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-            return RealKeys(allowed)
+        ends = {*self.queries[:1], *self.queries[-1:]} if self._measured else ()
+        return real_keys(self.att, self.batch, self.heads[0], ends)
 
     def _picture(self, heads: slice, piece: range, found: WeightRows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))
@@ -197,6 +179,52 @@ class HeadSampler:
 
 
 # Rows.
+
+
+def real_keys(att: AttentionBase, batch: int, head: int, ends: Iterable[int]) -> RealKeys:
+    """Return the keys that are not padding: those that some rows, the first and the last, may attend to."""
+    K = att.shape.K
+    with exact(att.device):
+        allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
+        for row in ends:
+            cells = Block(batch, head, range(row, row + 1), range(K))
+            allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
+        return RealKeys(allowed)
+
+
+def weight_rows(
+    att: AttentionBase, batch: int, heads: range, queries: range, row_bin: int = 1
+) -> Iterator[tuple[range, range, int, WeightRows]]:
+    """Iterate over all weights of some queries, a block of rows after the other, and in it heads that share keys.
+
+    Args:
+        att: the layer.
+        batch: which sample.
+        heads: which heads.
+        queries: which queries.
+        row_bin: a block has whole bins of so many rows, or a part of one.
+
+    Yields:
+        Which of the queries a block has, by their numbers among them; which heads; how many heads are computed at once
+        at most; and their weights, which the next block overwrites.
+    """
+    shape = att.shape
+    is_plain = _is_plain(att)
+    several = shape.H // shape.G if is_plain else 1  # heads that one product is for
+    limit = max(1, MAX_CELLS_AT_ONCE // max(1, shape.K))  # rows of all of them
+    scratch = Scratch(max(MAX_CELLS_AT_ONCE, shape.K), att.result_dtype, att.device)
+    for piece in cuts(range(len(queries)), row_bin, limit):
+        rows = queries[piece.start : piece.stop]
+        together = max(1, min(several, limit // len(rows)))
+        with exact(att.device):
+            shared = SharedRows(att, batch, heads[0], rows, together) if is_plain else None
+        first = heads.start
+        while first < heads.stop:
+            stop = min(heads.stop, (first // several + 1) * several, first + together)
+            with exact(att.device):
+                found = rows_of(att, batch, range(first, stop), rows, shared, scratch)
+            yield piece, range(first, stop), together, found
+            first = stop
 
 
 class SharedRows:

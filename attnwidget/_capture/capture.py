@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
+from .._analysis.head_kinds import KindsLike
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
@@ -327,12 +328,18 @@ class Forward:
         return next(found, next(iter(stacks)))
 
     def metrics(
-        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, cross: bool = False
+        self,
+        batch: int | None = None,
+        *,
+        tokens: Any = None,
+        rows: int | None = None,
+        kinds: KindsLike = (),
+        cross: bool = False,
     ) -> list[dict[str, Any]]:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
-            batch, rows: as in `AttentionStack.metrics`.
+            batch, rows, kinds: as in `AttentionStack.metrics`.
             tokens: in the place of what the model read, of the tower that they are of: see `widget`.
             cross: of the cross-attention.
 
@@ -354,7 +361,7 @@ class Forward:
             if one.cross == cross:
                 own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
                 prefix = f"forward {one.forward}: " if prefixed else ""
-                for record in one.attention.metrics(batch, tokens=own, rows=rows):
+                for record in one.attention.metrics(batch, tokens=own, rows=rows, kinds=kinds):
                     layer = f"{prefix}{record['name']}"
                     found.append({**record, "layer": number[layer], "name": layer})
         return sorted(found, key=lambda record: record["layer"])

@@ -25,7 +25,7 @@ class OverLimit(Exception):
     """A call that is not kept, for the capture holds as much as it may."""
 
 
-class Kept(Protocol):
+class KeptBytes(Protocol):
     """What takes memory."""
 
     @property
@@ -123,7 +123,7 @@ class MemoryLimit:
             with contextlib.suppress(UserWarning):  # where warnings are errors: the model goes on all the same
                 warnings.warn(f"the capture holds {as_size(self.kept)}, half of {self}: {KEEP_LESS}", stacklevel=2)
 
-    def recount(self, kept: Iterable[Kept]) -> None:
+    def recount(self, kept: Iterable[KeptBytes]) -> None:
         """Count anew what is kept after some was dropped: there may be room again."""
         self.kept = sum(one.nbytes for one in kept)
         self.reached = False

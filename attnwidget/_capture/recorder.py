@@ -45,7 +45,7 @@ class Recorder:
     """
 
     def __init__(self, model: Any, options: CaptureOptions) -> None:
-        self.model = _module_of(model)
+        self.model = module_of(model)
         self._options = options
         self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
         self._layers = LayerSelection(options.layers)
@@ -359,7 +359,7 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
-def _module_of(model: Any) -> nn.Module | None:
+def module_of(model: Any) -> nn.Module | None:
     if model is None or isinstance(model, nn.Module):
         return model
     inner = getattr(model, "model", None)

@@ -19,7 +19,9 @@ RANKED = 16  # and one of a line that is ranked, or whose rows are summed
 JACOBIAN = 8  # and one of a Jacobian
 SWEEP = 1 << 24  # cells that a sweep of head sizes is worth
 SEARCHED = 64  # cells that a token which is searched is worth
-CHANGE = 10  # and one of a comparison, of two attentions
+BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
+COMPARED = 32  # and one of a picture of two attentions and their difference
+CHANGE = 16  # and one of two attentions, among which the largest change is looked for
 ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 
@@ -40,6 +42,13 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
     parts = (queries[piece.start : piece.stop] for piece in pieces)
     found = sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
     return COMBINED * found if att.source.derived else found
+
+
+def worth_of_a_cell(att: AttentionBase, batch: int, head: int) -> int:
+    """Return how many cells one is worth, as several heads as one, or words, are read from others."""
+    heads = att.source.heads_in_cells(batch, head)
+    own = COMBINED if heads or att.source.derived else 1
+    return own * sum(worth_of_a_cell(*one) for one in heads) if heads else own
 
 
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:

@@ -14,9 +14,11 @@ from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive, told
 from ..masks import LONGEST_WINDOW, NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
+from .cache_policies import CachePolicy, policy_mask, read_policy, with_keys
 from .kept_levels import KeptLevels
 from .sources import Source
 
+KEEP = ("policy", "budget", "sinks", "recent", "prompt", "observe")
 CAUSAL = (False, True, "lower right")
 A = TypeVar("A", bound=AttentionBase)
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -29,7 +31,9 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
     source, v = att.source, att.v
     if "dtype" in changes:
         source, v = rounded(source, v, changes["dtype"])
-    return att.replaced(changed(att, changes), source, v)
+    found = att.replaced(changed(att, changes), source, v)
+    policy = changes.get("keep")
+    return found if policy is None else with_keys(found, policy_mask(found, policy))
 
 
 def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
@@ -45,6 +49,8 @@ def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
         extra.pop("causal", None)
     if changes.get("causal") == "lower right":
         extra["causal"] = causal_lower_right(att.shape.Q, att.shape.K)
+    if "keep" in changes:
+        extra.pop("keep", None)
     if "drop_keys" in changes:
         extra.pop("drop_keys", None)
     if changes.get("drop_keys"):
@@ -156,6 +162,17 @@ def _drop_keys(att: AttentionBase, value: Any) -> list[int]:
     return sorted({as_index(key, att.shape.K, "key", "keys") for key in value})
 
 
+def _keep(att: AttentionBase, value: Any) -> CachePolicy | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"keep is {told(value)}: give {{'policy': 'window', 'budget': 64}}, or None to keep all keys")
+    unknown = [name for name in value if name not in KEEP]
+    if unknown:
+        raise ValueError(f"keep has {told(unknown[0])}: there are {', '.join(KEEP)}")
+    return read_policy(att, value)
+
+
 def _dtype(att: AttentionBase, value: Any) -> str:
     name = str(value).removeprefix("torch.")
     if name not in NUMBERS:
@@ -172,6 +189,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "causal": _causal,
     "window": _window,
     "drop_keys": _drop_keys,
+    "keep": _keep,
     "dtype": _dtype,
 }
 

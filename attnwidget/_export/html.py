@@ -7,8 +7,10 @@ import hashlib
 import html
 import os
 import pathlib
+from collections.abc import Generator
 from typing import Any
 
+from .._engine.softmax import run_to_end
 from .._tokens.characters import one_line
 from .._utils import files
 from .._utils.assets import bundled
@@ -62,7 +64,7 @@ def to_html(
     if title is not None and not isinstance(title, str):
         raise TypeError(f"title is {type(title).__name__}: give a string")
     choices = snapshot.choices_of(widget, layers, heads, samples, limit)
-    page = page_of(widget, choices, title)
+    page = run_to_end(making_page(widget, choices, title))
     if len(page) > limit:
         raise ValueError(
             f"the file would have {len(page) / (1 << 20):,.1f} MiB, more than {limit / (1 << 20):,.1f} MiB: "
@@ -72,9 +74,10 @@ def to_html(
     return pathlib.Path(path).expanduser()
 
 
-def page_of(widget: WidgetView, choices: list[SavedHead], title: str | None) -> bytes:
-    """Return the file of a widget, with some of its heads: a page of UTF-8."""
-    whole = snapshot.save(widget, choices).whole(bundled("widget.js"))
+def making_page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> Generator[float, None, bytes]:
+    """Make the file of a widget, with some of its heads, in steps: a page of UTF-8; yields the share that is done."""
+    saved = yield from snapshot.saving(widget, choices)
+    whole = saved.whole(bundled("widget.js"))
     if title is not None:
         whole["state"]["title"] = title.encode("utf-8", "replace").decode()
     script = bundled("page.js").replace("</script", "<\\/script")

@@ -7,11 +7,12 @@ Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only fi
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import zlib
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import product, starmap
 from typing import Any
 
 import torch
@@ -197,23 +198,34 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
     return picture.is_long(att, LevelKey(choice.batch, choice.head, "weights", "max"))
 
 
-def save(widget: WidgetView, choices: Sequence[SavedHead]) -> Snapshot:
-    """Compute all that can be looked at of these heads without a kernel."""
+def saving(widget: WidgetView, choices: Sequence[SavedHead]) -> Generator[float, None, Snapshot]:
+    """Compute all that can be looked at of these heads without a kernel, in steps; yields the share that is done."""
     saved = Snapshot(widget, choices)
-    _facts(saved)
-    _tokens(saved)
-    _pictures(saved)
-    _peaks(saved)
-    _links(saved)
-    _stages(saved)
-    _survey(saved)
-    _answers(saved)
-    for trait in widget.more_traits(choices):
-        saved.add(trait)
+    parts = (_facts, _tokens, _pictures, _peaks, _links, _stages, _survey, _answers, _more)
+    for at, part in enumerate(parts):
+        for _ in part(saved):
+            yield at / len(parts)
     return saved
 
 
-def _facts(saved: Snapshot) -> None:
+Steps = Iterator[None]
+
+
+def _add(saved: Snapshot, name: str, by: Sequence[str], values: Iterable[tuple[Sequence[Any], Any]]) -> Steps:
+    """Add a trait; after each of its values a step ends."""
+    found = []
+    for value in values:
+        found.append(value)
+        yield
+    saved.add(SavedTrait(name, by, found))
+
+
+def _more(saved: Snapshot) -> Steps:
+    for name, by, values in saved.widget.more_traits(saved.choices):
+        yield from _add(saved, name, by, values)
+
+
+def _facts(saved: Snapshot) -> Steps:
     widget = saved.widget
     layers: dict[int, list[SavedHead]] = {}
     for choice in saved.choices:
@@ -229,25 +241,30 @@ def _facts(saved: Snapshot) -> None:
         for layer, choices in layers.items()
     }
     of_layers = ((layer, widget.derived("facts", layer) | {"saved": known}) for layer, known in there.items())
-    saved.add(SavedTrait("facts", ["layer"], (([layer], facts) for layer, facts in of_layers)))
+    yield from _add(saved, "facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
     samples = sorted({choice[:2] for choice in saved.choices})
-    saved.add(SavedTrait("thumbnails", ["layer", "batch"], ((of, widget.derived("thumbnails", *of)) for of in samples)))
+    small = ((of, widget.derived("thumbnails", *of)) for of in samples)
+    yield from _add(saved, "thumbnails", ["layer", "batch"], small)
     for name in ("findings", "deviation"):
-        saved.add(SavedTrait(name, SavedHead._fields, [(of, widget.derived(name, *of)) for of in saved.choices]))
+        make = functools.partial(widget.derived, name)
+        yield from _add(saved, name, SavedHead._fields, zip(saved.choices, starmap(make, saved.choices), strict=True))
 
 
-def _tokens(saved: Snapshot) -> None:
+def _tokens(saved: Snapshot) -> Steps:
     widget = saved.widget
     samples = sorted({choice[:2] for choice in saved.choices})
     for name, side in (("tokens", "query"), ("key_tokens", "key")):
-        lists = ((of, widget.shown.tokens(side, *of)) for of in samples)
-        saved.add(
-            SavedTrait(name, ["layer", "batch"], ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists))
-        )
+        lists = [(of, widget.shown.tokens(side, *of)) for of in samples]
+        encoded = ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists)
+        yield from _add(saved, name, ["layer", "batch"], encoded)
 
 
-def _pictures(saved: Snapshot) -> None:
-    widget, found = saved.widget, []
+def _pictures(saved: Snapshot) -> Steps:
+    yield from _add(saved, "picture", picture.OF, _all_pictures(saved))
+
+
+def _all_pictures(saved: Snapshot) -> Iterator[tuple[Sequence[Any], Known]]:
+    widget = saved.widget
     every = _sum(widget, saved.choices, every=True) <= MAX_AUTOMATIC_BYTES
     for choice in saved.choices:
         att = widget.shown.layers[choice.layer]
@@ -255,8 +272,7 @@ def _pictures(saved: Snapshot) -> None:
         for stage in _stages_of(widget, choice, every):
             for pool in _pools(att) if pooled else (widget.traits.pool,):
                 of = (*choice, stage, pool)
-                found.append((of, picture.labeled(_picture(widget, choice, stage, pool), of, att.shape)))
-    saved.add(SavedTrait("picture", picture.OF, found))
+                yield of, picture.labeled(_picture(widget, choice, stage, pool), of, att.shape)
 
 
 def _pools(att: Attention) -> Sequence[str]:
@@ -289,7 +305,7 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
     return made | {"values": values, "blocked": blocked}
 
 
-def _peaks(saved: Snapshot) -> None:
+def _peaks(saved: Snapshot) -> Steps:
     """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
     widget = saved.widget
     att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
@@ -299,7 +315,10 @@ def _peaks(saved: Snapshot) -> None:
         return
     if shown["sampled"] is not None or down * across == 1 or Q * K > MAX_PEAK_CELLS:
         return
-    found = [_greatest(att, key, range(at, min(at + down, Q)), across) for at in range(0, Q, down)]
+    found = []
+    for at in range(0, Q, down):
+        found.append(_greatest(att, key, range(at, min(at + down, Q)), across))
+        yield
     values, places = (torch.stack(part) for part in zip(*found, strict=True))
     made = {"values": encoding.to_numpy(values), "places": places.cpu().numpy().astype("uint32")}
     of = (widget.traits.layer, *key[:3])
@@ -319,7 +338,7 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
 
-def _links(saved: Snapshot) -> None:
+def _links(saved: Snapshot) -> Steps:
     for choice in saved.choices:
         att = saved.widget.shown.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
@@ -333,9 +352,10 @@ def _links(saved: Snapshot) -> None:
                 for name, envelope in made.items()
             }
             saved.links[key_of([*choice, side])] = parts
+            yield
 
 
-def _stages(saved: Snapshot) -> None:
+def _stages(saved: Snapshot) -> Steps:
     widget = saved.widget
     if any(only_overviews(widget.shown.layers[choice.layer]) is not None for choice in saved.choices):
         return
@@ -343,7 +363,7 @@ def _stages(saved: Snapshot) -> None:
     where = shown._asdict()
     of_heads = ((c, stage_pictures.stages(widget.shown.layers[c.layer], c.batch, c.head)) for c in saved.choices)
     messages = ((c, {**c._asdict(), **made}) for c, made in of_heads)
-    saved.add(SavedTrait("stages", SavedHead._fields, messages))
+    yield from _add(saved, "stages", SavedHead._fields, messages)
     shape = widget.selected.shape
     pairs: list[tuple[int, int]] = []
     if shape.Q * shape.K <= MAX_PAIR_CELLS:
@@ -351,27 +371,21 @@ def _stages(saved: Snapshot) -> None:
     elif widget.traits.query is not None and widget.traits.key is not None:
         pairs = [(widget.traits.query, widget.traits.key)]
     steps = (((*shown, *at), {**where, **(widget.derived("pair", *shown, *at) or {})}) for at in pairs)
-    saved.add(SavedTrait("pair", [*SavedHead._fields, "query", "key"], steps))
+    yield from _add(saved, "pair", [*SavedHead._fields, "query", "key"], steps)
 
 
-def _survey(saved: Snapshot) -> None:
+def _survey(saved: Snapshot) -> Steps:
     """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
-    widget = saved.widget
-
-    def whole(batch: int) -> Known:
-        found = heads_overview.Survey(widget.shown.layers, batch, lambda layer: widget.shown.ids(layer, batch))
-        for _ in found:
-            pass
-        return found.message()
-
-    saved.add(
-        SavedTrait(
-            "survey", ["batch"], (((batch,), whole(batch)) for batch in sorted({c.batch for c in saved.choices}))
-        )
-    )
+    shown, whole = saved.widget.shown, []
+    for batch in sorted({choice.batch for choice in saved.choices}):
+        survey = heads_overview.Survey(shown.layers, batch, functools.partial(shown.ids, batch=batch))
+        for _ in survey:
+            yield
+        whole.append(((batch,), survey.message()))
+    saved.add(SavedTrait("survey", ["batch"], whole))
 
 
-def _answers(saved: Snapshot) -> None:
+def _answers(saved: Snapshot) -> Steps:
     """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
     widget, shape = saved.widget, saved.widget.selected.shape
     of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
@@ -396,6 +410,7 @@ def _answers(saved: Snapshot) -> None:
         reply = answered(widget, request)
         if reply is not None:
             saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply
+        yield
 
 
 def answered(widget: WidgetView, request: Known) -> Known | None:

@@ -38,7 +38,7 @@ CELLS_AT_ONCE = 1 << 20  # of each side, where the largest change is looked for
 NAMED = ("query", "queries")  # for errors
 SIDES = 3  # pictures that are sent together: A, B and the difference
 MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
-MAX_SAMPLED_CELLS = 1 << 23  # of the rows of a long head: fewer of very long ones
+MAX_SAMPLED_CELLS = 1 << 22  # of the rows of a long head: fewer of very long ones
 LEAST_SIZE = 32  # rows and columns, however long the heads
 MAX_MATCHED_TOKENS = 4096  # of a sequence that is matched with one of another length
 MAX_LISTED_CHANGES = 12
@@ -173,24 +173,34 @@ class ComparedPair:
             return keys[:0]
         return range(min(one.start for one in open_spans), max(one.stop for one in open_spans))
 
-    def cells(self, key: LevelKey) -> int:
-        """Return how many cells of both are computed for all places, without those that known rules exclude."""
+    def cells(self, key: LevelKey, queries: range, keys: range) -> int:
+        """Return how many cells of both are read at these places: of some queries all keys that either side has."""
+        spans = (
+            len(rows) * len(self.span(key, rows, keys))
+            for rows in (queries[piece.start : piece.stop] for piece in cuts(range(len(queries)), 1, QUERIES))
+        )
+        sides = self.sides(key.batch, key.head)
+        return sum(spans) * sum(cost.worth_of_a_cell(one.att, one.batch, one.head) for one in sides)
+
+    def normalizers(self, key: LevelKey, queries: range) -> int:
+        """Return how many cells of both are computed for log-normalizers that some queries need and are not known."""
+        if not queries:
+            return 0
         return sum(
-            cost.cells(one.att, one.batch, one.head, range(one.att.shape.Q), range(one.att.shape.K), key.stage)
+            cost.normalizers(
+                one.att, one.batch, one.head, range(one.queries[queries[0]], one.queries[queries[-1]] + 1), key.stage
+            )
             for one in self.sides(key.batch, key.head)
         )
 
     def takes_long(self, key: LevelKey) -> bool:
         """Whether a picture of all cells of both takes too long to wait for it."""
-        return cost.CHANGE * self.cells(key) > MOST_AT_ONCE * cost.AT_ONCE
+        found = self.cells(key, range(self.queries.length), range(self.keys.length))
+        return cost.COMPARED * found > MOST_AT_ONCE * cost.AT_ONCE
 
     def column_takes_long(self, key: LevelKey) -> bool:
         """Whether the weights of one key, which all queries' log-normalizers are needed for, take too long."""
-        needed = (
-            cost.normalizers(one.att, one.batch, one.head, range(one.att.shape.Q), "weights")
-            for one in self.sides(key.batch, key.head)
-        )
-        return sum(needed) > 2 * cost.AT_ONCE
+        return self.normalizers(key._replace(stage="weights"), range(self.queries.length)) > 2 * cost.AT_ONCE
 
 
 class ComparedSide(NamedTuple):
@@ -485,12 +495,17 @@ class ChangeBins(PooledBins):
 
 def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> Made:
     """Find the cell that changes most among some places, with both its numbers; a number that is blocked is None."""
-    found, most = {}, -inf
-    for piece in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // len(keys))):
-        a, b = both.blocks(key.stage, key.batch, key.head, queries[piece.start : piece.stop], keys)
+    found: Made = {"value": None, "a": None, "b": None, "query": queries[0], "key": keys[0]}  # if all is blocked
+    most = -1.0
+    for piece in cuts(range(len(queries)), 1, max(1, min(QUERIES, CELLS_AT_ONCE // len(keys)))):
+        rows = queries[piece.start : piece.stop]
+        columns = both.span(key, rows, keys)
+        if not columns:
+            continue
+        a, b = both.blocks(key.stage, key.batch, key.head, rows, columns)
         change = change_of(a, b, key.stage)
         size = change.values.abs().nan_to_num(inf, inf).masked_fill(~change.allowed, -1)
-        row, column = divmod(int(size.argmax()), len(keys))
+        row, column = divmod(int(size.argmax()), len(columns))
         if float(size[row, column]) <= most:
             continue
         most = float(size[row, column])
@@ -499,7 +514,7 @@ def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> Made
             for block in (change, a, b)
         )
         found = dict(zip(("value", "a", "b"), numbers, strict=True))
-        found |= {"query": queries[piece.start + row], "key": keys[column]}
+        found |= {"query": rows[row], "key": columns[column]}
     return found
 
 

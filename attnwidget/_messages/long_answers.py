@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._engine.cost import CostBudget
 
@@ -15,6 +15,22 @@ MAX_OPEN = 4  # answers that are begun and kept
 SLICE = 1 << 27  # cells of one slice, at most: about 0.15 s on one core
 
 Made = dict[str, Any]
+
+
+class FilePart(NamedTuple):
+    """A part of a file.
+
+    Attributes:
+        name: that of the file.
+        total: its length in bytes; 0 while it is made.
+        data: the part, empty while the file is made.
+        share: how much of the file is made, 0 to 1.
+    """
+
+    name: str
+    total: int
+    data: bytes
+    share: float
 
 
 class LongAnswer:

@@ -33,7 +33,7 @@ from .._utils.validation import told as short  # what is untrusted may be long o
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, sinks, stage_sections
 from .comparison import ComparedPair
-from .long_answers import LongAnswer, LongAnswers
+from .long_answers import FilePart, LongAnswer, LongAnswers
 from .tiles import MAX_SAMPLED_CELLS, MAX_TILES_PER_REQUEST, Address, region
 
 MAX_CELLS = 65_536  # of one `cells` reply
@@ -89,8 +89,8 @@ class Context(Protocol):
     def retry(self) -> None:
         """Compute the picture again."""
 
-    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
-        """Return a part of a file of what is shown, its name and its whole length."""
+    def file(self, kind: str, start: int, most: int, budget: cost.CostBudget) -> FilePart:
+        """Return a part of a file of what is shown, which may still have to be made."""
 
     def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         """Return the two attentions that are compared."""
@@ -115,6 +115,7 @@ class Message:
     budget: cost.CostBudget = field(default_factory=cost.CostBudget)
     tile_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
     buffers: list[bytes] = field(default_factory=list)
+    retried: list[bool] = field(default_factory=list)  # once at most; a list, as messages about other heads share it
 
     def check_room(self) -> None:
         """Raise ValueError if the answers so far are as much as a reply may hold."""
@@ -341,6 +342,8 @@ def _find(message: Message, request: Reply) -> Reply:
         raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
     start = _integer(request, "start", len(vocabulary.tokens))
     message.budget.spend(cost.SEARCHED * len(vocabulary.tokens), "ask for fewer at once")
+    longer = vocabulary.size // cost.BYTES_SEARCHED - len(vocabulary.tokens)
+    message.budget.spend(cost.SEARCHED * max(0, longer), "these tokens are long texts: ask for fewer at once")
     positions, total = vocabulary.find(text, start=start, count=_count(request, MAX_FOUND))
     return {"positions": positions, "total": total}
 
@@ -355,10 +358,9 @@ def _change(message: Message, request: Reply) -> Reply:
     )
     if len(queries) * len(keys) > MAX_BIN:
         raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
-    for att, batch, head, rows, columns in both.sides(request["batch"], request["head"]):
-        inside = [range(places[span[0]], places[span[-1]] + 1) for places, span in ((rows, queries), (columns, keys))]
-        message.afford(att, {**request, "batch": batch, "head": head}, inside[0], inside[1], worth=cost.CHANGE)
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
+    needed = cost.CHANGE * both.cells(key, queries, keys) + both.normalizers(key, queries)
+    message.budget.spend(needed, f"look closer, or {WAIT}")
     return comparison.peak(both, key, queries, keys)
 
 
@@ -442,7 +444,9 @@ def _detached(message: Message, made: Any) -> Any:
 
 
 def _retry(message: Message, request: Reply) -> Reply:
-    message.context.retry()
+    if not message.retried:
+        message.retried.append(True)
+        message.context.retry()
     return {}
 
 
@@ -450,9 +454,9 @@ def _file(message: Message, request: Reply) -> Reply:
     kind, start = request.get("format"), _integer(request, "start", MAX_FILE)
     if kind not in FILES:
         raise ValueError(f"format is {short(kind)}: give {', '.join(FILES[:-1])} or {FILES[-1]}")
-    name, total, part = message.context.file(kind, start, FILE_PART)
-    message.buffers.append(part)
-    return {"name": name, "total": total, "data": len(message.buffers) - 1}
+    part = message.context.file(kind, start, FILE_PART, message.budget)
+    message.buffers.append(part.data)
+    return {**part._asdict(), "data": len(message.buffers) - 1}
 
 
 def _ping(message: Message, request: Reply) -> Reply:

@@ -10,7 +10,7 @@ from .._engine import cost
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.what_if import WhatIfLayers
 from .._messages.comparison import ComparedPair
-from .._messages.long_answers import LongAnswers
+from .._messages.long_answers import FilePart, LongAnswers
 from .._messages.tiles import Address, TileQueue
 from .._tokens.search import TokenSearch
 from ..attention import Attention
@@ -107,8 +107,8 @@ class RequestContext:
         self.derived.forget()
         self.refresh()
 
-    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
-        return self.files.part(kind, start, most)
+    def file(self, kind: str, start: int, most: int, budget: cost.CostBudget) -> FilePart:
+        return self.files.part(kind, start, most, budget)
 
     def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
         return self.compared(layer, batch, against, against_at)

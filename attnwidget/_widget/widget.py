@@ -16,6 +16,7 @@ import traitlets
 from torch import Tensor
 
 from .._analysis import all_heads
+from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import NAMES as METRICS
 from .._engine import overview
 from .._export.html import to_html
@@ -58,7 +59,7 @@ from .keywords import (
 from .layers import ShownLayers
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
-from .requested_files import RequestedFiles
+from .requested_files import Chosen, RequestedFiles
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -136,6 +137,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     """
 
     _tensor_keywords: dict[str, Any]  # those about tensors, which `update` goes on with
+
+    _own_layout: Any = None  # that nobody has given
 
     still = True  # whether a saved notebook holds a small picture too, for GitHub and mails: of all widgets, or of one
 
@@ -336,7 +339,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
 
-    def metrics(self, batch: int | None = None, *, rows: int | None = None) -> list[dict[str, Any]]:
+    def metrics(
+        self, batch: int | None = None, *, rows: int | None = None, kinds: KindsLike = ()
+    ) -> list[dict[str, Any]]:
         """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
 
         Args:
@@ -358,7 +363,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids)
+        more = read_names(kinds, "kinds") if kinds else None
+        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     def finish(self, progress: bool = False) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
@@ -483,6 +489,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             find_patches=self._patches,
         )
 
+    def _all_chosen(self) -> Chosen:
+        """Return what a user has chosen and given, and of which tensors."""
+        values = {name: getattr(self, name) for name in names_of(type(self), *WRITABLE)}
+        given = tuple(getattr(self, name) for name in names_of(type(self), "given"))
+        return Chosen({**values, "version": self._version, "versions": self._selected.versions()}, given)
+
     def _sent_traits(self) -> dict[str, Any]:
         return dict(self.get_state([*self.class_trait_names(role=lambda role: role is not None, sync=True)]))
 
@@ -496,8 +508,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             with self._lock:
                 self._exact_pass.cancel()
                 self._surveys.forget()
+                self._files.forget()
                 self._scheduler.clear()
         super().close()
+        if self._own_layout is not None and self.layout is self._own_layout:
+            self._own_layout.close()  # ipywidgets knows it until then, and nobody else has it
 
     def __dir__(self) -> list[str]:
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
@@ -529,7 +544,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
-        self._files = RequestedFiles(weakly(self._export_view))
+        self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
@@ -547,6 +562,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         super().__init__(uid=uuid.uuid4().hex, **show)
+        self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
         """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""

@@ -15,8 +15,9 @@ from comm.base_comm import BaseComm
 from ipywidgets.widgets.widget import _put_buffers
 
 from attnwidget import AttentionStack, AttentionWidget
+from attnwidget._engine.cost import CostBudget
 from attnwidget._engine.level_cache import LevelCache
-from attnwidget._messages.long_answers import LongAnswers
+from attnwidget._messages.long_answers import FilePart, LongAnswers
 from attnwidget._messages.tiles import TileQueue
 from attnwidget._tokens.search import TokenSearch
 from attnwidget._utils.scheduler import Scheduler
@@ -150,8 +151,8 @@ class Desk:
     def check(self, layer: int, batch: int, head: int) -> None:
         self.checked.append((layer, batch, head))
 
-    def file(self, kind: str, start: int, most: int) -> tuple[str, int, bytes]:
-        return f"a.{kind}", 10, b"0123456789"[start : start + most]
+    def file(self, kind: str, start: int, most: int, budget: CostBudget) -> FilePart:
+        return FilePart(f"a.{kind}", 10, b"0123456789"[start : start + most], 1.0)
 
     def retry(self) -> None:
         self.retried += 1

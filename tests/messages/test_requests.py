@@ -155,6 +155,15 @@ def test_nan_is_the_peak_as_in_the_picture() -> None:
     assert math.isnan(stack[0].overview(stage="scores", size=1).values.item())
 
 
+def test_a_message_computes_again_once_however_often_it_asks() -> None:
+    desk = Desk(AttentionStack([Attention(*torch.zeros(2, 3, 2))]))
+    for times in (1, 64):
+        answered = requests.answer(desk, {"requests": [{"id": "r", "kind": "retry"}] * times})
+        assert answered is not None
+        assert all(reply["ok"] for reply in answered[0]["replies"])
+    assert desk.retried == 2
+
+
 def test_retry_is_passed_on_and_ping_is_answered() -> None:
     desk = Desk(STACK)
     answered = requests.answer(desk, {"requests": [{"id": "r", "kind": "retry"}, {"id": "p", "kind": "ping"}]})

@@ -10,11 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ipywidgets
 import pytest
 from front_end import FrontEnd
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from attnwidget import AttentionWidget
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,3 +98,52 @@ def test_every_odd_value_of_every_trait_is_taken_or_refused(odd: int, front_end:
     victim.check()
     victim.ask()
     victim.close()
+
+
+def test_widgets_that_are_opened_and_closed_leave_nothing() -> None:
+    early, late = ATTACK.open_and_close(20, ATTACK.short)
+    assert late.widgets == early.widgets
+
+
+def test_a_layout_that_was_given_stays_and_a_layout_of_its_own_goes() -> None:
+    given = ipywidgets.Layout(width="300px")
+    q, k, _ = ATTACK.tensors(1, 1, 4, 2)
+    shown, plain = AttentionWidget(q, k, layout=given), AttentionWidget(q, k)
+    own = plain.layout
+    shown.close()
+    plain.close()
+    assert given.comm is not None
+    assert own.comm is None
+    given.close()
+
+
+def test_changes_of_the_head_leave_nothing_that_listens() -> None:
+    early, late = ATTACK.change_heads(100, ATTACK.short)
+    assert (late.widgets, late.listeners) == (early.widgets, early.listeners)
+
+
+def test_a_run_goes_on_where_it_was_stopped_and_tells_its_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, rounds = tmp_path / "attack.jsonl", ATTACK.rounds_of(450, "short")
+    assert [one.messages for one in rounds] == [200, 200, 50]
+    run: list[int] = []
+
+    def fails(one: Any, seed: int) -> dict[str, Any]:
+        run.append(one.number)
+        return {"seed": seed, **one._asdict(), **vars(ATTACK.Report()), "fault": "oh" if one.number else None}
+
+    monkeypatch.setattr(ATTACK.Round, "run", fails)
+    ATTACK.run_all(rounds[:2], 3, log)
+    results = ATTACK.run_all(rounds, 3, log)
+    assert run == [0, 1, 2]
+    assert [one["fault"] for one in results] == [None, "oh", "oh"]
+    assert "FAULT in short, --only 'short' --round 1 --messages" in capsys.readouterr().out
+    ATTACK.run_all(rounds[:1], 4, log)  # another seed is another run
+    assert run == [0, 1, 2, 0]
+
+
+def test_every_kind_of_widget_is_attacked_from_the_start_and_as_often_as_its_share() -> None:
+    rounds = ATTACK.rounds_of(100_000, None)
+    assert sum(one.messages for one in rounds) >= 100_000 * sum(share for _, share in ATTACK.TARGETS.values()) - 1
+    assert {one.target for one in rounds[: 3 * len(ATTACK.TARGETS)]} == set(ATTACK.TARGETS)

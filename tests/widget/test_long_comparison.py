@@ -15,7 +15,7 @@ from tolerance import rounding, together
 from attnwidget import Attention, compare
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
-from attnwidget._messages import comparison
+from attnwidget._messages import comparison, requests
 from attnwidget._widget import comparison_pass
 from attnwidget._widget.comparison import ComparisonWidget
 
@@ -66,11 +66,55 @@ def test_windows_cost_what_they_hold_and_are_the_same_numbers(stage: str, pool: 
         torch.testing.assert_close(one.values[one.allowed], other.values[one.allowed], **bound)
 
 
-def test_windows_of_a_long_head_are_exact_at_once() -> None:
-    q, k, v = tensors(12_000)
-    both = pair(*[Attention(q, k, v, is_causal=True, window=window) for window in (256, 512)])
-    assert not both.takes_long(KEY)
+def windows(n: int) -> comparison.ComparedPair:
+    q, k, v = tensors(n)
+    return pair(*[Attention(q, k, v, is_causal=True, window=window) for window in (256, 512)])
+
+
+def test_windows_are_exact_at_once_as_long_as_they_hold_few_cells() -> None:
+    assert not windows(4000).takes_long(KEY)
+    assert windows(12_000).takes_long(KEY)  # 12,000 × 1,024 of each
+    q, k, _ = tensors(4000)
     assert pair(Attention(q, k), Attention(q, k, is_causal=True)).takes_long(KEY)
+
+
+@pytest.mark.parametrize("stage", ["masked", "contribution"])
+def test_the_cells_that_are_counted_are_those_that_are_read(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, key = windows(3000), LevelKey(0, 0, stage, "max")
+    monkeypatch.setattr(comparison.ComparedPicture, "_normalizing", lambda *_: ())
+    read = sum(comparison.ComparedPicture(both, key, (6, 6)).steps())
+    assert read == pytest.approx(both.cells(key, range(3000), range(3000)), rel=0.02)  # blocks are of whole bins
+    assert read < 2 * 3000 * (2 * 512 + 12)
+
+
+def test_the_largest_change_is_looked_for_where_there_may_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, read = windows(3000), []
+    blocks = comparison.ComparedPair.blocks
+
+    def counted(self: comparison.ComparedPair, *where: Any) -> Any:
+        read.append(2 * len(where[3]) * len(where[4]))
+        return blocks(self, *where)
+
+    monkeypatch.setattr(comparison.ComparedPair, "blocks", counted)
+    found = comparison.peak(both, KEY, range(3000), range(3000))
+    assert sum(read) <= both.cells(KEY, range(3000), range(3000)) < 3000**2
+    change = both.b.block() - both.a.block()
+    assert (found["query"], found["key"]) == divmod(int(change.abs().argmax()), 3000)
+    nothing = {"value": None, "a": None, "b": None, "query": 10, "key": 2000}
+    assert comparison.peak(both, KEY, range(10, 20), range(2000, 2010)) == nothing
+
+
+def test_many_questions_for_a_change_share_the_budget_of_their_message() -> None:
+    q, k, v = tensors(3000)
+    w = compare(*[Attention(q, k, v, is_causal=True, window=window) for window in (256, 512)])
+    where = {"kind": "change", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "against": "B"}
+    asked = [{**where, "id": str(at), "queries": [0, 1500], "keys": [0, 1500]} for at in range(64)]
+    made = requests.answer(w._request_context(), {"requests": asked})
+    assert made is not None
+    answered = [reply["ok"] for reply in made[0]["replies"]]
+    needed = cost.CHANGE * w._both(0, 0).cells(KEY, range(1500), range(1500))
+    assert answered == [at < cost.MAX_CELLS // needed for at in range(64)]
+    assert 0 < sum(answered) < 64
 
 
 def test_what_is_compared_at_once_is_within_the_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from attnwidget import AttentionWidget
+from attnwidget._engine import cost
 from attnwidget._messages import requests
 from attnwidget._widget import requested_files
 
@@ -22,6 +24,15 @@ def widget(n: int = 8, **show: Any) -> AttentionWidget:
 
 
 def ask(w: AttentionWidget, kind: Any, start: Any = 0) -> tuple[dict[str, Any], bytes]:
+    """Ask for a part of a file, until there is one."""
+    while True:
+        reply, part = ask_once(w, kind, start)
+        if not reply["ok"] or reply["share"] == 1:
+            return reply, part
+        assert (reply["total"], part) == (0, b"")
+
+
+def ask_once(w: AttentionWidget, kind: Any, start: Any = 0) -> tuple[dict[str, Any], bytes]:
     made = requests.answer(
         w._request_context(),
         {"requests": [{"id": "a", "kind": "file", "format": kind}]}
@@ -83,3 +94,82 @@ def test_without_matplotlib_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(figure, "figure_of", missing)
     assert "pip install" in ask(widget(), "svg")[0]["error"]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_a_file_is_made_in_as_many_messages_as_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    w = widget()
+    _, at_once = whole(w, kind)
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
+    shares, reply, part = [], {"share": 0.0}, b""
+    while reply["share"] < 1:
+        reply, part = ask_once(w, kind)
+        shares.append(reply["share"])
+    assert len(shares) >= 4
+    assert shares == sorted(shares)
+    assert part == at_once[: len(part)] != b""
+
+
+def test_many_files_asked_for_in_one_message_share_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, steps = widget(), []
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
+    making = requested_files._making
+
+    def counted(*about: Any) -> Any:
+        for share in making(*about):
+            steps.append(share)
+            yield share
+
+    monkeypatch.setattr(requested_files, "_making", counted)
+    asked = [{"id": str(at), "kind": "file", "format": "html", "start": 0} for at in range(64)]
+    made = requests.answer(w._request_context(), {"requests": asked})
+    assert made is not None
+    assert all(reply["ok"] and reply["share"] < 1 for reply in made[0]["replies"])
+    assert len(steps) == cost.MAX_CELLS // requested_files.SLICE_CELLS
+
+
+def test_what_is_chosen_while_a_file_is_made_is_not_mixed_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
+    for change in ({"head": 1}, {"tokens": list("abcdefgh")}, {"what_if": {"scale": 2.0}}, {"theme": "dark"}):
+        w = widget()
+        assert ask_once(w, "html")[0]["share"] < 1
+        for name, value in change.items():
+            setattr(w, name, value)
+        assert "something else was chosen while this file was made: save it again" in ask_once(w, "html")[0]["error"]
+        assert ask(w, "html")[0]["ok"]
+
+
+def test_a_closed_widget_makes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
+    w = widget()
+    assert ask_once(w, "html")[0]["share"] < 1
+    w.close()
+    assert w._files._making is None
+
+
+@pytest.mark.parametrize("dpi", [72, 133.3, 200])
+@pytest.mark.parametrize("n", [7, 300])
+def test_a_picture_made_in_strips_is_the_same(n: int, dpi: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnwidget._export.figure import canvas
+
+    w, found = widget(n), []
+    for strip in (16, 256, 1 << 20):
+        monkeypatch.setattr(canvas, "STRIP", strip)
+        into = io.BytesIO()
+        w.figure(dpi=dpi).savefig(into, format="png")
+        found.append(into.getvalue())
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_picture_is_scaled_without_many_times_its_size() -> None:
+    figure = widget(512).figure(dpi=200)
+    figure.savefig(io.BytesIO(), format="png")
+    tracemalloc.start()
+    try:
+        figure.savefig(io.BytesIO(), format="png")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    width, height = (round(200 * size) for size in figure.get_size_inches())
+    assert most < 24 * width * height  # 8 are the page and its file

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ LEAST = 8  # pixels of letters, which are 6 pt: smaller ones nobody reads in pri
 MEASURED_AT = 96  # pixels of letters
 WHOLE = 64  # characters whose width is that of the whole text
 LONG = 1024  # characters, of which only the ends can ever be seen
+STRIP = 256  # dots of an image, from top to bottom, that are made together
 
 # Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
 IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget", "text.hinting": "none"}
@@ -179,14 +181,51 @@ class Canvas:
         """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, each with sharp edges unless it is `smooth`."""
         x, y, width, height = box
         self.reach(x + width)
-        self.axes.imshow(
-            pixels,
+        whole = np.full((*pixels.shape[:2], 4), 255, np.uint8)  # without opacity matplotlib scales it as float64
+        whole[..., : pixels.shape[2]] = pixels
+        drawn = _image_class()(
+            self.axes,
             extent=(x, x + width, y + height, y),
             interpolation="antialiased" if smooth else "nearest",
-            aspect="auto",
             origin="upper",
             resample=smooth,
         )
+        drawn.set_data(whole)
+        drawn.set_clip_path(self.axes.patch)
+        self.axes.add_image(drawn)
+
+
+@functools.cache
+def _image_class() -> Any:
+    from matplotlib.image import AxesImage
+    from matplotlib.transforms import Bbox
+
+    class ImageInStrips(AxesImage):
+        """An image that is scaled some rows at a time: matplotlib takes some sixty bytes for each dot that it makes."""
+
+        def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
+            clip = self.get_clip_box()
+            if unsampled or clip is None:
+                return super().make_image(renderer, magnification, unsampled)
+            seen = Bbox.intersection(clip, self.get_window_extent(renderer))
+            low, high = (0, 0) if seen is None else (math.floor(seen.y0 * magnification), seen.y1 * magnification)
+            strips = []
+            try:
+                for y in range(low, math.ceil(high), STRIP):
+                    self.set_clip_box(
+                        Bbox.from_extents(
+                            clip.x0, max(clip.y0, y / magnification), clip.x1, min(clip.y1, (y + STRIP) / magnification)
+                        )
+                    )
+                    strips.append(super().make_image(renderer, magnification))
+            finally:
+                self.set_clip_box(clip)
+            there = [one for one in strips if one[0] is not None]
+            if not there:
+                return None, 0, 0, None
+            return np.concatenate([one[0] for one in there]), *there[0][1:]
+
+    return ImageInStrips
 
 
 @functools.cache

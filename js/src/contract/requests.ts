@@ -115,8 +115,11 @@ export interface Answers {
   /** Other columns of all heads. */
   segment_heads: Masses;
   segment_by: object;
-  /** A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. */
-  file: { name: string; total: number; data: number | Bytes };
+  /**
+   * A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. Below a `share` of 1
+   * nothing of it is there yet, and the request is to be made again.
+   */
+  file: { name: string; total: number; data: number | Bytes; share: number };
   retry: object;
   ping: object;
 }

@@ -50,6 +50,7 @@ async function save(ui: Ui, format: Format): Promise<void> {
   tell(ui, null);
   try {
     const { name, blob } = await fileOf(ui, format);
+    tell(ui, null);
     download(ui, name, blob);
   } catch (error) {
     const why = error instanceof KernelError ? error.message : "no kernel answers, which makes it.";
@@ -72,6 +73,11 @@ async function fetchFile(ui: Ui, format: Format): Promise<{ name: string; blob: 
   const parts: ArrayBuffer[] = [];
   for (let start = 0; ; ) {
     const reply = await ui.kernel.request("file", { format, start }, { signal: ui.stop });
+    if (reply.share < 1) {
+      const made = Math.floor(100 * reply.share);
+      tell(ui, { title: "Saving", text: `${made} % of the file is made.` });
+      continue;
+    }
     const { data } = reply;
     const part = copyOf(typeof data === "number" ? (reply.buffers[data] as Bytes) : data);
     parts.push(part);

@@ -1,0 +1,142 @@
+"""What a row loses where a cache keeps some keys only: the exact mass that is kept, and the error of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase, Head
+from .._engine.cache_policies import as_key_mask, policy_mask, read_policy, told_policy, with_keys
+from .._engine.logsumexp import LogSumExp
+from .._engine.matmul import exact
+from .._engine.softmax import Softmax, weigh
+from .._engine.stages import QUERIES, blocks, new, values
+from .._utils.indexing import cuts
+from .._utils.validation import as_size
+from ..masks import Mask, MaskFunction
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What each row of a head keeps of its weights, where a cache holds some of the keys.
+
+    policy: which, in words.
+    recall: (Q,) the share of the row's mass that lies on the keys that are kept: exp(log-normalizer over these −
+        log-normalizer over all). A learned sink is no key and always kept. NaN of a query that may attend to nothing.
+    kept, allowed: (Q,) int64, how many keys a query has, and how many it had.
+    output_error: (Q,) ‖output over the keys that are kept − output‖ / ‖output‖; None without v.
+    mask: which keys are kept, as `Attention(mask=…)` takes it beside the same q and k.
+    """
+
+    policy: str
+    recall: Tensor
+    kept: Tensor
+    allowed: Tensor
+    output_error: Tensor | None
+    mask: MaskFunction
+
+    @property
+    def cut(self) -> Tensor:
+        """(Q,) bool, the rows that have lost a key."""
+        return self.kept < self.allowed
+
+    @property
+    def mean(self) -> float:
+        """The mean recall of the rows that have lost a key; 1 where none has."""
+        return float(self.recall[self.cut].mean()) if bool(self.cut.any()) else 1.0
+
+    @property
+    def mean_error(self) -> float | None:
+        """The mean error of the output of the rows that have lost a key; None without v."""
+        if self.output_error is None:
+            return None
+        return float(self.output_error[self.cut].mean()) if bool(self.cut.any()) else 0.0
+
+    def worst(self, count: int = 10) -> list[int]:
+        """Return the rows that keep least, of those that have lost a key, the worst first."""
+        rows = self.cut.nonzero()[:, 0]
+        order = self.recall[rows].sort(stable=True).indices[: as_size(count, "count")]
+        return rows[order].tolist()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a dict for each query, as `pandas.DataFrame` takes it."""
+        errors = [None] * len(self.recall) if self.output_error is None else self.output_error.tolist()
+        rows = zip(self.recall.tolist(), self.kept.tolist(), self.allowed.tolist(), errors, strict=True)
+        names = ("recall", "kept", "allowed", "output_error")
+        return [{"query": query, **dict(zip(names, row, strict=True))} for query, row in enumerate(rows)]
+
+    def __repr__(self) -> str:
+        lost = int(self.cut.sum())
+        error = "" if self.mean_error is None else f", mean error of the output {self.mean_error:.3g}"
+        return f"Kept({self.policy}: mean recall {self.mean:.3g} of {lost:,} rows that lose keys{error})"
+
+
+def keep(att: AttentionBase, policy: Any, batch: int, head: int, numbers: Mapping[str, Any]) -> Kept:
+    """Compute what a policy keeps of one head: see `Attention.keep`."""
+    found = att.head(batch, head)
+    mask = key_mask(att, policy, numbers)
+    return kept_by(found, mask, str(mask) if isinstance(policy, str) else "a mask")
+
+
+def key_mask(att: AttentionBase, policy: Any, numbers: Mapping[str, Any]) -> Mask:
+    """Return the keys that a policy leaves, as a mask.
+
+    Raises:
+        TypeError, ValueError: no such policy, or one that does not fit.
+    """
+    att.check_stage("masked")
+    if isinstance(policy, str):
+        return policy_mask(att, read_policy(att, {"policy": policy, **numbers}))
+    mask = as_key_mask(att, policy)
+    if mask is None:
+        raise TypeError(told_policy(policy))
+    given = [name for name, value in numbers.items() if value is not None]
+    if given:
+        raise ValueError(f"a mask says itself which keys are kept: leave out {given[0]}=")
+    return mask
+
+
+def kept_by(head: Head, mask: Mask, policy: str) -> Kept:
+    """Compute what a mask keeps of a head: one pass over its own keys, one over those that are kept."""
+    att = head.att
+    with exact(att.device):
+        fewer = Head(with_keys(att, mask), head.batch, head.head)
+        before, output, allowed = _pass(head)
+        after, kept_output, kept = _pass(fewer)
+        recall = (after.m - before.m + (after.log_l - before.log_l)).exp().clamp(max=1)
+        empty = before.log_l.isposinf()
+        recall = recall.masked_fill(after.log_l.isposinf(), 0).masked_fill(empty, torch.nan)
+        error = None
+        if output is not None and kept_output is not None:
+            lost, size = torch.linalg.vector_norm(kept_output - output, dim=1), torch.linalg.vector_norm(output, dim=1)
+            error = torch.where(lost == 0, lost, lost / size)
+    return Kept(policy, recall, kept, allowed, error, mask)
+
+
+def _pass(head: Head) -> tuple[LogSumExp, Tensor | None, Tensor]:
+    """Return the log-normalizers of all rows, their outputs (Q, Dv) if there is v, and how many keys they have."""
+    att, Q = head.att, head.att.shape.Q
+    m, log_l = new(att, 2, Q)
+    output = None if att.v is None else new(att, Q, att.shape.Dv or 0)
+    counts = torch.zeros(Q, dtype=torch.int64, device=att.device)
+    for rows in cuts(range(Q), 1, QUERIES):
+        at = slice(rows.start, rows.stop)
+        softmax, total = Softmax(head, len(rows)), new(att, len(rows), att.shape.Dv or 0).zero_()
+        for keys, S, allowed in blocks(head, rows, "masked"):
+            if isinstance(allowed, Tensor):
+                counts[at] += allowed.expand(len(rows), len(keys)).sum(1)
+            else:
+                counts[at] += len(keys)
+            e, shrink = softmax.add(S, S.amax(0))
+            if output is not None:
+                total = weigh(e, values(head, keys)) + (total if shrink is None else total * shrink[:, None])
+            del e, S
+        m[at], log_l[at] = softmax.logsumexp()
+        if output is not None:
+            empty = (softmax.m == -torch.inf)[:, None]
+            output[at] = (total / softmax.l[:, None]).masked_fill(empty, 0)
+    return LogSumExp(m, log_l), output, counts

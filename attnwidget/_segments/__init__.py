@@ -1,0 +1,1 @@
+"""Segments of a text: turns, documents, sentences, the answer, as ranges of tokens."""

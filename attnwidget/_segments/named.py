@@ -1,0 +1,147 @@
+"""Named pieces of a text as they are found, and how they become the entries of a whole partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FIRST, TEMPLATE, PADDING, OTHER = "first token", "template", "padding", "other"
+RESERVED = (FIRST, TEMPLATE, PADDING, OTHER)
+SET_ASIDE = ("sink", "self", "learned sink")  # words of `by_segment`, which no segment can have as its name
+
+Labels = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Segment(NamedTuple):
+    """One contiguous piece of a segment: tokens start ≤ position < stop.
+
+    Attributes:
+        name: of the segment; pieces of one name on one level are one segment.
+        start, stop: positions of tokens.
+        level: 0 outermost; a piece of level n + 1 lies inside the last one of level n before it.
+    """
+
+    name: str
+    start: int
+    stop: int
+    level: int = 0
+
+
+@dataclass
+class Named:
+    """What a source found under one name: ranges of tokens, and what is named inside them."""
+
+    name: str
+    pieces: list[range]
+    inside: list[Named] = field(default_factory=list)
+
+
+def entries_of(named: Sequence[Named], own: Labels) -> list[Segment]:
+    """Return the entries of a text, each token in exactly one of level 0.
+
+    Args:
+        named: what was found; its pieces may not overlap.
+        own: of each token its number in `RESERVED`, if it is a segment of its own by what it is; else -1.
+
+    Raises:
+        ValueError: pieces that overlap, lie outside, or of which no token is left.
+    """
+    found = list(_entries(named, own < 0, "the text", 0))
+    rest = np.where(own < 0, RESERVED.index(OTHER), own)
+    for one in found:
+        if one.level == 0:
+            rest[one.start : one.stop] = -1
+    found += [Segment(RESERVED[kind], start, stop) for kind, start, stop in runs(rest) if kind >= 0]
+    return sorted(found, key=lambda one: (one.start, one.level))
+
+
+def _entries(named: Sequence[Named], free: Mask, of: str, level: int) -> Iterator[Segment]:
+    """Yield the entries of one level, and those inside them.
+
+    Args:
+        named: of this level.
+        free: (length,), the tokens that they may have.
+        of: what they are inside of.
+        level: of the entries.
+    """
+    labels = _labels(named, len(free))
+    for number, one in enumerate(named):
+        mine = (labels == number) & free
+        if not mine.any():
+            raise ValueError(
+                f"{one.name!r} holds nothing but the first token, padding or tokens of a template, which are segments "
+                f"of their own ({', '.join(map(repr, RESERVED[:3]))}): leave it out"
+            )
+        for is_mine, start, stop in runs(mine.astype(np.int64)):
+            if is_mine:
+                yield Segment(one.name, start, stop, level)
+        _check_inside(one, labels == number)
+        yield from _entries(one.inside, mine, one.name, level + 1)
+
+
+def _labels(named: Sequence[Named], length: int) -> Labels:
+    """Return of each token the number of what holds it, -1 where nothing does."""
+    labels = np.full(length, -1)
+    for number, one in enumerate(named):
+        check_name(one.name)
+        for piece in one.pieces or [range(0)]:
+            _check_piece(one.name, piece, length)
+            held = labels[piece.start : piece.stop]
+            taken = (held >= 0) & ((held != number) | (not one.inside))  # what is inside one is looked at there
+            if taken.any():
+                at = int(taken.argmax())
+                other = named[int(held[at])].name
+                raise ValueError(
+                    f"{one.name!r} and {other!r} both hold token {piece.start + at:,}: give segments that do not "
+                    f"overlap, or one inside the other, as {{{other!r}: {{{one.name!r}: (start, stop)}}}}"
+                )
+            held[:] = number
+    return labels
+
+
+def _check_piece(name: str, piece: range, length: int) -> None:
+    given = f"{name!r} is ({piece.start}, {piece.stop})"
+    if piece.start < 0 or piece.stop > length:
+        raise ValueError(f"{given}, but there are tokens 0 to {length - 1:,}: give 0 ≤ start < stop ≤ {length:,}")
+    if piece.stop <= piece.start:
+        raise ValueError(f"{given}, which is empty: give start < stop, or leave it out")
+
+
+def _check_inside(one: Named, held: Mask) -> None:
+    """Raise ValueError where a piece inside one segment lies outside of it."""
+    for part in one.inside:
+        for piece in part.pieces:
+            outside = ~held[max(0, piece.start) : piece.stop]
+            if outside.any() or piece.start < 0 or piece.stop > len(held):
+                ranges = ", ".join(f"({own.start}, {own.stop})" for own in one.pieces)
+                raise ValueError(
+                    f"{part.name!r} is ({piece.start}, {piece.stop}), which is not inside {one.name!r}, {ranges}: give "
+                    "positions that count from the beginning of the text, as all others"
+                )
+
+
+def check_name(name: Any) -> None:
+    """Raise TypeError or ValueError for what cannot be the name of a segment."""
+    if not isinstance(name, str):
+        raise TypeError(f"a segment is called {name!r}: give a string")
+    if not name.strip():
+        raise ValueError("a segment has no name: give each a string that can be read")
+    if name in SET_ASIDE:
+        raise ValueError(f"a segment is called {name!r}, which means something else in without=: give another name")
+
+
+def runs(labels: Labels) -> Iterator[tuple[int, int, int]]:
+    """Yield the runs of equal labels: label, start, stop.
+
+    >>> list(runs(np.array([4, 4, 7])))
+    [(4, 0, 2), (7, 2, 3)]
+    """
+    edges = np.flatnonzero(np.diff(labels)) + 1
+    for start, stop in pairwise([0, *edges.tolist(), len(labels)]):
+        if stop > start:
+            yield int(labels[start]), start, stop

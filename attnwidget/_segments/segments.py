@@ -1,0 +1,279 @@
+"""`Segments`: the named parts of a text, in tokens, level in level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import numpy as np
+
+from .._utils.validation import nearest
+from .named import RESERVED, Labels, Named, Segment, entries_of, runs
+from .sources import named_in
+from .token_text import TokenText
+
+ANSWER = "answer"
+BETWEEN = " › "  # a segment and one inside it, where the name alone would not tell them apart
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The named parts of a text, as `attnwidget.segments` finds them: immutable, in order, every token in one.
+
+    An entry is one contiguous piece; entries of one name on one level are one segment, as "template" stands between all
+    turns. On level 0 each token is in exactly one entry: the first token, padding and tokens of a template are segments
+    of their own, and "other" holds what is in none. An entry of level n + 1 lies inside the last one of level n before.
+
+    Attributes:
+        entries: `Segment(name, start, stop, level)` each, in order of position.
+        length: how many tokens the text has.
+        answer: the name of the segment that is asked by default where it looked: the answer, where one is known, else
+            the last.
+
+    >>> from attnwidget import segments
+    >>> documents = {"doc 1": (4, 7), "doc 2": (7, 9)}
+    >>> found = segments({"rules": (0, 4), "documents": documents, "answer": (9, 12)}, length=12)
+    >>> found.distinct
+    ('first token', 'rules', 'documents', 'answer')
+    >>> found[1], found["documents"].distinct
+    (Segment(name='rules', start=1, stop=4, level=0), ('doc 1', 'doc 2'))
+    """
+
+    entries: tuple[Segment, ...]
+    length: int
+    answer: str
+    _text: TokenText | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each entry."""
+        return tuple(one.name for one in self.entries)
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Start and stop of each entry, in tokens."""
+        return tuple((one.start, one.stop) for one in self.entries)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The level of each entry, 0 outermost."""
+        return tuple(one.level for one in self.entries)
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are."""
+        return max(self.levels) + 1
+
+    @property
+    def distinct(self) -> tuple[str, ...]:
+        """The names of level 0, each once, in order of appearance: the segments."""
+        return tuple(dict.fromkeys(one.name for one in self._outer()))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many tokens each of `distinct` has."""
+        counts = dict.fromkeys(self.distinct, 0)
+        for one in self._outer():
+            counts[one.name] += one.stop - one.start
+        return tuple(counts.values())
+
+    def labels(self) -> Labels:
+        """Return of each token which of `distinct` it is in, (length,) int64; -1 where it is in none.
+
+        >>> from attnwidget import segments
+        >>> segments({"answer": (2, 4)}, length=5).labels()
+        array([0, 1, 2, 2, 1])
+        """
+        numbers = {name: i for i, name in enumerate(self.distinct)}
+        labels = np.full(self.length, -1, np.int64)
+        for one in self._outer():
+            labels[one.start : one.stop] = numbers[one.name]
+        return labels
+
+    def positions(self, name: str) -> Labels:
+        """Return the positions of the tokens of a segment of level 0, (n,) int64.
+
+        Raises:
+            KeyError: no segment is called that.
+        """
+        self._check(name)
+        return np.flatnonzero(self.labels() == self.distinct.index(name))
+
+    def flat(self, level: int = 0) -> Segments:
+        """Return one level alone, of all tokens: what is not so deep stays, what is in nothing deeper is a rest.
+
+        Args:
+            level: 0 outermost. A name that is inside several segments is told with theirs: "doc 1 › paragraph 1".
+
+        >>> from attnwidget import segments
+        >>> found = segments({"documents": {"doc 1": (2, 4), "doc 2": (4, 6)}, "question": (7, 9)}, length=9)
+        >>> found.flat(1).distinct
+        ('first token', 'other', 'doc 1', 'doc 2', 'question')
+        """
+        found = self
+        for _ in range(min(level, self.depth - 1)):
+            found = found._opened()
+        return replace_entries(found, (one for one in found.entries if one.level == 0))
+
+    def inside(self, name: str) -> Segments:
+        """Return what is inside a segment of level 0, as level 0: positions stay, and other tokens are in none.
+
+        Args:
+            name: of the segment. What is in none inside it is "rest of" it; where there is none, all of it is.
+
+        Raises:
+            KeyError: no segment is called that.
+
+        >>> from attnwidget import segments
+        >>> found = segments({"user": [(2, 8), {"document": (4, 7)}]}, length=9).inside("user")
+        >>> found.names, found.spans
+        (('rest of user', 'document', 'rest of user'), ((2, 4), (4, 7), (7, 8)))
+        """
+        inner = [one._replace(level=one.level - 1) for one in self._below(name)]
+        rest = np.zeros(self.length, np.int64)
+        rest[self.positions(name)] = 1
+        for one in inner:
+            rest[one.start : one.stop] = 0
+        named = f"rest of {name}" if inner else name
+        return replace_entries(self, [*inner, *(Segment(named, *span) for is_rest, *span in runs(rest) if is_rest)])
+
+    def divide(self, source: Any, inside: str | None = None, *, unit: str = "tokens") -> Segments:
+        r"""Return the same with one level more: segments are divided by a source of their own.
+
+        Args:
+            source: what is found inside: "paragraphs", "sentences", "lines", a regular expression, or names with their
+                spans or texts, as in `segments`.
+            inside: the segment of level 0, or one inside it, that is divided; None: each that has nothing inside yet.
+            unit: of spans, as in `segments`.
+
+        Raises:
+            KeyError: no segment is called that.
+            ValueError: the text is not known, or nothing is found.
+
+        >>> from attnwidget import segments
+        >>> words = ["<s>", "One", ".", "Two", ".", "\\n", "\\n", "Three", "."]
+        >>> found = segments("paragraphs", tokens=words).divide("sentences")
+        >>> found["paragraph 1"].distinct
+        ('sentence 1', 'sentence 2')
+        """
+        if inside is not None and inside not in self.names:
+            self._check(inside)
+        tree = self._tree()
+        text = TokenText(self.length) if self._text is None else self._text
+        divided = False
+        for one in _walk(tree):
+            if one.name == inside or (inside is None and not one.inside and one.name not in RESERVED):
+                found = named_in(source, text, unit, one.pieces)
+                one.inside = [*one.inside, *found]
+                divided |= bool(found)
+        if not divided:
+            raise ValueError(f"nothing is found by {source!r:.60}: give another source")
+        outer = {one.name for one in tree} & set(RESERVED)
+        own = np.full(self.length, -1, np.int64)
+        for one in tree:
+            if one.name in outer:
+                for piece in one.pieces:
+                    own[piece.start : piece.stop] = RESERVED.index(one.name)
+        return replace(self, entries=tuple(entries_of([one for one in tree if one.name not in outer], own)))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.entries)
+
+    @overload
+    def __getitem__(self, which: int) -> Segment: ...
+    @overload
+    def __getitem__(self, which: str) -> Segments: ...
+    def __getitem__(self, which: int | str) -> Segment | Segments:
+        """Return an entry by number, or by name what is inside a segment: see `inside`.
+
+        Raises:
+            IndexError: there is no such entry.
+            KeyError: no segment is called that.
+        """
+        if isinstance(which, str):
+            return self.inside(which)
+        try:
+            return self.entries[which]
+        except IndexError:
+            raise IndexError(f"entry {which} is not there: there are entries 0 to {len(self) - 1}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.distinct
+
+    def __str__(self) -> str:
+        parts = [f"{name} {size:,}" for name, size in zip(self.distinct, self.sizes, strict=True)]
+        if len(parts) > 8:
+            parts[6:-1] = [f"… {len(parts) - 7} more"]
+        return f"Segments of {self.length:,} tokens: {', '.join(parts)}"
+
+    # Inside.
+
+    def _outer(self) -> Iterator[Segment]:
+        return (one for one in self.entries if one.level == 0)
+
+    def _check(self, name: str) -> None:
+        if name not in self.distinct:
+            names = self.distinct
+            raise KeyError(f"no segment is called {name!r}: {nearest(name, names)}give one of {', '.join(names)}")
+
+    def _below(self, name: str) -> list[Segment]:
+        """Return the entries inside a segment of level 0."""
+        self._check(name)
+        found, outer = [], ""
+        for one in self.entries:
+            outer = one.name if one.level == 0 else outer
+            if outer == name and one.level:
+                found.append(one)
+        return found
+
+    def _opened(self) -> Segments:
+        """Return the segments that have others inside replaced by these, as whole entries."""
+        parts = {name: self.inside(name) for name in self.distinct}
+        held = [name for part in parts.values() for name in part.distinct]
+        opened = []
+        for outer, part in parts.items():
+            for one in part.entries:
+                is_shared = one.level == 0 and outer != one.name and held.count(one.name) > 1
+                opened.append(one._replace(name=f"{outer}{BETWEEN}{one.name}") if is_shared else one)
+        return replace_entries(self, opened)
+
+    def _tree(self) -> list[Named]:
+        """Return the entries as named pieces, level in level."""
+        roots: dict[str, Named] = {}
+        path: list[Named] = []
+        for one in self.entries:
+            del path[one.level :]
+            if path:
+                among = {found.name: found for found in path[-1].inside}
+                found = among.get(one.name) or Named(one.name, [])
+                if one.name not in among:
+                    path[-1].inside.append(found)
+            else:
+                found = roots.setdefault(one.name, Named(one.name, []))
+            found.pieces.append(range(one.start, one.stop))
+            path.append(found)
+        return list(roots.values())
+
+
+def replace_entries(found: Segments, entries: Iterable[Segment]) -> Segments:
+    """Return the same text with other entries."""
+    kept = tuple(sorted(entries, key=lambda one: (one.start, one.level)))
+    names = [one.name for one in kept if one.level == 0]
+    return replace(found, entries=kept, answer=found.answer if found.answer in names else names[-1])
+
+
+def _walk(tree: list[Named]) -> list[Named]:
+    return [one for root in tree for one in (root, *_walk(root.inside))]
+
+
+def answer_among(named: list[Named], entries: list[Segment]) -> str:
+    """Return the name of the segment that is asked by default: the answer, where one is named, else the last."""
+    names = [one.name for one in named]
+    if ANSWER in names:
+        return ANSWER
+    last = [one.name for one in entries if one.level == 0 and one.name not in RESERVED]
+    return last[-1] if last else entries[-1].name

@@ -1,0 +1,209 @@
+"""What segments are made of: names with spans or texts, units of a text, regular expressions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._utils.validation import as_choice, closest, told
+from .named import Named, check_name, runs
+from .splitting import UNITS, Part, matches, parts_of
+from .token_text import Cores, TokenText
+
+SOURCES = (
+    '"sentences", "paragraphs", "lines", a regular expression, {"name": (start, stop)}, {"name": "its text"}, or the '
+    "messages of a chat"
+)
+KINDS = ("tokens", "characters")
+
+
+def named_in(source: Any, text: TokenText, unit: str = "tokens", within: Sequence[range] | None = None) -> list[Named]:
+    """Return what a source finds.
+
+    Args:
+        source: a word of `UNITS`, a regular expression, a mapping of names, or a list of these, outermost first.
+        text: in which it is looked for.
+        unit: of spans: "tokens" or "characters".
+        within: the tokens in which it is looked for; None for all.
+
+    Raises:
+        TypeError, ValueError: it cannot be read, or finds nothing.
+    """
+    as_choice(unit, KINDS, "unit")
+    pieces = [range(text.length)] if within is None else list(within)
+    if isinstance(source, Mapping):
+        return [_of_mapping(name, value, text, unit, pieces) for name, value in _checked(source).items()]
+    if isinstance(source, list | tuple) and source and all(isinstance(one, str | re.Pattern) for one in source):
+        outer, *inner = source
+        found = named_in(outer, text, unit, pieces)
+        for one in found if inner else ():
+            one.inside = named_in(inner, text, unit, one.pieces)
+        return found
+    if isinstance(source, str):
+        source = _as_word(source)
+    if isinstance(source, str | re.Pattern):
+        return _by_text(source, text, pieces)
+    raise TypeError(f"segments are given as {told(source)}: give {SOURCES}")
+
+
+def _checked(source: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    if not source:
+        raise ValueError('segments are given as {}: give at least one, {"name": (start, stop)}')
+    return source
+
+
+def _as_word(source: str) -> str | re.Pattern[str]:
+    if source in UNITS:
+        return source
+    if re.fullmatch(r"\w+", source) and (close := closest(source, list(UNITS))) is not None:
+        raise ValueError(f"nothing is called {source!r}: did you mean {close!r}? else give {SOURCES}")
+    try:
+        return re.compile(source)
+    except re.error as error:
+        raise ValueError(f"{source!r:.60} is no regular expression ({error}): give {SOURCES}") from None
+
+
+# Parts of the text.
+
+
+def _by_text(source: str | re.Pattern[str], text: TokenText, within: Sequence[range]) -> list[Named]:
+    if isinstance(source, str):
+        found = parts_of(_stretches(text, within, apart=True), source)
+    else:
+        found = matches(_stretches(text, within, apart=False), source)
+    if not found:
+        what = source if isinstance(source, str) else f"{source.pattern!r:.60}"
+        raise ValueError(f"nothing is found by {what} in {text.text[:60]!r}…: give {SOURCES}")
+    return _as_tokens(found, text, within)
+
+
+def _stretches(text: TokenText, within: Sequence[range], *, apart: bool) -> list[tuple[str, int]]:
+    """Return the parts of the text that the tokens of some ranges make, each with its first character.
+
+    Args:
+        text: the whole.
+        within: the ranges.
+        apart: whether special tokens divide them.
+    """
+    kept = np.zeros(text.length, np.int64)
+    for piece in within:
+        kept[piece.start : piece.stop] = 1
+    if apart:
+        kept[text.is_special] = 0
+    spans = [text.span(range(start, stop)) for is_kept, start, stop in runs(kept) if is_kept]
+    return [(text.text[start:stop], start) for start, stop in spans]
+
+
+def _as_tokens(parts: Sequence[Part], text: TokenText, within: Sequence[range]) -> list[Named]:
+    """Return parts of the text in tokens: a token belongs to the part in which what it says begins.
+
+    One that says nothing but white space goes with what is before it; a part in which no token begins is left out.
+    """
+    places = text.cores.places[:, 0]
+    kept = np.zeros(text.length, bool)
+    for piece in within:
+        kept[piece.start : piece.stop] = True
+    found = []
+    for name, start, stop in parts:
+        mine = (places >= start) & (places < stop) & kept
+        pieces = [range(first, last) for is_mine, first, last in runs(mine.astype(np.int64)) if is_mine]
+        if pieces:
+            found.append(Named(name, pieces))
+    return found
+
+
+# Names with spans or texts.
+
+
+def _of_mapping(name: Any, value: Any, text: TokenText, unit: str, within: Sequence[range]) -> Named:
+    check_name(name)
+    if isinstance(value, str):
+        return Named(name, [_located(name, value, text, within)])
+    if isinstance(value, Mapping):
+        inside = named_in(value, text, unit, within)
+        return Named(name, [piece for one in inside for piece in one.pieces], inside)
+    span = _as_span(value, text.length)
+    if span is not None:
+        return Named(name, [_in_tokens(name, *span, text, unit)])
+    if not isinstance(value, list | tuple) or not value:
+        raise TypeError(f"{name!r} is {told(value)}: give (start, stop), several of them, its text, or names inside it")
+    inner = [one for one in value if isinstance(one, Mapping)]
+    own = [one for one in value if not isinstance(one, Mapping)]
+    pieces = [piece for one in own for piece in _of_mapping(name, one, text, unit, within).pieces]
+    inside = [one for given in inner for one in named_in(given, text, unit, pieces or within)]
+    return Named(name, pieces or [piece for one in inside for piece in one.pieces], inside)
+
+
+def _as_span(value: Any, length: int) -> tuple[int, int] | None:
+    """Return start and stop of a pair of integers, a range or a slice; None for anything else."""
+    if isinstance(value, slice):
+        return value.indices(length)[:2] if value.step in (None, 1) else None
+    if isinstance(value, range):
+        return (value.start, value.stop) if value.step == 1 else None
+    is_pair = isinstance(value, list | tuple | np.ndarray) and len(value) == 2
+    if is_pair and all(hasattr(one, "__index__") and not isinstance(one, bool) for one in value):
+        return int(value[0]), int(value[1])
+    return None
+
+
+def _located(name: str, wanted: str, text: TokenText, within: Sequence[range]) -> range:
+    """Return the tokens of a text inside the text."""
+    bare = wanted.strip()
+    stretches = _stretches(text, within, apart=False)
+    at = (
+        [(first, m.start()) for part, first in stretches for m in re.finditer(f"(?={re.escape(bare)})", part)]
+        if bare
+        else []
+    )
+    if len(at) != 1:
+        how = f"{len(at)} times" if at else "not"
+        raise ValueError(
+            f"the text of {name!r}, {bare[:40]!r}, is there {how}: give it as the model read it, or its (start, stop)"
+        )
+    start = sum(at[0])
+    return between_characters(name, start, start + len(bare), text.cores)
+
+
+def _in_tokens(name: str, start: int, stop: int, text: TokenText, unit: str) -> range:
+    if unit == "tokens":
+        return range(start, stop)
+    if text.given_offsets is None:
+        raise ValueError(
+            f"{name!r} is given in characters, but where tokens stand in the text is not known: give tokens=text with "
+            "tokenizer=, or tokens=tokenizer(text) of a fast tokenizer"
+        )
+    size = int(text.given_offsets.max()) if text.given is None else len(text.given)
+    if not 0 <= start < stop <= size:
+        raise ValueError(f"{name!r} is ({start}, {stop}) in characters: give 0 ≤ start < stop ≤ {size:,}")
+    return between_characters(name, start, stop, text.given_cores)
+
+
+def between_characters(name: str, start: int, stop: int, cores: Cores) -> range:
+    """Return the tokens of a range of characters.
+
+    Args:
+        name: of the segment.
+        start, stop: characters.
+        cores: of each token its characters without white space around them, and whether there are any.
+
+    Raises:
+        ValueError: a token lies across one of the borders, or none is inside.
+    """
+    places, is_blank = cores
+    first, last = places[:, 0], places[:, 1]
+    held = (first >= start) & (last <= stop) & (first < stop)
+    across = np.flatnonzero((first < stop) & (last > start) & ~held & ~is_blank)
+    if len(across):
+        at, (a, b) = int(across[0]), places[across[0]].tolist()
+        border = start if a < start else stop
+        raise ValueError(
+            f"token {at:,}, characters {a:,} to {b:,}, lies across a border of {name!r}, character {border:,}: give a "
+            f"border at {a:,} or {b:,}"
+        )
+    found = np.flatnonzero(held)
+    if not len(found):
+        raise ValueError(f"{name!r} is ({start:,}, {stop:,}) in characters, where no token begins: give a longer range")
+    return range(int(found[0]), int(found[-1]) + 1)

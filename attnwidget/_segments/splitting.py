@@ -1,0 +1,101 @@
+"""Texts cut into paragraphs, lines, sentences, or by a regular expression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+Part = tuple[str, int, int]  # name, and its characters
+
+PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
+LINE = re.compile(r"\n+")
+SENTENCE = re.compile(
+    r"(?<=[.!?…])[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_a-z])"  # what ends one, and does not begin in lower case
+    r"|(?<=[。！？])[”’」』）]*\s*"
+    r"|\n[^\S\n]*\n\s*"
+    r"|\n\s*(?=(?:[-*•–]|\d+[.)])\s)",  # an item of a list
+)
+ABBREVIATION = re.compile(
+    r"(?:\b(?:[A-Z]|Mrs?|Ms|Drs?|Prof|St|Jr|Sr|vs|etc|Inc|Ltd|Co|Corp|No|Nos|Fig|Figs|Eq|Eqs|Sec|Ch|Vol|pp?|cf|al|approx"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Gov|Sen|Rep)|\b(?:[a-z]\.)+[a-z])\.\Z"
+)
+
+
+def sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the sentences of a text: each ends at . ! ? … and their kind before a new beginning, and at an empty line.
+
+    No rule knows all: an abbreviation before a capital letter that is in no list ends one as well.
+
+    >>> [text[a:b] for text in ['He met Dr. Ho. "Hi!" 3.5 km'] for a, b in sentences(text)]
+    ['He met Dr. Ho. ', '"Hi!" ', '3.5 km']
+    """
+    start = 0
+    for found in SENTENCE.finditer(text):
+        if ABBREVIATION.search(text, start, found.start()) and "\n" not in found[0]:
+            continue
+        if found.end() > start:
+            yield start, found.end()
+        start = found.end()
+    if start < len(text):
+        yield start, len(text)
+
+
+def _between(border: re.Pattern[str]) -> Callable[[str], Iterator[tuple[int, int]]]:
+    def parts(text: str) -> Iterator[tuple[int, int]]:
+        start = 0
+        for found in border.finditer(text):
+            yield start, found.end()
+            start = found.end()
+        yield start, len(text)
+
+    return parts
+
+
+UNITS: dict[str, tuple[str, Callable[[str], Iterator[tuple[int, int]]]]] = {
+    "sentences": ("sentence", sentences),
+    "paragraphs": ("paragraph", _between(PARAGRAPH)),
+    "lines": ("line", _between(LINE)),
+}
+
+
+def parts_of(texts: list[tuple[str, int]], unit: str) -> list[Part]:
+    """Return the sentences, paragraphs or lines of several texts that stand apart, numbered through.
+
+    Args:
+        texts: each with the character at which it begins.
+        unit: a key of `UNITS`.
+
+    >>> parts_of([("One. Two.", 0)], "sentences")
+    [('sentence 1', 0, 5), ('sentence 2', 5, 9)]
+    """
+    name, split = UNITS[unit]
+    found = [(at + start, at + stop) for text, at in texts for start, stop in split(text) if text[start:stop].strip()]
+    return [(f"{name} {i}", *span) for i, span in enumerate(found, 1)]
+
+
+def matches(texts: list[tuple[str, int]], pattern: re.Pattern[str]) -> list[Part]:
+    r"""Return what a regular expression matches in several texts that stand apart.
+
+    Args:
+        texts: each with the character at which it begins.
+        pattern: of which each named group is a segment of its name; without any, the whole match is one.
+
+    >>> matches([("Doc a. Doc b. Why?", 0)], re.compile(r"(?P<document>Doc \w\.)|(?P<question>\w+\?)"))
+    [('document 1', 0, 6), ('document 2', 7, 13), ('question', 14, 18)]
+    """
+    found: list[Part] = []
+    groups: list[str | int] = [*pattern.groupindex] or [0]
+    for text, at in texts:
+        for match in pattern.finditer(text):
+            for group in groups:
+                start, stop = match.span(group)
+                if stop > start:
+                    found.append((str(group or "match"), at + start, at + stop))
+    names = [name for name, _, _ in found]
+    counts = dict.fromkeys(names, 0)
+    numbered = []
+    for name, start, stop in found:
+        counts[name] += 1
+        alone = names.count(name) == 1 and name != "match"
+        numbered.append((name if alone else f"{name} {counts[name]}", start, stop))
+    return numbered

@@ -1,0 +1,210 @@
+"""Heads that are found in models, over a set of texts: in one that learned to copy, its induction heads come first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from copying import LONGEST, CopyModel, repeated, trained
+
+from attnwidget import AttentionStack, capture, find_heads, segments
+
+
+@pytest.fixture(scope="module")
+def model() -> CopyModel:
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[torch.Tensor]:
+    return list(repeated(6, LONGEST, torch.Generator().manual_seed(9))[0])
+
+
+def places(records: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(one["layer"], one["head"]) for one in records]
+
+
+@pytest.mark.slow
+def test_a_model_that_copies_shows_its_induction_heads_first(model: CopyModel, texts: list[torch.Tensor]) -> None:
+    found = find_heads(model, texts, kind=["induction", "previous_token"], top=None)
+    induction, previous = ([one for one in found if one["kind"] == kind] for kind in ("induction", "previous_token"))
+    assert {layer for layer, _ in places(induction)[:4]} == {1}  # the second layer, above all heads of the first
+    assert induction[0]["mean"] > 0.7
+    assert places(previous)[0][0] == 0  # a head of the first layer tells what came before
+    assert [one["rank"] for one in induction] == list(range(1, 9))
+    assert all(one["n"] == 6 and one["std"] > 0 and one["rows"] == 6 * LONGEST for one in found)
+
+
+@pytest.mark.slow
+def test_its_retrieval_heads_are_those_that_copy_a_needle(model: CopyModel) -> None:
+    """The needle is the only place where the words of the answer were: a head that writes them looks there."""
+    make = torch.Generator().manual_seed(3)
+    texts = []
+    for _ in range(4):
+        words = torch.randperm(20, generator=make)
+        hay, needle = words[:14], words[14:]
+        texts.append(torch.cat([hay[:5], needle, hay[5:], needle]))
+    segments = {"needle": (5, 11), "answer": (21, 26)}  # the first word of the needle is the question
+    found = find_heads(model, texts, kind="retrieval", segments=segments, top=None)
+    assert found[0]["layer"] == 1
+    assert found[0]["mean"] > 0.7
+    assert all(one["mean"] < found[0]["mean"] for one in found if one["layer"] == 0)
+    after = model(torch.stack(texts))[:, 20:25].argmax(-1)
+    assert float((after == torch.stack(texts)[:, 21:26]).float().mean()) > 0.7  # and the model does copy it
+
+
+@pytest.mark.slow
+def test_captures_stacks_and_models_give_the_same(model: CopyModel, texts: list[torch.Tensor]) -> None:
+    keywords: dict[str, Any] = {"kind": ["induction", "sink", "entropy"], "top": None}
+    of_model = find_heads(model, texts, **keywords)
+    one_by_one = capture(model)
+    for text in texts:
+        one_by_one(text[None])
+    together = capture(model).run(torch.stack(texts))
+    stack: AttentionStack = together.attention
+    words = [[str(int(word)) for word in text] for text in texts]
+    for found in (
+        find_heads(one_by_one, **keywords),
+        find_heads(together, **keywords),
+        find_heads(together[0], **keywords),
+        find_heads(stack, words, **keywords),
+    ):
+        for ours, theirs in zip(found, of_model, strict=True):
+            assert [ours[key] for key in ("kind", "n", "rows")] == [theirs[key] for key in ("kind", "n", "rows")]
+        means = {(one["kind"], one["layer"], one["head"]): one["mean"] for one in found}
+        for one in of_model:
+            assert means[one["kind"], one["layer"], one["head"]] == pytest.approx(one["mean"], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_models_are_compared(model: CopyModel, texts: list[torch.Tensor]) -> None:
+    torch.manual_seed(1)
+    untrained = CopyModel()
+    found = find_heads({"before": untrained, "after": model}, texts, kind="induction", top=1)
+    before, after = found
+    assert (before["model"], after["model"]) == ("before", "after")
+    assert after["mean"] > 2 * before["mean"]
+    assert [one["model"] for one in find_heads([untrained, model], texts, kind="induction", top=1)] == [0, 1]
+    cap = capture(model).run(texts[0][None])
+    with pytest.raises(ValueError, match="texts are for models"):
+        find_heads(cap, texts, kind="induction")
+
+
+def test_texts_are_strings_with_a_tokenizer_ids_or_arguments() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+
+    class Words:
+        def __call__(self, text: str, return_tensors: str) -> dict[str, torch.Tensor]:
+            return {"input_ids": torch.tensor([[ord(letter) - 97 for letter in text]])}
+
+        def convert_ids_to_tokens(self, one: int) -> str:
+            return chr(one + 97)
+
+    class Encodes:
+        def encode(self, text: str) -> list[int]:
+            return [ord(letter) - 97 for letter in text]
+
+        def decode(self, ids: list[int]) -> str:
+            return chr(ids[0] + 97)
+
+    ids = [ord(letter) - 97 for letter in "abcabcabc"]
+    ways: list[tuple[Any, Any]] = [
+        (["abcabcabc"], Words()),
+        ("abcabcabc", Encodes()),
+        ([ids], None),
+        (torch.tensor([ids]), None),
+        ([{"input_ids": torch.tensor([ids])}], None),
+    ]
+    found = [find_heads(model, texts, tokenizer=tokenizer, kind="induction") for texts, tokenizer in ways]
+    assert all(one == found[0] for one in found)
+    with pytest.raises(ValueError, match="give the tokenizer as well"):
+        find_heads(model, ["abc"], kind="induction")
+    with pytest.raises(ValueError, match="run on texts, and there are none"):
+        find_heads(model, kind="induction")
+    with pytest.raises(TypeError, match=r"give an nn\.Module"):
+        find_heads(3, ["abc"], kind="induction")
+    with pytest.raises(TypeError, match="give a string, ids, or a dict"):
+        find_heads(model, [[0.5]], kind="induction")
+
+
+def test_what_a_capture_has_reduced_is_refused_for_whole_rows() -> None:
+    model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 300, 8)
+    cap = capture(model, keep="overview").run(x, x, x)
+    assert find_heads(cap, kind="entropy")[0]["n"] == 1
+    with pytest.raises(ValueError, match="capture again with keep='tensors'"):
+        find_heads(cap, kind="sink")
+
+
+def test_a_part_of_the_heads_has_the_models_numbers() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+    cap = capture(model, heads=[1, 3]).run(torch.arange(20)[None])
+    found = find_heads(cap, kind="sink", top=None)
+    assert {(one["head"], one["model_head"]) for one in found} == {(0, 1), (1, 3)}
+
+
+class Letters:
+    """A tokenizer of single letters, spaces and stops."""
+
+    letters = "ABCDEFGHab. "
+
+    def __call__(self, text: str, return_tensors: str = "pt") -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.tensor([[self.letters.index(one) for one in text]])}
+
+    def convert_ids_to_tokens(self, one: int) -> str:
+        return self.letters[one]
+
+
+SENTENCES = " Aa. Bb. Ca. Db. Ea. Fb. Ga."
+
+
+def test_sentences_are_found_in_each_text() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+    texts = [SENTENCES, " Aab. Ba. Cb. Db. Ea. Fa. Gb. Ha."]
+    found = find_heads(model, texts, tokenizer=Letters(), kind="receiver", segments="sentences", top=None)
+    given = [segments("sentences", tokenizer=Letters(), ids=Letters()(text)["input_ids"]) for text in texts]
+    by_hand = [
+        {f"{i}": (one.start, one.stop) for i, one in enumerate(known) if one.name.startswith("sentence")}
+        for known in given
+    ]
+    assert [len(runs) for runs in by_hand] == [7, 8]
+    for places in (given, by_hand):
+        again = find_heads(model, texts, tokenizer=Letters(), kind="receiver", segments=places, top=None)
+        assert again == found
+    cap = capture(model, tokenizer=Letters())
+    for text in texts:
+        cap(**Letters()(text))
+    assert find_heads(cap, kind="receiver", segments="sentences", top=None) == found
+
+
+def test_segments_know_their_answer_and_roles_name_others() -> None:
+    torch.manual_seed(0)
+    model, ids = CopyModel(), torch.arange(20)[None]
+    known = segments({"prompt": (1, 12), "reply": (12, 20)}, length=20)
+    found = find_heads(model, [ids], kind="lookback", segments=known)
+    assert found == find_heads(model, [ids], kind="lookback", segments={"answer": (12, 20)})
+    places = {"passage": (1, 6), "asked": (8, 12)}
+    asked = {"query": "asked", "documents": ["passage"]}
+    other = ids.clone()
+    other[0, 8:12] = 0
+    first = find_heads(model, [ids], kind="query_focused", segments=places, roles=asked, null=[other])
+    nested = segments({"text": [(1, 7), {"passage": (1, 6)}], "asked": (8, 12)}, length=20)
+    assert find_heads(model, [ids], kind="query_focused", segments=nested, roles=asked, null=[other]) == first
+    caps = capture(model).run(ids), capture(model).run(other)
+    assert find_heads(caps[0], kind="query_focused", segments=places, roles=asked, null=caps[1]) == first
+    same = find_heads(model, [ids], kind="query_focused", segments=places, roles=asked, null=[ids])
+    assert {one["mean"] for one in same} == {0.0}  # less itself
+
+
+def test_segments_that_do_not_fit_are_refused_with_the_text() -> None:
+    torch.manual_seed(0)
+    model = CopyModel()
+    with pytest.raises(ValueError, match="segments of text 0: "):
+        find_heads(model, [torch.arange(20)], kind="receiver", segments="sentences")
+    with pytest.raises(ValueError, match="lookback needs to know which tokens are the answer"):
+        find_heads(model, [SENTENCES], tokenizer=Letters(), kind="lookback", segments="sentences")
+    with pytest.raises(ValueError, match="null holds texts, but"):
+        find_heads(capture(model).run(torch.arange(20)[None]), kind="query_focused", null=["a"])
