@@ -14,6 +14,7 @@ import type {
   ViewName,
 } from "../contract/values";
 import type { Mode } from "../geometry/layout";
+import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { legendNumber, listNumber } from "../text/format";
 import {
@@ -78,11 +79,23 @@ export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
   };
 }
 
-export type MenuName = "against" | "bar" | "order" | "heads" | "whatIf" | "read" | "keep" | "show" | "color" | "pool";
+export type MenuName =
+  | "labels"
+  | "against"
+  | "bar"
+  | "order"
+  | "heads"
+  | "whatIf"
+  | "read"
+  | "keep"
+  | "show"
+  | "color"
+  | "pool";
 
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
   heatmap: [
+    ["labels", "menus"],
     ["heads", "much"],
     ["whatIf", "nothing"],
     ["show", "menus"],
@@ -125,6 +138,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
 
 /** Whether there is anything to choose; a menu that is not named here always has something. */
 const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
+  labels: hasSegments,
   against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
   heads: canCombine,
   whatIf: ({ store }) =>
@@ -153,6 +167,7 @@ interface MenuText {
 
 /** All menus but the one of other rules, which is `WhatIfMenu`. */
 export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
+  labels: { name: "Labels", value: (ui) => ui.shownNames.value ?? "tokens", sections: (ui) => [labelsSection(ui)] },
   against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
   bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
   order: { name: "Order", value: orderName, sections: (ui) => [orderSection(ui)] },
@@ -192,6 +207,24 @@ function piecesSection({ store }: Ui): Section {
       { value: "words", name: "words", note: "summed to a word, averaged from a word" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
+  };
+}
+
+/** Whether the text of a side has segments that fit the picture. */
+function hasSegments({ store }: Ui): boolean {
+  return axisSegments(store, "query") !== null || axisSegments(store, "key") !== null;
+}
+
+function labelsSection(ui: Ui): Section {
+  return {
+    value: ui.shownNames.value ?? "tokens",
+    choices: [
+      { value: "tokens", name: "tokens" },
+      { value: "segments", name: "segments", note: "tokens once there is room" },
+    ],
+    choose(names) {
+      ui.axisNames.value = names as "tokens" | "segments";
+    },
   };
 }
 

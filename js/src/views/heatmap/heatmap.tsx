@@ -7,6 +7,7 @@ import { watchKeyboard } from "../../components/keyboard";
 import { headWords, numberOf, stackWords } from "../../components/phrases";
 import { createPointer } from "../../components/pointer";
 import { ExactTo, PaddedRows, Readout, Rings, WholeHead, ZoomHint } from "../../components/rings";
+import { SegmentLines, SegmentMargins } from "../../components/segment-margins";
 import { BLOCKED } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { createPlot, type Plot } from "../../state/plot";
@@ -32,11 +33,13 @@ export function heatmap(ui: Ui): Heatmap {
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
   const padded = mount(part("aw-over"), () => <PaddedRows ui={ui} plot={plot} />);
-  frame.append(canvas, padded.node, over);
+  const lines = mount(part("aw-over"), () => <SegmentLines ui={ui} plot={plot} />);
+  frame.append(canvas, padded.node, lines.node, over);
 
   const pointer = createPointer(ui, plot, canvas);
   watchKeyboard(ui, plot, canvas, pointer);
   const parts = [
+    mount(part("aw-labels"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
     mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
@@ -64,13 +67,17 @@ export function heatmap(ui: Ui): Heatmap {
       if (figure === null || cellGrid === null) return;
       const { rows, columns } = cellGrid;
       const inset = `0 ${px(figure.width - columns.size)} ${px(figure.height - rows.size)} 0`; // whole cells only
-      for (const above of [over, padded.node]) above.style.inset = inset;
+      for (const above of [over, padded.node, lines.node]) above.style.inset = inset;
     }),
     effect(() => {
       if (painter.draw()) frame.toggleAttribute("data-zoomed", plot.viewport.value.k > 1);
     }),
     effect(() => {
       ui.window.value = plot.window.value;
+    }),
+    effect(() => {
+      const names = plot.names.value;
+      ui.shownNames.value = names && (names.lengths === null ? "tokens" : "segments");
     }),
     effect(() => {
       const picture = store.picture.value;
@@ -93,7 +100,7 @@ export function heatmap(ui: Ui): Heatmap {
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, padded, exactTo, rings, sink]) view.dispose();
+      for (const view of [...parts, padded, lines, exactTo, rings, sink]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;
