@@ -142,12 +142,13 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const unit = ui.unit.value;
   const { side, pitch } = axis;
   const down = side === "query";
-  const font = labelFont(pitch, unit);
+  const font = Math.max(figure.names ? 10 : 0, labelFont(pitch, unit));
   const pinned = axis.pinned === index;
   const outlined = !pinned && axis.further.includes(index);
   const label = axis.labels.at(index);
   const hovered = axis.hovered?.start === index;
-  const subscript = label.subscript !== "" && !axis.numbered && (down || pitch >= 16 * unit || pinned);
+  const subscript =
+    label.subscript !== "" && !axis.numbered && !(figure.names && !pinned) && (down || pitch >= 16 * unit || pinned);
   const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
   const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;

@@ -15,6 +15,7 @@ import { axisView, piecesOn, titleOf } from "./segment-names";
 const LEAST_LINED = 6;
 /** Blocks of a segment that is in many places, at most. */
 const MOST_RINGS = 64;
+const LEAST_GRAY = 3;
 /** How far from the picture a margin can still be hit. */
 const REACH = 4;
 
@@ -102,6 +103,7 @@ export function MarginBars({ pieces, view, down, theme, width, from, slot }: Bar
     const gap = placed.to <= view.size && long >= 3 ? 1 : 0;
     const [at, length] = [round(part.from), round(Math.max(0.5, long - gap))];
     const color = slot(placed.node);
+    if (color < 0 && long < LEAST_GRAY) continue; // gray ones can be told apart by their ends alone
     const shape = down
       ? `M${from} ${at}h${width}v${length}h-${width}z`
       : `M${at} ${from}h${length}v${width}h-${length}z`;

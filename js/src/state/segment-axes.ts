@@ -129,6 +129,7 @@ export function clickSegment(ui: Ui, side: Side, node: SegmentNode): void {
 
 /** Bring the cells of a block into view: of a segment in several places its longest. */
 export function lookAt(ui: Ui, { query, key }: PinnedBlock): void {
+  ui.pointedSegment.value = null; // its name is about to go
   const longest = (spans: readonly Span[]) => spans.reduce((a, b) => (b.stop - b.start > a.stop - a.start ? b : a));
   ui.destination.value = {
     query: null,

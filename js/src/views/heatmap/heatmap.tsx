@@ -12,9 +12,10 @@ import { BLOCKED } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { createPlot, type Plot } from "../../state/plot";
 import { isCurrent } from "../../state/queries";
+import { blockReading, pinnedSegment } from "../../state/segment-axes";
 import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
+import { count, listNumber } from "../../text/format";
 import { createPainter } from "./painter";
 import { sinkColumn } from "./sink";
 
@@ -42,7 +43,7 @@ export function heatmap(ui: Ui): Heatmap {
     mount(part("aw-labels"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
-    mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
+    mount(part("aw-floating"), () => <WholeHead ui={ui} plot={plot} reset={pointer.reset} />),
     mount(part("aw-floating"), () => (pointer.hint.value ? <ZoomHint plot={plot} /> : <Readout ui={ui} plot={plot} />)),
   ];
   const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
@@ -53,6 +54,7 @@ export function heatmap(ui: Ui): Heatmap {
 
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
   const painter = createPainter(ui, plot, canvas, over);
+  let wasZoomed = false;
   const ends = [
     effect(() => {
       const figure = plot.figure.value;
@@ -76,7 +78,13 @@ export function heatmap(ui: Ui): Heatmap {
       ui.window.value = plot.window.value;
     }),
     effect(() => {
+      const isZoomed = plot.viewport.value.k > 1;
+      if (wasZoomed && !isZoomed) ui.cameFrom.value = null;
+      wasZoomed = isZoomed;
+    }),
+    effect(() => {
       const names = plot.names.value;
+      frame.toggleAttribute("data-segments", names !== null);
       ui.shownNames.value = names && (names.lengths === null ? "tokens" : "segments");
     }),
     effect(() => {
@@ -105,6 +113,8 @@ export function heatmap(ui: Ui): Heatmap {
       painter.dispose();
       ui.window.value = null;
       ui.destination.value = null;
+      ui.pointedSegment.value = null;
+      ui.shownNames.value = null;
     },
   };
 }
@@ -119,10 +129,24 @@ export function pictureCanvas(name = "picture"): HTMLCanvasElement {
   return canvas;
 }
 
+/** The pinned segments: "answer, doc 3, mass .2446, 1.77 times even". */
+function spokenBlock({ store }: Ui): string {
+  const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
+  if (query === null || key === null) {
+    return query !== null ? `${query.name}, as queries` : key !== null ? `${key.name}, as keys` : "";
+  }
+  const reading = blockReading(store);
+  if (reading === null) return `${query.name}, ${key.name}`;
+  const { mass, lift } = reading;
+  if (Number.isNaN(mass)) return `${query.name}, ${key.name}, nothing allowed or set aside`;
+  return `${query.name}, ${key.name}, mass ${listNumber(mass, "weights")}, ${lift.toFixed(2)} times even`;
+}
+
 /** The pinned pair for those who hear it: "query 14 bank, key 16 lent, weight .2283". */
-function spoken({ store, pinned }: Ui): string {
+function spoken(ui: Ui): string {
+  const { store, pinned } = ui;
   const reading = pinned.value;
-  if (reading === null) return "";
+  if (reading === null) return spokenBlock(ui);
   const stage = store.picture.value?.of.stage ?? "weights";
   const number =
     reading.kind === BLOCKED ? "masked" : `${wordOf(stage)} ${numberOf(reading.value, reading.kind, stage)}`;
