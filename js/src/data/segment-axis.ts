@@ -222,3 +222,21 @@ function namesBelow(tree: readonly SegmentNode[], path: readonly string[]): stri
   for (const part of path) nodes = nodes.filter(({ name }) => name === part).flatMap(({ children }) => children);
   return [...new Set(nodes.filter(({ isRest }) => !isRest).map(({ name }) => name))];
 }
+
+/** Return the pieces of a text one after the other, those below a path told apart. */
+export function piecesAlong(tree: readonly SegmentNode[], path: readonly string[]): SegmentNode[] {
+  return tree.flatMap((node) => {
+    const isOnPath = [...node.path, node.name].every((name, at) => name === path[at]);
+    return isOnPath && node.children.length > 0 ? piecesAlong(node.children, path) : [node];
+  });
+}
+
+/** Return the piece that each of some positions is in, in order; null where one is in none. */
+export function piecesAt(pieces: readonly SegmentNode[], positions: readonly number[]): (SegmentNode | null)[] {
+  let at = 0;
+  return positions.map((position) => {
+    while (at < pieces.length && pieces[at]!.stop <= position) at++;
+    const piece = pieces[at];
+    return piece !== undefined && piece.start <= position ? piece : null;
+  });
+}
