@@ -445,6 +445,8 @@ export interface HeadMassMessage extends Partial<MassesMessage> {
   error: string | null;
   /** The columns that are here, (L·H, C). */
   keys?: string[];
+  /** (L·H, 1) the sums over all columns, also those that are not here. */
+  sums?: MassesMessage;
   /** How many heads each layer has. */
   heads?: number[];
   /** (L,) how many queries were looked at, of `total`. */
