@@ -35,7 +35,7 @@ export function minimap(ui: Ui): View {
   const isShown = computed(() => windowOf(ui) !== null);
 
   const marks = mount(over, () => <Marks ui={ui} size={size.value} />);
-  const margins = mount(part("aw-labels"), () => <Margins ui={ui} size={size.value} />);
+  const margins = mount(part("aw-segment-margins"), () => <Margins ui={ui} size={size.value} />);
   map.append(margins.node);
   const facts = mount(part("aw-minimap-facts"), () => <Facts ui={ui} />);
   node.append(map, facts.node);

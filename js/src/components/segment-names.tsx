@@ -54,8 +54,9 @@ export function SegmentNames(props: NamesProps) {
   const pinned = pinnedSegment(ui.store, side);
   const view = axisView(cells);
   const isPointed = (node: SegmentNode) => pointedOn(ui, side, node);
-  const apart = (pieces.length * APART * unit > view.size ? GAPS_FROM : APART) * unit;
-  const shown = named(pieces, view, apart, (node) => isPinned(pinned, node) || isPointed(node));
+  const always = (node: SegmentNode) => isPinned(pinned, node) || isPointed(node);
+  const apart = apartOf(pieces, view, unit);
+  const shown = named(pieces, view, apart, always);
   const font = labelFont(apart, unit);
   return (
     <>
@@ -65,6 +66,17 @@ export function SegmentNames(props: NamesProps) {
       ))}
     </>
   );
+}
+
+/** How far apart names stand: nearer, and smaller, where else a piece would be nameless that is as long as its name is tall. */
+function apartOf(pieces: readonly Placed[], view: AxisView, unit: number): number {
+  const [near, far] = [GAPS_FROM * unit, APART * unit];
+  const shown = new Set(named(pieces, view, far));
+  const isLost = (one: Placed) => {
+    const { from, to } = clipped(one, view);
+    return to - from >= near && !shown.has(one);
+  };
+  return pieces.length * far > view.size || pieces.some(isLost) ? near : far;
 }
 
 const pointedOn = ({ pointedSegment }: Ui, side: Side, node: SegmentNode) => {
@@ -121,12 +133,14 @@ interface ButtonProps {
   readonly isPin: boolean;
   readonly isPointed: boolean;
   readonly style: Record<string, string>;
+  /** It stands outside zoomed tokens, or is the name of a bracket. */
   readonly outside?: boolean;
+  readonly around?: boolean;
   readonly children: preact.ComponentChildren;
 }
 
 /** A name that pins its segment. */
-function NameButton({ ui, side, node, isPin, isPointed, style, outside, children }: ButtonProps) {
+function NameButton({ ui, side, node, isPin, isPointed, style, outside, around, children }: ButtonProps) {
   return (
     <button
       type="button"
@@ -135,6 +149,7 @@ function NameButton({ ui, side, node, isPin, isPointed, style, outside, children
       data-special={node.isRest || undefined}
       data-hovered={(!isPin && isPointed) || undefined}
       data-outside={outside || undefined}
+      data-around={around || undefined}
       aria-pressed={isPin}
       title={titleOf(node)}
       style={style}
@@ -205,6 +220,7 @@ function Brackets(props: BracketsProps) {
             {hasName && (
               <NameButton
                 {...{ ui, side, node, isPin: isPinned(pinned, node), isPointed: pointedOn(ui, side, node) }}
+                around
                 style={{ ...place, ...type(12, unit) }}
               >
                 {text}

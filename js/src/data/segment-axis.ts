@@ -169,9 +169,16 @@ export function named(
   for (const one of first) keep(clipped(one, view).middle, needs);
   const long = ({ from, to }: Placed) => Math.round(to - from); // a pan does not change which of equal ones has room
   const kept = new Set(first);
+  const unnamed: { at: number; long: number }[] = []; // where one has no room, no much shorter one beside it is named
+  const isMinor = (at: number, own: number) =>
+    unnamed.some((one) => one.long > 2 * own && Math.abs(one.at - at) < apart);
   for (const one of [...rest].sort((a, b) => long(b) - long(a))) {
     const { middle } = clipped(one, view);
-    if (!isFree(middle)) continue;
+    if (!isFree(middle)) {
+      if (long(one) > 2) unnamed.push({ at: middle, long: long(one) });
+      continue;
+    }
+    if (isMinor(middle, long(one))) continue;
     keep(middle, apart);
     kept.add(one);
   }

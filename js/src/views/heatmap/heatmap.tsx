@@ -40,7 +40,7 @@ export function heatmap(ui: Ui): Heatmap {
   const pointer = createPointer(ui, plot, canvas);
   watchKeyboard(ui, plot, canvas, pointer);
   const parts = [
-    mount(part("aw-labels"), () => <SegmentMargins ui={ui} plot={plot} />),
+    mount(part("aw-segment-margins"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
     mount(part("aw-floating"), () => <WholeHead ui={ui} plot={plot} reset={pointer.reset} />),

@@ -89,6 +89,7 @@ export class FlowBox extends Component<BoxProps> {
         class="aw-flow"
         ref={this.box}
         data-scrolls={scrolls || undefined}
+        {...(scrolls ? { tabIndex: 0, role: "group" as const, "aria-label": "Lines of the text" } : {})}
         data-segments={segments !== null || undefined}
         style={{ height: px(high + (scrolls ? 0 : 4 * unit)) }}
         onScroll={(event: Event) => {
