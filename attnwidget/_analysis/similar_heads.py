@@ -12,6 +12,7 @@ from torch import Tensor
 from .._utils.indexing import as_index
 from .all_heads import LayerSource, RowPlan, head_numbers
 from .head_sampling import HeadSampler
+from .metrics import NAMES
 
 LEAST_SPREAD = 1e-5  # of the largest number: below, a metric is the same in all heads but for rounding
 PICTURE = 32  # rows and columns of a small picture, at most
@@ -58,7 +59,7 @@ def _measured(
         for _ in sampler.steps():
             pass
         pictures += sampler.values.double().cpu().unbind()
-        metrics.append(sampler.means.values.mT)
+        metrics.append(sampler.means.values[: len(NAMES)].mT)
     return pictures, torch.cat(metrics)
 
 

@@ -105,7 +105,7 @@ def _keys_of(found: MassPass, column: int) -> np.ndarray[Any, np.dtype[np.int64]
     """Return the keys of a column."""
     if column >= len(found.wanted.columns.names):
         raise ValueError(f"{SINK} has no keys: choose another segment")
-    return np.flatnonzero(found.groups.labels == column)
+    return np.flatnonzero(found.wanted.columns.labels == column)
 
 
 def _weights(found: MassPass, queries: Sequence[int]) -> Tensor:

@@ -17,9 +17,10 @@ import torch
 from .._analysis.all_heads import LayerSource
 from .._engine.base import AttentionBase
 from .._engine.kept_levels import only_overviews
+from .._engine.softmax import run_to_end
 from .._segments.named import RESERVED
 from . import encoding
-from .segment_rows import KeyGroups, Numbers, RowMasses, own_keys, row_masses
+from .segment_rows import Numbers, RowMasses, own_columns, row_masses
 
 MAX_SEGMENTS = 256  # rows, and columns, of a matrix of segments
 MAX_FLOAT_CELLS = 4096  # of the matrix, up to which it is sent as float32
@@ -121,24 +122,21 @@ class Wanted:
 
 
 class Sums:
-    """Sums over queries of what they give to each group of keys, for some heads.
+    """Sums over queries of what they give to each column, for some heads.
 
     Args:
-        heads, rows, columns: how many there are; `sinks` tells whether the last column is that of the learned sink.
+        heads, rows, columns: how many there are.
     """
 
     def __init__(self, heads: int, rows: int, columns: int) -> None:
         self.totals: dict[str, Numbers] = {name: np.zeros((heads, rows, columns)) for name in PARTS}
         self.looked = np.zeros((heads, rows), np.int64)
 
-    def add(self, head: int, row: int, found: RowMasses, own: Whole) -> None:
-        """Add some queries of one segment; `own` is the column of the own key of each, -1 where it has none."""
-        for name, values in (("mass", found.mass), ("even", found.even)):
-            self.totals[name][head, row] += values.sum(0)
-        there = own >= 0
-        for name, values in (("self", found.own), ("self_even", found.own_even)):
-            np.add.at(self.totals[name][head, row], own[there], values[there])
-        self.looked[head, row] += int(found.some.sum())
+    def add(self, row: int, found: RowMasses) -> None:
+        """Add some queries of one segment, in all heads."""
+        for name in PARTS:
+            self.totals[name][:, row] += getattr(found, name).sum(1)
+        self.looked[:, row] += found.some.sum(1)
 
     def means(self) -> dict[str, Numbers]:
         """Return the mean of each part, (heads, rows, columns); NaN where no query was looked at."""
@@ -161,7 +159,6 @@ class MassPass:
     def __init__(self, att: AttentionBase, wanted: Wanted, number: int) -> None:
         wanted.check(att)
         self.att, self.wanted, self.number, self.versions = att, wanted, number, att.versions()
-        self.groups = KeyGroups(wanted.columns.labels, len(wanted.columns.names))
         self.names = [*wanted.columns.names, *([SINK] if att.has_sinks else [])]
         positions = wanted.rows.positions
         self.asked = positions[wanted.row]  # the queries that are looked at one by one
@@ -218,34 +215,40 @@ class MassPass:
     def _look(self, row: int, places: Iterable[int]) -> Generator[None, None, None]:
         """Look at some queries of a segment, by their numbers in it, that were not looked at before."""
         left = (place for place in places if not self._done[row][place])
-        at_once = max(1, CELLS_AT_ONCE // max(1, self.att.shape.K))
+        numbers = len(self.names) * len(self.wanted.heads)
+        at_once = max(1, min(CELLS_AT_ONCE // max(1, self.att.shape.K), CELLS_AT_ONCE // numbers))
         while some := list(islice(left, at_once)):
-            self._add(row, some)
-            yield
+            steps = self._rows(self.wanted.rows.positions[row][some].tolist())
+            found = None
+            while found is None:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    found = end.value
+                    self._add(row, some, found)
+                yield
 
-    def _add(self, row: int, places: list[int]) -> None:
-        queries = self.wanted.rows.positions[row][places].tolist()
-        own = self.own_columns(queries)
-        found = [self._of_head(head, queries) for head in self.wanted.heads]
-        for number, one in enumerate(found):
-            self._sums.add(number, row, one, own)
+    def _rows(self, queries: Sequence[int]) -> Generator[int, None, RowMasses]:
+        columns = self.wanted.columns
+        where = self.att, self.wanted.batch, self.wanted.heads, queries
+        return row_masses(*where, columns.labels, len(columns.names))
+
+    def _add(self, row: int, places: list[int], found: RowMasses) -> None:
+        self._sums.add(row, found)
         if row == self.wanted.row and self._tokens is not None:
             for name, values in self._joined(found).items():
                 self._tokens[name][places] = values
         self._done[row][places] = True
 
-    def _of_head(self, head: int, queries: Sequence[int]) -> RowMasses:
-        return row_masses(self.att, self.wanted.batch, head, queries, self.groups)
-
-    def _joined(self, found: Sequence[RowMasses]) -> dict[str, Numbers]:
+    def _joined(self, found: RowMasses) -> dict[str, Numbers]:
         """Return the masses of some queries in all heads together: their mean, or the largest of each."""
         every = {
-            "mass": [one.mass for one in found],
-            "even": [one.even for one in found],
-            "self": [one.own for one in found],
-            "self_even": [one.own_even for one in found],
+            "mass": found.mass,
+            "even": found.even,
+            "self": found.self.sum(2),
+            "self_even": found.self_even.sum(2),
         }
-        return {name: self._over_heads(np.stack(values)) for name, values in every.items()}
+        return {name: self._over_heads(values) for name, values in every.items()}
 
     def _over_heads(self, values: Numbers) -> Numbers:
         joined: Numbers = values.max(0) if self.wanted.takes_largest else values.mean(0)
@@ -253,8 +256,7 @@ class MassPass:
 
     def own_columns(self, queries: Sequence[int]) -> Whole:
         """Return of each query the column of its own key; -1 where it has none."""
-        places = np.array(own_keys(self.att, queries), np.int64)
-        return np.where(places >= 0, self.groups.labels[np.maximum(places, 0)], -1)
+        return own_columns(self.att, queries, self.wanted.columns.labels)
 
     # Messages.
 
@@ -278,8 +280,7 @@ class MassPass:
         kept = self._tokens
         if kept is not None and bool(self._done[self.wanted.row][start:stop].all()):
             return {name: values[start:stop] for name, values in kept.items()}
-        queries = self.asked[start:stop].tolist()
-        return self._joined([self._of_head(head, queries) for head in self.wanted.heads])
+        return self._joined(run_to_end(self._rows(self.asked[start:stop].tolist())))
 
     def known_tokens(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the masses of all tokens of the asking segment, NaN where not known yet.
@@ -336,7 +337,6 @@ class HeadMasses:
     def __init__(self, layers: LayerSource, wanted: Wanted, number: int) -> None:
         self.layers, self.wanted, self.number = layers, wanted, number
         wanted.check(layers[wanted.layer])
-        self.groups = KeyGroups(wanted.columns.labels, len(wanted.columns.names))
         own = layers[wanted.layer].shape
         shapes = [layers[layer].shape for layer in range(len(layers))]
         fits = [wanted.batch < one.B and (one.Q, one.K) == (own.Q, own.K) for one in shapes]
@@ -346,7 +346,7 @@ class HeadMasses:
         self.asked = wanted.rows.positions[wanted.row]
         most = max(1, MAX_HEAD_CELLS // max(1, sum(self.heads) * own.K))
         self._queries = self.asked[_spread(len(self.asked), most)].tolist()
-        self._sums = Sums(sum(self.heads), 1, len(self.names))
+        self._known = {name: np.zeros((sum(self.heads), len(self.names))) for name in PARTS}
         self._ready = 0  # layers
         self._steps: Iterator[None] | None = None
         self._columns: list[int] | None = None  # those that are sent
@@ -367,32 +367,31 @@ class HeadMasses:
 
     def _run(self) -> Generator[None, None, None]:
         for layer, heads in list(enumerate(self.heads))[self._ready :]:
-            first = sum(self.heads[:layer])
-            for head in range(heads):
-                yield from self._look(self.layers[layer], head, first + head)
+            if heads and self._queries:
+                found = yield from self._look(self.layers[layer], heads)
+                first = sum(self.heads[:layer])
+                for name, values in self._known.items():
+                    part = getattr(found, name)[:, 0]
+                    values[first : first + heads, : part.shape[1]] = np.where(found.some, part, np.nan)
             self._ready += 1
             yield
         self._steps = None
 
-    def _look(self, att: AttentionBase, head: int, place: int) -> Generator[None, None, None]:
-        at_once = max(1, CELLS_AT_ONCE // max(1, att.shape.K))
-        for values in self._sums.totals.values():
-            values[place] = 0  # what an interrupt left half
-        self._sums.looked[place] = 0
-        for start in range(0, len(self._queries), at_once):
-            queries = self._queries[start : start + at_once]
-            found = row_masses(att, self.wanted.batch, head, queries, self.groups)
-            if len(self.names) > found.mass.shape[1]:  # another layer has a learned sink
-                room = np.zeros((len(queries), 1))
-                found = found._replace(mass=np.hstack([found.mass, room]), even=np.hstack([found.even, room]))
-            places = np.array(own_keys(att, queries), np.int64)
-            own = np.where(places >= 0, self.groups.labels[np.maximum(places, 0)], -1)
-            self._sums.add(place, 0, found, own)
+    def _look(self, att: AttentionBase, heads: int) -> Generator[None, None, RowMasses]:
+        columns = self.wanted.columns
+        where = att, self.wanted.batch, range(heads), self._queries
+        steps = row_masses(*where, columns.labels, len(columns.names), together=True)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: RowMasses = end.value
+                return found
             yield
 
     def means(self) -> dict[str, Numbers]:
         """Return the masses of all heads, (heads, columns); NaN of layers that are not ready."""
-        found = {name: values[:, 0] for name, values in self._sums.means().items()}
+        found = {name: values.copy() for name, values in self._known.items()}
         for values in found.values():
             values[sum(self.heads[: self._ready]) :] = np.nan
         return found

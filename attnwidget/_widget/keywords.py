@@ -43,6 +43,9 @@ Metric = Literal[
     "mean_distance",
     "masked_share",
     "learned_sink",
+    "sink",
+    "streaming",
+    "recall",
 ]
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from .._engine.cost import AT_ONCE
 from .._messages.heads_overview import FIRST_SECONDS, SLICE_SECONDS
 from .._messages.segment_mass import HeadMasses, MassPass, Wanted
 from .._segments.segments import Segments
@@ -23,6 +24,7 @@ MAX_KEPT = 16  # passes
 MAX_AT_ONCE = 1 << 28  # weights of a head, up to which all are computed where no event loop runs
 
 Made = dict[str, Any]
+Place = tuple[str | None, tuple[str, ...]]  # which segment is asked about, and into which one has gone down
 Tell = Callable[[str, Made], object]
 
 log = logging.getLogger(__name__)
@@ -69,30 +71,63 @@ class Masses:
     ) -> Made:
         """Return the masses of a head, or of several as one, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS)
-        key = (layer, batch, head, asking, path)
-        att = shown.layers[layer]
-        found = self._passes.pop(key, None)
-        if found is None or found.versions != att.versions():
-            wanted = self._wanted(shown, layer, batch, head, asking, path)
-            found = MassPass(att, wanted, self._next())
-        self._keep(self._passes, key, found)
-        self._shown["mass"] = found
+        found = self._shown["mass"] = self._pass_of(shown, layer, batch, head, asking, path)
         self._begin("mass", SEGMENTS, found, lambda: found.sampled, found.cells <= MAX_AT_ONCE)
         return found.message()
 
     def of_heads(self, shown: ShownLayers, layer: int, batch: int, asking: str | None, path: tuple[str, ...]) -> Made:
         """Return the masses of all heads that are of a layer's length, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS_OF_HEADS)
-        shape = shown.layers[layer].shape
-        key = (batch, shape.Q, shape.K, asking, path)
-        found = self._of_heads.pop(key, None)
-        if found is None:
-            wanted = self._wanted(shown, layer, batch, 0, asking, path)
-            found = HeadMasses(shown.layers, wanted, self._next())
-        self._keep(self._of_heads, key, found)
-        self._shown["head_mass"] = found
+        found = self._shown["head_mass"] = self._pass_of_heads(shown, layer, batch, asking, path)
         self._begin("head_mass", SEGMENTS_OF_HEADS, found, lambda: True, whole=True)
         return found.message()
+
+    def saved(
+        self, shown: ShownLayers, at: tuple[int, int, int | str], asking: str | None, path: tuple[str, ...], keep: bool
+    ) -> MassPass:
+        """Return the masses of a head for a file: what is known of them, and all of it where that is quick.
+
+        Args:
+            shown: the layers.
+            at: layer, sample and head.
+            asking, path: which segment is asked about, and into which one has gone down.
+            keep: whether requests will be asked about them.
+        """
+        found = self._pass_of(shown, *at, asking, path, keep=keep)
+        for _ in found:
+            if found.sampled and found.cells > AT_ONCE:
+                break
+        return found
+
+    def saved_heads(
+        self, shown: ShownLayers, at: tuple[int, int], asking: str | None, path: tuple[str, ...], keep: bool
+    ) -> HeadMasses:
+        """Return the masses of all heads for a file, of a layer's length and a sample: see `saved`."""
+        found = self._pass_of_heads(shown, *at, asking, path, keep=keep)
+        for _ in found:
+            pass
+        return found
+
+    def places(self, shown: ShownLayers, layer: int, batch: int) -> list[Place]:
+        """Return the segments that can be asked about and gone down into, one level deep: (asking, path).
+
+        None where there are no segments; the first where they do not fit, of which the masses say why.
+        """
+        try:
+            both = self._store.both(shown, layer, batch)
+        except Exception:  # whatever a source raises
+            return [(None, ())]
+        if both is None:
+            return []
+        queries, keys = both
+        inside = [name for name in keys.distinct if len(keys.inside(name).distinct) > 1]
+        return [(None, ()), *((name, ()) for name in queries.distinct), *((None, (name,)) for name in inside)]
+
+    def segments(
+        self, side: str, shown: ShownLayers, layer: int, batch: int, asking: str | None
+    ) -> dict[str, Any] | None:
+        """Return the segments of one side as they are sent."""
+        return self._store.message(side, shown, layer, batch, asking)
 
     def failed(self, error: Exception, of: Made) -> Made:
         """Return a message that says why there is none."""
@@ -120,6 +155,48 @@ class Masses:
 
     # How they are computed.
 
+    def _pass_of(
+        self,
+        shown: ShownLayers,
+        layer: int,
+        batch: int,
+        head: int | str,
+        asking: str | None,
+        path: tuple[str, ...],
+        *,
+        keep: bool = True,
+    ) -> MassPass:
+        """Return the pass over a head, that which was begun before where it is kept."""
+        key, att = (layer, batch, head, asking, path), shown.layers[layer]
+        found = self._passes.get(key)
+        if found is None or found.versions != att.versions():
+            wanted = self._wanted(shown, layer, batch, head, asking, path)
+            found = MassPass(att, wanted, self._next())
+        if keep or key in self._passes:
+            self._keep(self._passes, key, found)
+        return found
+
+    def _pass_of_heads(
+        self,
+        shown: ShownLayers,
+        layer: int,
+        batch: int,
+        asking: str | None,
+        path: tuple[str, ...],
+        *,
+        keep: bool = True,
+    ) -> HeadMasses:
+        """Return the pass over all heads that are of a layer's length."""
+        shape = shown.layers[layer].shape
+        key = (batch, shape.Q, shape.K, asking, path)
+        found = self._of_heads.get(key)
+        if found is None:
+            wanted = self._wanted(shown, layer, batch, 0, asking, path)
+            found = HeadMasses(shown.layers, wanted, self._next())
+        if keep or key in self._of_heads:
+            self._keep(self._of_heads, key, found)
+        return found
+
     def _wanted(
         self, shown: ShownLayers, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...]
     ) -> Wanted:
@@ -141,6 +218,7 @@ class Masses:
     @staticmethod
     def _keep(kept: OrderedDict[Any, Any], key: Any, found: Any) -> None:
         kept[key] = found
+        kept.move_to_end(key)
         while len(kept) > MAX_KEPT:
             kept.popitem(last=False)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
-from .._analysis.metrics import NAMES as METRICS
+from .._analysis.metrics import SURVEYED
 from .._engine import overview
 from .._export.html import to_html
 from .._export.preview import preview_of
@@ -118,7 +118,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink".
+            "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
         order: "layer", or the metric by which all heads are ordered.
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
             returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
@@ -181,8 +181,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True, role="look")
+    bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
+    order = Choice("layer", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
@@ -506,6 +506,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             context=context,
             derivations=self._derived,
             sent=self._sent_traits,
+            masses=self._masses,
             more=self._more_traits,
             find_patches=self._patches,
         )

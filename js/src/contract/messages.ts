@@ -184,6 +184,18 @@ export interface WhatIf {
   /** null or false takes learned sinks away. */
   sinks?: boolean | null;
   dtype?: "float16" | "bfloat16" | "int8";
+  /** The keys that a cache has, as `Attention.keep` takes it. */
+  keep?: Keep | null;
+}
+
+export interface Keep {
+  policy: "window" | "heavy_hitters" | "tova" | "snapkv";
+  /** How many keys a query has at most, or a share of them, below 1. */
+  budget: number;
+  sinks?: number;
+  recent?: number;
+  prompt?: number;
+  observe?: number;
 }
 
 interface SmallMessage {

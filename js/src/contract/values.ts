@@ -22,7 +22,10 @@ export type Metric =
   | "induction"
   | "mean_distance"
   | "masked_share"
-  | "learned_sink";
+  | "learned_sink"
+  | "sink"
+  | "streaming"
+  | "recall";
 /** A head by its number; several as one by their name, such as "mean 0 4". */
 export type HeadName = number | string;
 /** A pinned place; null where only one side is. */
