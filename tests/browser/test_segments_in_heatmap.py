@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gallery import Gallery, show
 from lab import OfflinePages
 
-from attnwidget import AttentionWidget
+from attnwidget import Attention, AttentionWidget
 
 AXE = Path(__file__).parents[2] / "js" / "node_modules" / "axe-core" / "axe.min.js"
 AXE_RUN = """async () => {
@@ -47,6 +48,16 @@ def made(n: int = 285, segments: Any = FLAT, heads: int = 3, **more: Any) -> Att
     tokens = ["[CLS]", *(WORDS[at] for at in words[1:])]
     keywords = {"is_causal": True, "tokens": tokens, "segments": segments, **more}
     return AttentionWidget(q.astype(np.float32), k.astype(np.float32), **keywords)
+
+
+def weights_of(w: AttentionWidget, queries: range) -> torch.Tensor:
+    """The exact weights of some queries in head 0."""
+    assert isinstance(w.attention, Attention)
+    return w.attention.block(stage="weights", queries=queries).double()
+
+
+def pinned(w: AttentionWidget) -> tuple[Any, ...]:
+    return w.query, w.key, w.asking, w.segment
 
 
 def name(shown: Gallery, text: str, side: str) -> Any:
@@ -137,13 +148,13 @@ def test_a_block_is_pinned_read_and_looked_at(offline_page: OfflinePages) -> Non
     shown = show(offline_page, w, width=900)
     name(shown, "answer", "query").click()
     shown.wait_for_lines()
-    assert (w.asking, w.segment) == ("answer", None)
+    assert pinned(w)[2:] == ("answer", None)
     assert "answer as queries" in panel(shown)
     name(shown, "doc 3", "key").click()
     shown.wait_for_lines()
-    assert (w.asking, w.segment) == ("answer", "doc 3")
+    assert pinned(w)[2:] == ("answer", "doc 3")
 
-    weights = w.attention.block(stage="weights", queries=range(258, 285)).double()
+    weights = weights_of(w, range(258, 285))
     left = weights[:, 1:].sum() / 27
     mass = float(weights[:, 128:168].sum() / 27 / left)
     even = [1.0 / (at + 1) for at in range(258, 285)]
@@ -227,9 +238,9 @@ def test_the_keyboard_goes_from_segment_to_segment_down_and_up(offline_page: Off
     press("Backspace")
     assert not is_zoomed(shown)
     press("Escape")
-    assert (w.query, w.key, w.asking, w.segment) == (None, None, "question", "doc 1")
+    assert pinned(w) == (None, None, "question", "doc 1")
     press("Escape")
-    assert (w.asking, w.segment) == (None, None)
+    assert pinned(w)[2:] == (None, None)
 
 
 def test_what_lies_inside_a_segment_is_pinned_by_its_path(offline_page: OfflinePages) -> None:
@@ -237,7 +248,7 @@ def test_what_lies_inside_a_segment_is_pinned_by_its_path(offline_page: OfflineP
     shown = show(offline_page, w, width=900)
     pin_block(shown, "answer", "doc 3")
     assert (w.asking, w.segment, w.segment_path) == ("answer", "doc 3", ["documents"])
-    weights = w.attention.block(stage="weights", queries=range(258, 285)).double()
+    weights = weights_of(w, range(258, 285))
     mass = float(weights[:, 128:168].sum() / weights[:, 1:].sum())
     shown.leave()
     shown.settle()

@@ -79,6 +79,8 @@ export interface NameLengths {
   readonly token: number;
   readonly bracket: number;
   readonly levels: number;
+  /** Of the last names above the picture: how long they are, and where their middles are, of its width. */
+  readonly ends: readonly { readonly length: number; readonly at: number }[];
 }
 
 /** Colored margins are so far from the picture, and so wide. */
@@ -225,6 +227,13 @@ export function nameRoom(lengths: NameLengths, mode: Mode, unit: number): NameRo
   return { query, key, token, outside, bracket, levels, left, top };
 }
 
+/** What names, and zoomed tokens in their place, need right of the picture. */
+function nameReach(ends: NameLengths["ends"], { key, token }: NameRoom, width: number, unit: number): number {
+  const tokens = Math.min(token, CROWDED * unit) * Math.SQRT1_2;
+  const names = ends.map(({ length, at }) => Math.min(length, key) * Math.SQRT1_2 + 8 * unit - (1 - at) * width);
+  return Math.max(16 * unit, tokens, ...names);
+}
+
 /** Return where picture, labels and panel stand in a widget of this width. */
 export function layoutFigure(input: {
   width: number;
@@ -271,7 +280,7 @@ export function layoutFigure(input: {
     const reach = (index: number, at: number) =>
       Math.min(longest, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
     let overhang = labels.keyTicks ? Math.max(16 * unit, longest * Math.SQRT1_2 + 3 * unit) : 0;
-    if (named) overhang = Math.max(overhang, named.key * Math.SQRT1_2 + 8 * unit);
+    if (named) overhang = nameReach(labels.names!.ends, named, columns * cell, unit);
     if (!labels.keyTicks && !named) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
     }

@@ -233,8 +233,22 @@ function nameLengths(query: AxisSegments | null, key: AxisSegments | null, token
     token: Math.max(24, Math.min(token, CROWDED)),
     bracket: Math.max(widest(opened(query)), 0),
     levels: Math.min(MOST_BRACKETS, Math.max(depth(query) ?? 0, depth(key) ?? 0)),
+    ends: lastNames(key, measure),
   };
 }
+
+/** How long the last names above a picture are, and where. */
+function lastNames(axis: AxisSegments | null, measure: Measure): NameLengths["ends"] {
+  if (axis === null) return [];
+  const last = axis.tree.slice(-LAST).flatMap((node) => [node, ...node.children.slice(-LAST)]);
+  return last.map(({ name, start, stop }) => ({
+    length: measure(name, 12, 600),
+    at: (start + stop) / 2 / axis.segments.length,
+  }));
+}
+
+/** Names so many from the end reach beyond the picture, if any do. */
+const LAST = 24;
 
 /** Levels around the names that have brackets, at most. */
 const MOST_BRACKETS = 2;
