@@ -165,6 +165,8 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
     if len(requests) > MAX_REFUSED:
         return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
     message = Message(context)
+    if "what_if" in content:
+        message.budget.use(cost.REFRESH)  # other rules were tried before, and all that follows was made
     replies: list[Reply] = []
     try:
         for request in requests[:MAX_REQUESTS]:
@@ -522,6 +524,7 @@ def _detached(message: Message, made: Any) -> Any:
 
 def _retry(message: Message, request: Reply) -> Reply:
     if not message.retried:
+        message.budget.spend(cost.REFRESH, "ask for it alone")
         message.retried.append(True)
         message.context.retry()
     return {}

@@ -13,7 +13,7 @@ export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void):
   const hasCell = store.query.value !== null || store.key.value !== null;
   const block = pinnedBlock(store);
   const isPinned = pinnedSegment(store, "query") !== null || pinnedSegment(store, "key") !== null;
-  const isClose = plot.viewport.value.k > 1 && (block !== null || ui.cameFrom.value !== null);
+  const isClose = plot.viewport.value.k > 1 && block !== null;
   const lines: KeyLine[] = [];
   if (!hasCell && isOnNames(ui, plot)) {
     const move = (side: Side, by: number) => () => moveBlock(ui, side, by);
@@ -33,21 +33,13 @@ export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void):
   if (!hasCell && !isClose && block !== null && ui.hover.value === null) {
     lines.push({ shown: "Enter", does: "show the cells of the block", keys: { Enter: () => lookAt(ui, block) } });
   }
-  const up = () => goUp(ui, reset);
-  if (isClose) lines.push({ shown: "Esc", does: "back up from the cells", keys: { Escape: up, Backspace: up } });
+  if (ui.cameFrom.value !== null) return lines; // Esc leads back to the view that one came from
+  if (isClose) lines.push({ shown: "Esc", does: "back up from the cells", keys: { Escape: reset, Backspace: reset } });
   else if (!hasCell && isPinned) {
     const free = () => void freeBlock(ui);
     lines.push({ shown: "Esc", does: "free the segments", keys: { Escape: free, Backspace: free } });
   }
   return lines;
-}
-
-/** Go back from the cells of a block: to the view that one came from, or to the whole head. */
-export function goUp(ui: Ui, reset: () => void): void {
-  const from = ui.cameFrom.value;
-  ui.cameFrom.value = null;
-  if (from === null) reset();
-  else ui.store.show({ view: from.view });
 }
 
 /** Whether names of segments stand along both axes now. */

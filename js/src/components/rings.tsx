@@ -8,7 +8,6 @@ import { paddedRows } from "../state/padding";
 import type { Box, Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
-import { goUp } from "./block-keys";
 import { px, Token } from "./dom";
 import { numberOf, rangeOf } from "./phrases";
 
@@ -106,19 +105,18 @@ export function PaddedRows({ ui, plot }: { ui: Ui; plot: Plot }) {
 }
 
 /** The way back from a part of the picture to all of it, in its corner. */
-export function WholeHead({ ui, plot, reset }: { ui: Ui; plot: Plot; reset: () => void }) {
+export function WholeHead({ plot, reset }: { plot: Plot; reset: () => void }) {
   const figure = plot.figure.value;
   if (figure === null || plot.viewport.value.k <= 1) return null;
-  const from = ui.cameFrom.value;
   return (
     <button
       type="button"
       class="aw-whole-head"
-      title={from === null ? "Show the whole head (double-click, or key 0)" : `Back from ${from.block} (Esc)`}
+      title="Show the whole head (double-click, or key 0)"
       style={{ left: px(figure.left + figure.width), top: px(figure.top) }}
-      onClick={() => goUp(ui, reset)}
+      onClick={reset}
     >
-      {from === null ? "Whole head" : `Back to ${from.view}`}
+      Whole head
     </button>
   );
 }

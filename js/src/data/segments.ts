@@ -56,22 +56,22 @@ type Own = Uint32Array | "each";
 
 interface RestOptions {
   readonly own: Own;
-  /** Whether all columns are there; else the others hold what is missing to 1. */
-  readonly whole?: boolean;
+  /** Where not all columns are there: one column, their sums over all. Every column that is set aside is among them. */
+  readonly sums?: Masses | null;
 }
 
 /** Return the shares of what is not set aside. */
-export function restOf(masses: Masses, left: Left, { own, whole = true }: RestOptions): Rest {
+export function restOf(masses: Masses, left: Left, { own, sums = null }: RestOptions): Rest {
   const { rows, columns } = masses;
   const none = () => new Float32Array(rows * columns).fill(Number.NaN);
   const rest = { rows, columns, mass: none(), even: none(), raw: none(), aside: new Float32Array(rows) };
-  for (let row = 0; row < rows; row++) restOfRow(masses, left, { own, whole }, rest, row);
+  for (let row = 0; row < rows; row++) restOfRow(masses, left, { own, sums }, rest, row);
   return rest;
 }
 
-function restOfRow(masses: Masses, left: Left, { own, whole }: Required<RestOptions>, rest: Rest, row: number): void {
+function restOfRow(masses: Masses, left: Left, { own, sums }: Required<RestOptions>, rest: Rest, row: number): void {
   const first = row * masses.columns;
-  let [sum, evenSum, self, selfEven] = [0, 0, 0, 0];
+  let [sum, evenSum, self] = [0, 0, 0];
   for (const column of left.columns) {
     const at = first + column;
     let [weight, even] = [masses.mass[at]!, masses.even[at]!];
@@ -81,26 +81,39 @@ function restOfRow(masses: Masses, left: Left, { own, whole }: Required<RestOpti
       weight -= less;
       even -= lessEven;
       self += less;
-      selfEven += lessEven;
     }
     rest.raw[at] = weight;
     rest.even[at] = even;
     sum += weight;
     evenSum += even;
   }
-  let [out, outEven] = [self, selfEven];
+  let out = self;
   for (const column of left.without) {
     rest.raw[first + column] = masses.mass[first + column]!;
     out += masses.mass[first + column]!;
-    outEven += masses.even[first + column]!;
+  }
+  if (sums !== null) {
+    [sum, evenSum] = leftIn(masses, left, sums, row);
+    out = sums.mass[row]! - sum;
   }
   rest.aside[row] = out;
-  if (!whole) [sum, evenSum] = [Math.max(0, 1 - out), Math.max(0, 1 - outEven)];
   for (const column of left.columns) {
     const at = first + column;
     rest.mass[at] = sum > 0 ? rest.raw[at]! / sum : Number.NaN;
     rest.even[at] = evenSum > 0 ? rest.even[at]! / evenSum : Number.NaN;
   }
+}
+
+/** Return what is left of the sums over all columns, those that are not here too. */
+function leftIn(masses: Masses, left: Left, sums: Masses, row: number): [mass: number, even: number] {
+  let [mass, even] = [sums.mass[row]!, sums.even[row]!];
+  if (!left.self) [mass, even] = [mass - sums.self[row]!, even - sums.selfEven[row]!];
+  for (const column of left.without) {
+    const at = row * masses.columns + column;
+    mass -= masses.mass[at]! - (left.self ? 0 : masses.self[at]!);
+    even -= masses.even[at]! - (left.self ? 0 : masses.selfEven[at]!);
+  }
+  return [Math.max(0, mass), Math.max(0, even)];
 }
 
 /** Return the number of a row and a column; NaN where there is none: it is set aside, or no query may attend to it. */

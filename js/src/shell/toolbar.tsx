@@ -8,6 +8,7 @@ import { Menu } from "../components/menu";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
+import { MeasureWords } from "../views/segments/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 
@@ -17,10 +18,12 @@ export function toolbar(ui: Ui): View {
   let folded = 0;
   let before = "";
   const end = effect(() => {
-    // Fonts differ in width: what does not fit is folded, until the page or the view is another.
-    const now = [ui.width.value, ui.unit.value, ui.mode.value, ui.store.view.value].join();
+    // Fonts and themes differ in width: what does not fit is folded, until the page or the view is another.
+    const { width, unit, mode, theme, font, store } = ui;
+    const now = [width.value, unit.value, mode.value, theme.value, font.value, store.view.value].join();
     if (now !== before) folded = 0;
     before = now;
+    ui.root.dataset.mode = mode.value; // what it is measured in, whoever hears of the width first
     render(<Toolbar ui={ui} folded={folded} />, node);
     while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
@@ -102,6 +105,7 @@ function ViewTabs({ ui: { store }, views }: ViewsProps) {
 
 function ToolbarMenu({ ui, menu }: { ui: Ui; menu: MenuName }) {
   if (menu === "whatIf") return <WhatIfMenu ui={ui} />;
+  if (menu === "measure") return <MeasureWords ui={ui} />;
   const { name, value, sections } = MENU[menu];
   return (
     <Menu name={name} label={name} value={value(ui)} sections={sections(ui)}>

@@ -43,7 +43,7 @@ export function heatmap(ui: Ui): Heatmap {
     mount(part("aw-segment-margins"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
-    mount(part("aw-floating"), () => <WholeHead ui={ui} plot={plot} reset={pointer.reset} />),
+    mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
     mount(part("aw-floating"), () => (pointer.hint.value ? <ZoomHint plot={plot} /> : <Readout ui={ui} plot={plot} />)),
   ];
   const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
@@ -54,7 +54,6 @@ export function heatmap(ui: Ui): Heatmap {
 
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
   const painter = createPainter(ui, plot, canvas, over);
-  let wasZoomed = false;
   const ends = [
     effect(() => {
       const figure = plot.figure.value;
@@ -76,11 +75,6 @@ export function heatmap(ui: Ui): Heatmap {
     }),
     effect(() => {
       ui.window.value = plot.window.value;
-    }),
-    effect(() => {
-      const isZoomed = plot.viewport.value.k > 1;
-      if (wasZoomed && !isZoomed) ui.cameFrom.value = null;
-      wasZoomed = isZoomed;
     }),
     effect(() => {
       const names = plot.names.value;

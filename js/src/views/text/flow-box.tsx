@@ -4,7 +4,7 @@ import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
 import type { Theme } from "../../contract/values";
 import { segmentStyle } from "../../draw/segment-colors";
-import type { Line, Placed } from "./lines";
+import type { Line, Placed } from "../../text/lines";
 import type { TokenLooks } from "./looks";
 import { type Flow, SLACK, type TextSegments } from "./model";
 
