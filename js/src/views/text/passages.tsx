@@ -160,6 +160,7 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
     lines: flow.lines.value,
     looks,
     unit: ui.unit.value,
+    theme: ui.theme.value,
     room: model.room.value,
     top: flow.scroll.value,
     line: at === undefined ? null : lineOf(flow.lines.value, at),
