@@ -192,7 +192,8 @@ function GraphLine({ ui }: { ui: Ui }) {
           SINK
         )}
         <i class="aw-gap" />
-        {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` ${headWords(at.link.head, store.facts.value)} `}weight{" "}
+        <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -254,7 +255,8 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   );
   return (
     <>
-      {head !== null && `${headWords(head.head)} of layer ${head.layer}, `}
+      {head !== null &&
+        `${headWords(head.head, head.layer === store.layer.value ? store.facts.value : {})} of layer ${head.layer}, `}
       {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
       <b>
         <bdi>{to}</bdi>
@@ -263,7 +265,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
       {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
       {!isAside && !narrow && mass !== raw && number("weight", raw)}
       {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
-      {!isAside && Number.isFinite(lift) && number("lift", lift, lift.toFixed(2))}
+      {!isAside && Number.isFinite(lift) && number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
     </>
   );
 }
@@ -272,13 +274,13 @@ function SegmentsLine({ ui }: { ui: Ui }) {
 function segmentFacts({ store }: Ui, narrow: boolean): string {
   const now = store.mass.value;
   if (now === null || now.error !== null) return "";
-  const { layers, heads, batches, queries } = store.facts.value;
+  const { layers, heads, batches, queries, head_numbers } = store.facts.value;
   const { columns } = leftOf(now.keys, store.aside.value ?? []);
   return [
     ...stackWords(store.facts.value),
     layers.length > 1 ? `layer ${now.of.layer}` : "",
     batches > 1 ? `sample ${now.of.batch}` : "",
-    heads > 1 ? headWords(now.of.head) : "",
+    heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
     `${count(now.total)} of ${count(queries)} queries`,
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
     narrow || columns.length === now.keys.length ? "" : "mass is a share of what is not set aside",
@@ -432,8 +434,10 @@ function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
   if (store.view.value === "segments") return segmentFacts(ui, ui.mode.value === "narrow");
-  const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
+  const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
+  const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];
+  const named = drawn.length > 1 ? drawnWords(drawn, store.facts.value) : headWords(drawn[0]!, store.facts.value);
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
   const sides = store.sides.value ?? [];
   const compares = store.view.value === "compare";
@@ -442,8 +446,7 @@ function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 && (store.view.value !== "graph" || store.drawnHeads.value.length === 1) ? headWords(head) : "",
-    store.view.value === "graph" && store.drawnHeads.value.length > 1 ? drawnWords(store.drawnHeads.value) : "",
+    heads > 1 || head_numbers ? named : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),

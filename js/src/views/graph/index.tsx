@@ -57,7 +57,7 @@ export function graph(ui: Ui): View {
     }),
     effect(() => {
       const { heads, queries, keys } = store.facts.value;
-      const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value)}, ` : "";
+      const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value, store.facts.value)}, ` : "";
       canvas.setAttribute("aria-label", `Attention graph, ${chosen}${count(queries)} queries to ${count(keys)} keys`);
     }),
   ];

@@ -100,7 +100,7 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, without the first token.`;
+    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
@@ -368,7 +368,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
         return (
           <span class="aw-graph-key" key={head}>
             <i style={{ background: colors[place] }} />
-            <b>{headWords(head)}</b>
+            <b>{headWords(head, ui.store.facts.value)}</b>
             {line && isBlocked(line) && <span>nothing allowed</span>}
             {best !== null && (
               <span>

@@ -81,7 +81,10 @@ export function heatmap(ui: Ui): Heatmap {
         .map((words) => `${words}, `)
         .join("");
       const size = `${count(picture.queries)} queries by ${count(picture.keys)} keys`;
-      canvas.setAttribute("aria-label", `Attention ${stage}, ${stack}${layers}${headWords(head)}, ${size}`);
+      canvas.setAttribute(
+        "aria-label",
+        `Attention ${stage}, ${stack}${layers}${headWords(head, store.facts.value)}, ${size}`,
+      );
     }),
     effect(() => {
       live.textContent = spoken(ui);
