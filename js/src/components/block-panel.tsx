@@ -7,6 +7,7 @@ import {
   axisSegments,
   type BlockCells,
   type BlockReading,
+  blockNumber,
   blockReading,
   lookAt,
   type PinnedBlock,
@@ -83,8 +84,8 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
   const error = ui.store.mass.value?.error ?? null;
   if (error !== null) return <p class="aw-prompt">{sentence(error)}</p>;
   if (reading === null) return <div class="aw-block-readings" />;
-  const { mass, perToken, lift, aside, looked, of } = reading;
-  const number = (value: number) => (Number.isNaN(value) ? "none" : listNumber(value, "weights"));
+  const { mass, perToken, lift, aside, looked, of, exact } = reading;
+  const number = (value: number) => blockNumber(value, reading, (one) => listNumber(one, "weights"));
   return (
     <>
       <div class="aw-block-readings">
@@ -98,7 +99,7 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
         </div>
         <div title="Mass divided by what even attention would give">
           <span>Lift</span>
-          <b>{Number.isNaN(lift) ? "none" : `×${lift.toFixed(2)}`}</b>
+          <b>{blockNumber(lift, reading, (one) => `×${one.toFixed(2)}`)}</b>
         </div>
       </div>
       {aside.names.length > 0 && (
@@ -110,6 +111,9 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
         <p class="aw-block-note">
           of {count(looked)} of {count(of)} queries
         </p>
+      )}
+      {!exact && (
+        <p class="aw-block-note">rounded to 1 of 125, for there are many segments; the cells below are exact</p>
       )}
     </>
   );

@@ -12,7 +12,14 @@ import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
 import { isPadding } from "../state/padding";
 import type { Reading } from "../state/queries";
-import { axisSegments, blockReading, type PinnedSegment, pinnedSegment, segmentAt } from "../state/segment-axes";
+import {
+  axisSegments,
+  blockNumber,
+  blockReading,
+  type PinnedSegment,
+  pinnedSegment,
+  segmentAt,
+} from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
@@ -150,7 +157,7 @@ function BlockLine({ ui, at }: { ui: Ui; at: readonly (PinnedSegment | null)[] }
         <>
           {" "}
           <i class="aw-gap" />
-          mass <b class="aw-exact">{Number.isNaN(reading.mass) ? "none" : statusNumber(reading.mass)}</b>
+          mass <b class="aw-exact">{blockNumber(reading.mass, reading, statusNumber)}</b>
         </>
       )}
     </>

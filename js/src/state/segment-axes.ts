@@ -170,6 +170,8 @@ export interface BlockReading {
   /** Queries that were looked at, of how many. */
   readonly looked: number;
   readonly of: number;
+  /** False where there are so many segments that their masses come rounded. */
+  readonly exact: boolean;
 }
 
 /** Return the three readings of the pinned block; null where they are not known yet. */
@@ -189,7 +191,14 @@ export function blockReading(store: Store): BlockReading | null {
     aside: { names, share: rest.aside[row]! },
     looked: mass.looked[row] ?? 0,
     of: mass.rowSizes[row] ?? 0,
+    exact: mass.exact,
   };
+}
+
+/** Write a number of a block: as it is, or where it is rounded no longer than that allows. */
+export function blockNumber(value: number, { exact }: BlockReading, write: (value: number) => string): string {
+  if (Number.isNaN(value)) return "none";
+  return exact || value === 0 ? write(value) : `about ${String(Number(value.toPrecision(2))).replace(/^0\./, ".")}`;
 }
 
 /** The strongest cells of the pinned block, or why there are none. */

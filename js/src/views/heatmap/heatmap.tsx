@@ -12,7 +12,7 @@ import { BLOCKED } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { createPlot, type Plot } from "../../state/plot";
 import { isCurrent } from "../../state/queries";
-import { blockReading, pinnedSegment } from "../../state/segment-axes";
+import { blockNumber, blockReading, pinnedSegment } from "../../state/segment-axes";
 import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
@@ -136,7 +136,7 @@ function spokenBlock({ store }: Ui): string {
   if (reading === null) return `${query.name}, ${key.name}`;
   const { mass, lift } = reading;
   if (Number.isNaN(mass)) return `${query.name}, ${key.name}, nothing allowed or set aside`;
-  return `${query.name}, ${key.name}, mass ${listNumber(mass, "weights")}, ${lift.toFixed(2)} times even`;
+  return `${query.name}, ${key.name}, mass ${blockNumber(mass, reading, (one) => listNumber(one, "weights"))}, ${blockNumber(lift, reading, (one) => one.toFixed(2))} times even`;
 }
 
 /** The pinned pair for those who hear it: "query 14 bank, key 16 lent, weight .2283". */
