@@ -20,6 +20,7 @@ from .._utils.png import png_of_indices
 from . import colors
 from .glyphs import STEPS, height, written
 from .numbers import LEGENDS, legend_ticks
+from .ranges import range_words, with_range
 from .view import WidgetView
 
 MOST_BYTES = 47 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
@@ -74,9 +75,10 @@ def preview_of(widget: WidgetView) -> Still | None:
     if traits.picture.get("values") is None:
         return None
     try:
+        matrix = with_range(of_picture(widget.picture), traits)
         return still_of(
-            of_picture(widget.picture),
-            _words_of(widget),
+            matrix,
+            _words_of(widget, matrix),
             color_scale=traits.color_scale,
             color_range=traits.color_range,
             palette=traits.palette,
@@ -87,7 +89,7 @@ def preview_of(widget: WidgetView) -> Still | None:
         return None
 
 
-def _words_of(widget: WidgetView) -> Words:
+def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     traits, shape = widget.traits, widget.selected.shape
     sides = []
     for side, length in (("query", shape.Q), ("key", shape.K)):
@@ -97,6 +99,7 @@ def _words_of(widget: WidgetView) -> Words:
     parts = [traits.title] if traits.title else []
     where = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
     where += [f"head {traits.picture.get('head', traits.head)}" if shape.H > 1 else "", f"{shape.Q:,} × {shape.K:,}"]
+    where += [(traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
 
 
