@@ -31,6 +31,9 @@ export type Numbers = { readonly [K in (typeof NAMES)[number]]: number | null } 
 };
 
 export interface ExplainedPair extends Numbers {
+  readonly layer: number;
+  readonly batch: number;
+  readonly head: number;
   readonly query: number;
   readonly key: number;
   readonly products: Float32Array | null;
@@ -68,6 +71,9 @@ export async function decodePair(message: PairMessage): Promise<ExplainedPair> {
   if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
   return {
     ...numbersOf(message),
+    layer: message.layer,
+    batch: message.batch,
+    head: message.head,
     query: message.query,
     key: message.key,
     products: await vector(message.products),
