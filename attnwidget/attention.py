@@ -8,8 +8,8 @@ What can be asked of one attention is a method of `Attention`; `_engine` and `_a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ._analysis.gradients import Gradients, gradients, jacobian
 from ._analysis.head_sampling import metrics
 from ._analysis.keep import Kept, keep
 from ._analysis.metrics import Metrics
+from ._analysis.segment_mass import SegmentMass, by_segment
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
 from ._engine import softmax
@@ -34,6 +35,7 @@ from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, MaskLike, TensorLike, with_keywords
 from ._rules.rules import whole
+from ._segments.segments import Segments
 from ._utils.indexing import Indices, as_indices
 from ._utils.validation import as_tensor, detached
 
@@ -385,6 +387,51 @@ class Attention(AttentionBase):
         (tensor([1, 2]), tensor([0.6652, 0.2447]))
         """
         return top_keys(self.head(batch, head), query, count)
+
+    def by_segment(
+        self,
+        queries: Any,
+        keys: Segments | None = None,
+        *,
+        batch: int = 0,
+        head: int | None = None,
+        measure: Literal["mass", "per_token", "lift"] = "mass",
+        without: str | Iterable[str] = (),
+        progress: bool = False,
+    ) -> SegmentMass:
+        """Measure how much weight goes from segment to segment: exact at any length, in one streamed pass.
+
+        Args:
+            queries: `segments(…)`, with a row for each name; the name of a segment of `keys`; or positions as in
+                `block`, with a row for each.
+            keys: `segments(…)`, with a column for each name; as `queries` where None.
+            batch: which sample; negative counts from the end.
+            head: which head; None for all.
+            measure: what `values` are: "mass", the mean over the queries of the weight on the keys of a segment;
+                "per_token", that divided by the number of keys; or "lift", divided by what even attention gives.
+            without: names of segments to set aside; "sink" is the first token and the learned sink, "self" each query's
+                own key. Masses are then shares of what is left.
+            progress: draw a bar with the time left, if tqdm is installed.
+
+        Returns:
+            `SegmentMass`, which has all three measures: values (S, T), or (H, S, T) for all heads; "learned sink" is
+            the last column where there is one. Weights that were given without a mask count every key as allowed.
+
+        Raises:
+            IndexError, KeyError: a batch, head, query or segment that is not there.
+            TypeError, ValueError: segments of another length, or what cannot be read.
+
+        >>> from attnwidget import segments
+        >>> att = Attention.from_weights(torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.125, 0.375]]))
+        >>> found = att.by_segment(segments({"document": (1, 2), "answer": (2, 3)}), head=0)
+        >>> found.keys, found.values[2]
+        (('first token', 'document', 'answer'), tensor([0.5000, 0.1250, 0.3750]))
+        >>> att.by_segment([2], segments({"a": (1, 2), "b": (2, 3)}), head=0, without="sink").values
+        tensor([[0.2500, 0.7500]])
+        """
+        return by_segment(
+            self, queries, keys, batch=batch, head=head, measure=measure, without=without, progress=progress
+        )
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
         """Combine several heads into one: the mean, or the maximum, of their exact weights.

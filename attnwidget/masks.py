@@ -114,6 +114,10 @@ class Mask(ABC):
         """Return the whole mask of a sample in three numbers, if it is that simple; its bounds are then exact."""
         return None
 
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
+        """Return where the keys of each query begin and end, if all rows are single runs: (queries,) int64 twice."""
+        return None
+
     def parts_of_all(self) -> tuple[Mask, ...]:
         """Return masks which all have to allow a cell, so that one of them can spare asking the others."""
         return (self,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
@@ -13,11 +13,14 @@ from ._analysis.head_kinds import KindsLike, read_names
 from ._analysis.keep import kept_by, key_mask
 from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
+from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
+from ._analysis.similar_heads import similar
 from ._rules.options import LayeredKeywords, MaskLike
+from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
 from ._utils.choices import is_glob, matches_name
 from ._utils.indexing import as_index
-from ._utils.validation import as_size, as_tensor, closest
+from ._utils.validation import as_choice, as_size, as_tensor, closest
 from .attention import Attention
 
 if TYPE_CHECKING:
@@ -145,6 +148,54 @@ class AttentionStack(Sequence[Attention]):
         most = max(att.shape.B for att in self)
         batches = None if batch is None else [as_index(batch, most, "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
+        more = read_names(kinds, "kinds") if kinds else None
+        return all_heads.records(self, self.names, batches, rows, self._ids_of(tokens), more)
+
+    def similar(
+        self,
+        layer: int | str,
+        head: int,
+        *,
+        batch: int = 0,
+        by: Literal["both", "metrics", "picture"] = "both",
+        top: int | None = 10,
+        tokens: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Find the heads that are most like one: by their metrics, and by the picture of their weights.
+
+        Args:
+            layer: by number or name.
+            head: which head; negative counts from the end.
+            batch: which sample.
+            by: "metrics": √ of the mean squared difference of all metrics, each in units of its standard deviation over
+                all heads. "picture": 1 − the cosine of the weights pooled by maximum to at most 32 × 32 bins. "both":
+                the sum of the ranks in each.
+            top: how many; None for all others.
+            tokens: as in `metrics`.
+
+        Returns:
+            A dict for each, the nearest first: rank, layer, name, head, and both distances, metrics and picture; None
+            where they are not known, as between pictures of layers of other lengths. Long heads are measured on evenly
+            spread rows, as in `metrics`.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: another way than these.
+
+        >>> import torch
+        >>> first, same = torch.eye(8)[[0] * 8], torch.eye(8)
+        >>> stack = AttentionStack([Attention.from_weights(torch.stack([first, same, same])[None])])
+        >>> [one["head"] for one in stack.similar(0, 1)]
+        [2, 0]
+        """
+        way = as_choice(by, ("both", "metrics", "picture"), "by")
+        number = self._find(layer) if isinstance(layer, str) else self._number(layer)
+        sample = as_index(batch, max(att.shape.B for att in self), "batch", "batches")
+        top = None if top is None else as_size(top, "top")
+        return similar(self, self.names, number, head, sample, way, top, self._ids_of(tokens))
+
+    def _ids_of(self, tokens: Any) -> Callable[[int, int], Tensor | None]:
+        """Return what gives the tokens of a layer's and sample's positions as numbers."""
         known: dict[tuple[int, int], list[Tensor] | None] = {}
 
         def ids(layer: int, sample: int) -> Tensor | None:
@@ -154,7 +205,7 @@ class AttentionStack(Sequence[Attention]):
             found = known[shape.B, shape.K]
             return None if found is None else found[sample]
 
-        return all_heads.records(self, self.names, batches, rows, ids, read_names(kinds, "kinds") if kinds else None)
+        return ids
 
     def keep(
         self,
@@ -202,6 +253,38 @@ class AttentionStack(Sequence[Attention]):
                 numbers_of = {"recall": kept.mean, **least, "output_error": kept.mean_error}
                 found.append({**where, **numbers_of, "cut": int(kept.cut.sum())})
         return found
+
+    def by_segment(
+        self,
+        queries: Any,
+        keys: Segments | None = None,
+        *,
+        batch: int = 0,
+        measure: Literal["mass", "per_token", "lift"] = "mass",
+        without: str | Iterable[str] = (),
+        progress: bool = False,
+    ) -> SegmentMass:
+        """Measure how much weight goes from segment to segment in all heads of all layers, exact.
+
+        Args:
+            queries, keys, batch, measure, without, progress: as in `Attention.by_segment`.
+
+        Returns:
+            `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
+
+        Raises:
+            IndexError, KeyError, TypeError, ValueError: as `Attention.by_segment`, with the name of the layer.
+
+        >>> import torch
+        >>> from attnwidget import segments
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
+        >>> found = stack.by_segment("answer", segments({"document": (1, 3), "answer": (3, 4)}))
+        >>> found.shape, found.values[2, 1]
+        (torch.Size([3, 2, 1, 3]), tensor([[0.2500, 0.5000, 0.2500]]))
+        """
+        return by_segment_of_layers(
+            self, self.names, queries, keys, batch=batch, measure=measure, without=without, progress=progress
+        )
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

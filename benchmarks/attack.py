@@ -106,6 +106,15 @@ def image() -> AttentionWidget:
     return AttentionWidget.from_attention(layers, grid=(5, 5), image=images)
 
 
+def segmented() -> AttentionWidget:
+    """Segments in segments, a learned sink, and a layer that they do not fit."""
+    q, k, v = tensors(1, 3, 20, 8)
+    layers = AttentionStack([Attention(q, k, v, is_causal=True, sinks=0.5), Attention(q[:, :, :9], k[:, :, :9])])
+    documents = {"documents": {"doc 1": (1, 6), "doc 2": (6, 12)}, "question": (12, 15), "answer": (15, 20)}
+    words = [f"t{n}" if n % 4 else "." for n in range(20)]
+    return AttentionWidget.from_attention(layers, segments=documents, tokens=words, view="segments")
+
+
 def comparison() -> AttentionWidget:
     q, k, v = tensors(1, 3, 18, 8)
     return compare(
@@ -132,8 +141,9 @@ def long() -> AttentionWidget:
 
 # Of each target how it is made, and its share of all messages.
 TARGETS: dict[str, tuple[Target, float]] = {
-    "short": (short, 0.25),
-    "layers that differ": (layers_that_differ, 0.25),
+    "short": (short, 0.2),
+    "layers that differ": (layers_that_differ, 0.2),
+    "segments": (segmented, 0.1),
     "stacks": (stacks, 0.1),
     "words": (words, 0.15),
     "patches": (patches, 0.03),
@@ -144,7 +154,7 @@ TARGETS: dict[str, tuple[Target, float]] = {
     "long": (long, 0.01),
     "long comparison": (long_comparison, 0.006),
 }
-SHORT = tuple(list(TARGETS)[:7])  # those that tests have time for
+SHORT = tuple(list(TARGETS)[:8])  # those that tests have time for
 
 
 # What is sent.
@@ -215,6 +225,10 @@ class Sender:
     def _small(self) -> int:
         return self.dice.choice([0, 0, 0, 1, 1, 2, 3, 7])
 
+    def _mass(self) -> int:
+        known = [found["id"] for found in (self.w.mass, self.w.head_mass) if found is not None]
+        return self.dice.choice([*known, *known, *known, self.dice.randrange(40)])
+
     def _pin(self) -> list[int | None]:
         return [self.dice.choice([None, self._place()]), self.dice.choice([None, self._place(), self._place()])]
 
@@ -231,6 +245,10 @@ class Sender:
             "color_range": lambda: dice.choice(["head", "row", "unit", [0, 1], [-1.5, 2.5]]),
             "what_if": self._rules,
             "stack": lambda: dice.choice(["", "encoder", "cross", "decoder"]),
+            "asking": lambda: dice.choice([None, "answer", "documents", "doc 1", "x"]),
+            "segment": lambda: dice.choice([None, "answer", "documents", "doc 2", "learned sink", "outside documents"]),
+            "segment_path": lambda: dice.choice([[], ["documents"], ["documents", "doc 1"], ["answer"], "documents"]),
+            "aside": lambda: dice.choice([[], ["self", "sink"], ["first token", "x"], ["self"] * 2000]),
             "against": lambda: dice.choice(["causal", "B", "<b>", "no mask"]),
         }  # fmt: skip
         if name in traits:
@@ -268,6 +286,11 @@ class Sender:
             "action": lambda: dice.choice(["stop", "resume"]), "own": lambda: dice.choice([True, False]),
             "skip_first": lambda: dice.choice([True, False]), "view": lambda: f"v{dice.randrange(12)}",
             "heads": lambda: [0, dice.choice([1, 2])], "against": lambda: getattr(self.w, "against", ""),
+            "of": lambda: self._mass(), "column": self._small, "row": self._small,
+            "columns": lambda: [self._small() for _ in range(dice.choice([1, 2, 20]))],
+            "measure": lambda: dice.choice(["mass", "per_token", "lift"]),
+            "aside": lambda: dice.choice([[], ["self"], ["sink"]]),
+            "unit": lambda: dice.choice(["sentences", "paragraphs", "lines", "chapters"]),
             "tiles": lambda: [[dice.randrange(8), dice.randrange(8), 0, 0] for _ in range(1 + self._few())],
         }  # fmt: skip
         made = {name: self._odd_or(field) for name, field in fields.items()}

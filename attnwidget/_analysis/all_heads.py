@@ -13,7 +13,7 @@ from .._engine.base import AttentionBase, Shape
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import QUERIES, streamed
-from .._utils.indexing import as_index, cuts
+from .._utils.indexing import Indices, as_index, cuts
 from .head_kinds import HeadText, OwnMetric, measure_heads
 from .head_sampling import HeadSampler, sample
 from .metrics import NAMES, Metrics
@@ -132,7 +132,7 @@ def pair(layers: LayerSource, names: Sequence[str], query: int, key: int, batch:
     return found.to(wide)
 
 
-def weights_of(att: AttentionBase, batch: int, head: int, queries: range) -> Tensor:
+def weights_of(att: AttentionBase, batch: int, head: int, queries: Indices) -> Tensor:
     """Return all weights of some queries of a head, (queries, K)."""
     found = att.head(batch, head)
     cells = found.block(queries)

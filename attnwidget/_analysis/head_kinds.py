@@ -19,10 +19,8 @@ from .._engine.matmul import exact
 from .._utils.indexing import positions
 from .._utils.validation import nearest, told
 from .head_sampling import HeadSampler, real_keys, weight_rows
-from .metrics import NAMES, WeightRows
+from .metrics import FIRST_KEYS, MEASURED, NAMES, SINK_THRESHOLD, WINDOW, WeightRows
 
-SINK_THRESHOLD = 0.3  # Gu et al. 2025, §2
-STREAMING_FIRST, STREAMING_WINDOW = 4, 64  # keys: the first are those of Xiao et al. 2024
 APART = 4  # sentences between a sentence and the nearest that counts for it (Bogdan et al. 2025)
 
 Spans = tuple[range, ...]
@@ -270,8 +268,8 @@ class KindReader:
         text: HeadText,
         *,
         threshold: float = SINK_THRESHOLD,
-        first: int = STREAMING_FIRST,
-        window: int = STREAMING_WINDOW,
+        first: int = FIRST_KEYS,
+        window: int = WINDOW,
     ) -> None:
         self._att, self._text, self._keys = att, text, att.shape.K
         self._threshold, self._first, self._window = threshold, first, window
@@ -463,7 +461,7 @@ def measure_heads(
         sampler = HeadSampler(att, batch, range(att.shape.H), queries, ids=text.ids)
         for _ in sampler.steps():
             pass
-        values |= {name: sampler.means.values[NAMES.index(name)] for name in named}
+        values |= {name: sampler.means.values[MEASURED.index(name)] for name in named}
         rows |= dict.fromkeys(named, len(sampler.queries))
     reader = KindReader(att, text, **numbers)
     others = [reader.read(name, own) for name, own in kinds.items() if name not in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.cache_policies import as_key_mask, policy_mask, read_policy, told_policy, with_keys
+from .._engine.cache_policies import as_key_mask, kept_keys, policy_mask, read_policy, told_policy, with_keys
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact
 from .._engine.softmax import Softmax, weigh
 from .._engine.stages import QUERIES, blocks, new, values
-from .._utils.indexing import cuts
+from .._rules.rules import ByIndex, whole
+from .._utils.indexing import Block, cuts
 from .._utils.validation import as_size
 from ..masks import Mask, MaskFunction
+from .head_sampling import weight_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,3 +142,37 @@ def _pass(head: Head) -> tuple[LogSumExp, Tensor | None, Tensor]:
             empty = (softmax.m == -torch.inf)[:, None]
             output[at] = (total / softmax.l[:, None]).masked_fill(empty, 0)
     return LogSumExp(m, log_l), output, counts
+
+
+# All heads of a layer.
+
+
+def recall_of_heads(att: AttentionBase, batch: int, queries: range) -> Generator[None, None, Tensor]:
+    """Compute the mean recall of some rows of each head, of an attention over the keys that a cache keeps.
+
+    Yields:
+        After each block.
+
+    Returns:
+        (heads,) float64, the mean over the rows that lose a key, 1 where none does; NaN where all keys are kept.
+    """
+    H, mask = att.shape.H, kept_keys(att)
+    sums, counts = torch.zeros(2, H, dtype=torch.float64, device=att.device)
+    if mask is None:
+        return torch.full((H,), torch.nan, dtype=torch.float64, device="cpu")
+    whole_att, rule = with_keys(att, None), ByIndex(mask, att.device)
+    for piece, part, _, found in weight_rows(whole_att, batch, range(H), queries):
+        rows = queries[piece.start : piece.stop]
+        with exact(att.device):
+            for at, head in enumerate(part):
+                cells = Block(batch, head, rows, range(att.shape.K))
+                kept = whole(rule.allowed(cells), rows, cells.keys, att.device).mT  # (keys, rows)
+                before = torch.ones_like(kept) if found.allowed is None else found.allowed.allowed[:, 0]
+                total = found.total[at]
+                mass = (found.e[:, at] * kept).sum(0) / total.where(total != 0, 1)
+                mass = mass if found.sink is None else mass + found.sink[at]
+                cut = (before & ~kept).any(0) & (total != 0)
+                sums[head] += mass.where(cut, 0).sum(dtype=torch.float64)
+                counts[head] += cut.sum()
+        yield
+    return torch.where(counts > 0, sums / counts, 1.0).cpu()

@@ -56,6 +56,10 @@ class Metrics:
 
 
 NAMES = tuple(field.name for field in fields(Metrics) if field.name != "rows")
+SINK_THRESHOLD = 0.3  # of the weight on the first token: Gu et al. 2025, §2
+FIRST_KEYS, WINDOW = 4, 64  # of a streaming head: the first are those of Xiao et al. 2024
+MEASURED = (*NAMES, "sink", "streaming")  # what all heads are measured in: kinds of `find_heads` as well
+SURVEYED = (*MEASURED, "recall")  # what the heads view can show: recall, where a cache keeps some keys
 
 
 def as_ids(tokens: Sequence[str]) -> Tensor:
@@ -123,8 +127,8 @@ class MetricIndex:
     @property
     def names(self) -> list[str]:
         """The metrics that `measure` computes, in its order; with learned sinks, one more at the end."""
-        own = ["itself", "previous_token", "mean_distance"] if self.own is not None else []
-        return ["first_token", "last_token", *own, *self.alike, "entropy", "masked_share"]
+        own = ["itself", "previous_token", "mean_distance", "streaming"] if self.own is not None else []
+        return ["first_token", "last_token", *own, *self.alike, "sink", "entropy", "masked_share"]
 
 
 class AllowedRows:
@@ -135,12 +139,14 @@ class AllowedRows:
 
     Attributes:
         allowed: as given.
+        counts: (1, rows), to how many keys a query may attend.
         blocked_share: (1, rows), the share of keys that a query may not attend to.
     """
 
     def __init__(self, allowed: Tensor) -> None:
         self.allowed = allowed
-        self.blocked_share = 1 - allowed.sum(0, dtype=torch.float32) / max(1, len(allowed))
+        self.counts = allowed.sum(0, dtype=torch.float32)
+        self.blocked_share = 1 - self.counts / max(1, len(allowed))
         self._pooled: Tensor | None = None
 
     @classmethod
@@ -159,8 +165,8 @@ class MetricMeans:
     """Means of the metrics of some heads, as rows come in."""
 
     def __init__(self, heads: int) -> None:
-        self._sums = torch.zeros(len(NAMES), heads, dtype=torch.float64, device="cpu")
-        self._counts = torch.zeros(len(NAMES), heads, dtype=torch.int64, device="cpu")
+        self._sums = torch.zeros(len(MEASURED), heads, dtype=torch.float64, device="cpu")
+        self._counts = torch.zeros(len(MEASURED), heads, dtype=torch.int64, device="cpu")
 
     def add(self, names: Sequence[str], rows: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Add rows of all heads.
@@ -169,7 +175,7 @@ class MetricMeans:
             names: of the metrics.
             rows: of some heads after others, values and which of them count, (metrics, heads, rows) both.
         """
-        at = [NAMES.index(name) for name in names]
+        at = [MEASURED.index(name) for name in names]
         counts = torch.cat([counted for _, counted in rows], 1)
         found = torch.cat([values for values, _ in rows], 1).where(counts, 0)
         self._sums[at] += found.sum(2, dtype=torch.float64).cpu()
@@ -193,7 +199,11 @@ class MetricMeans:
         """Return the metrics of each head; `rows` is how many queries they are of."""
         found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
         heads = (
-            {name: value if there else None for name, value, there in zip(NAMES, *head, strict=True)}
+            {
+                name: value if there else None
+                for name, value, there in zip(MEASURED, *head, strict=True)
+                if name in NAMES
+            }
             for head in zip(found, counted, strict=True)
         )
         return [Metrics(**head, rows=rows) for head in heads]
@@ -258,14 +268,46 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
         weights += [e[index.own, :, index.row].mT, e[index.before, :, index.row].mT]
         weights.append(torch.mul(e, index.distance[:, : e.shape[1]], out=scratch).sum(0))
         counted += [there, there & (index.own > 0), there]
+        kept, others = near(index.own, rows, real.first)
+        weights.append(kept)
+        counted.append(there & others)
     for keys, at in index.alike.values():
         on = e.new_zeros(total.mT.shape).index_add_(0, at, e[keys, :, at])  # (rows, heads)
         open_pairs = e.new_ones(len(keys)) if allowed is None else allowed.allowed[keys, 0, at].to(e.dtype)
         reached = e.new_zeros(len(on)).index_add_(0, at, open_pairs) > 0
         weights.append(on.mT)
         counted.append(there & reached)
+    several = torch.tensor(len(e) > 1, device=e.device) if allowed is None else allowed.counts > 1
+    weights.append((e[real.first] > SINK_THRESHOLD * total).to(e.dtype) * total)
+    counted.append(there & several)
     blocked = total.new_zeros(()) if allowed is None else allowed.blocked_share.to(total.dtype)
     values = torch.stack(weights).div_(total.where(there, 1))
     sinks, of_sinks = ([], []) if sink is None else ([sink], [there])
     values = torch.cat([values, torch.stack([entropy, blocked.expand(total.shape), *sinks])])
     return values, torch.stack([*counted, there, torch.ones_like(there), *of_sinks])
+
+
+def near(own: Tensor, rows: WeightRows, first: int) -> tuple[Tensor, Tensor]:
+    """Return the weight that each row keeps near and first, and whether it may attend to any other key.
+
+    Args:
+        own: (rows,), the keys at the queries' own places.
+        rows: the weights.
+        first: the first key that is no padding.
+
+    Returns:
+        The weight, times the total, on the first keys, the last ones up to the query's own, and the learned sink,
+        (heads, rows); and (1, rows) or (rows,) bool.
+    """
+    e, total, _, sink, allowed, _ = rows
+    K = len(e)
+    stop = min(first + FIRST_KEYS, K)
+    behind = own - torch.arange(WINDOW, device=own.device)[:, None]  # (window, rows)
+    counts = behind >= stop  # those before are among the first, or not there
+    row, keys = torch.arange(len(own), device=own.device).expand(len(behind), -1), behind.clamp(min=0)
+    kept = e[first:stop].sum(0) + (e[keys, :, row] * counts[..., None]).sum(0).mT  # (heads, rows)
+    kept = kept if sink is None else kept + sink * total
+    if allowed is None:
+        return kept, counts.sum(0) + (stop - first) < K
+    open_keys = allowed.allowed[first:stop].sum(0) + (allowed.allowed[keys, 0, row] & counts).sum(0)
+    return kept, allowed.counts > open_keys

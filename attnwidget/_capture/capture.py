@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.head_kinds import KindsLike
+from .._segments.segments import Segments
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
@@ -326,6 +327,33 @@ class Forward:
             return find_stack(stacks, stack, self._towers(), cross=cross).name
         found = (name for name, one in stacks.items() if one.cross == cross)
         return next(found, next(iter(stacks)))
+
+    def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
+        """Return the named parts of the text that the model read, in tokens: by its own ids and tokenizer.
+
+        Args:
+            source: as in `attnwidget.segments`; None: the prompt and the answer of a text that was generated token by
+                token, whose last token was never read.
+            batch: which sample.
+            cross: of what the cross-attention reads, such as the text of an encoder.
+            unit: of spans: "tokens", or "characters", which takes `attnwidget.segments` with the text.
+
+        Returns:
+            `Segments` of all positions, where only some queries were kept too.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> found = cap.segments({"question": (1, 3), "answer": (3, 5)})
+        >>> cap.attention.by_segment("answer", found).shape
+        torch.Size([1, 2, 1, 3])
+        """
+        stacks = self.stacks()
+        main = None if cross else self._main_stack()
+        return (main or stacks[self._shown(stacks, cross, None)]).segments(source, batch, unit)
 
     def metrics(
         self,

@@ -12,9 +12,6 @@ from .._analysis.all_heads import RowPlan, head_numbers
 from .._analysis.head_kinds import (
     NEEDS,
     NOT_SENTENCES,
-    SINK_THRESHOLD,
-    STREAMING_FIRST,
-    STREAMING_WINDOW,
     HeadText,
     KindsLike,
     OwnMetric,
@@ -23,7 +20,7 @@ from .._analysis.head_kinds import (
     read_names,
 )
 from .._analysis.head_sampling import sample
-from .._analysis.metrics import as_ids
+from .._analysis.metrics import FIRST_KEYS, SINK_THRESHOLD, WINDOW, as_ids
 from .._segments.chat import is_chat
 from .._segments.reading import segments as segments_of
 from .._segments.segments import Segments
@@ -52,8 +49,8 @@ def find_heads(
     null_segments: Any = None,
     rows: int | None = None,
     threshold: float = SINK_THRESHOLD,
-    first: int = STREAMING_FIRST,
-    window: int = STREAMING_WINDOW,
+    first: int = FIRST_KEYS,
+    window: int = WINDOW,
 ) -> list[dict[str, Any]]:
     """Find the heads that do something most, over a set of texts: a list of records, as `pandas.DataFrame` takes it.
 
@@ -390,8 +387,7 @@ class _SegmentsOfText(NamedTuple):
     def of(cls, given: Any, number: int, one: _Sample) -> _SegmentsOfText:
         """Return the segments of one text, as they are given for all, or for each."""
         if given is None:
-            own = getattr(one.forward, "segments", None)  # what a capture knows itself: prompt and answer
-            return cls() if own is None else cls._read(own(one.batch))
+            return cls._of_capture(one)
         if isinstance(given, list | tuple) and not is_chat(given):
             if number >= len(given):
                 raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
@@ -403,6 +399,16 @@ class _SegmentsOfText(NamedTuple):
         except (TypeError, ValueError) as error:
             raise type(error)(f"segments of text {number}: {error}") from error
         return cls._read(found, guessed=isinstance(given, str))
+
+    @classmethod
+    def _of_capture(cls, one: _Sample) -> _SegmentsOfText:
+        """Return what a capture knows itself, prompt and answer of a text that was generated; else nothing."""
+        if one.forward is None:
+            return cls()
+        try:
+            return cls._read(one.forward.segments(batch=one.batch))
+        except ValueError:  # they are not told apart: the kind says what it needs
+            return cls()
 
     @classmethod
     def _read(cls, found: Segments, *, guessed: bool = False) -> _SegmentsOfText:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._analysis.gradients import Gradients
 from .._analysis.head_sampling import HeadSampler
-from .._analysis.metrics import NAMES
+from .._analysis.metrics import MEASURED
 from .._engine.base import Shape
 from .._engine.kept_levels import KeptLevels, bin_width
 from .._engine.sources import STAGES
@@ -216,7 +216,7 @@ def entry_of(att: ReducedAttention, add: Callable[[Tensor], str]) -> dict[str, A
     tensors = {name: add(x) for name, x in kept.tensors().items()}
     told = mask_to_json(mask, add) if isinstance(mask, Mask) else None
     sizes = [att.shape.Q, att.shape.K]
-    return {**tensors, "bins": kept.bins, "sizes": sizes, "mask": told, "is_causal": att.is_causal, "metrics": NAMES}
+    return {**tensors, "bins": kept.bins, "sizes": sizes, "mask": told, "is_causal": att.is_causal, "metrics": MEASURED}
 
 
 def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ReducedAttention:
@@ -233,8 +233,8 @@ def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> R
 
 def _with_all_metrics(x: Tensor, names: Sequence[str]) -> Tensor:
     """Return numbers by metric, (B, metrics, H), in today's order; 0 for those that the file does not have."""
-    found = x.new_zeros(len(x), len(NAMES), x.shape[2])
+    found = x.new_zeros(len(x), len(MEASURED), x.shape[2])
     for i, name in enumerate(names):
-        if name in NAMES:
-            found[:, NAMES.index(name)] = x[:, i]
+        if name in MEASURED:
+            found[:, MEASURED.index(name)] = x[:, i]
     return found

@@ -9,10 +9,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .._segments.reading import segments
+from .._segments.segments import Segments
 from .._utils.choices import matches_name
+from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack
-from .labels import Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
+from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
 from .text import UNKNOWN, PatchGrid, RecordText
 from .towers import Towers
 
@@ -143,6 +146,42 @@ class NamedStack:
         """Whether anything is known of its queries that can be shown."""
         side = self.queries
         return (side.ids is not None and can_spell(self.tokenizer)) or side.patches is not None or side.rows is not None
+
+    def segments(self, source: Any = None, batch: int = 0, unit: str = "tokens") -> Segments:
+        """Return the named parts of what stands at its keys, of one sample: see `Forward.segments`.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+        """
+        side = self.keys
+        at = as_index(batch, side.batches, "batch", "batches")
+        source = self._prompt_and_answer() if source is None else source
+        found = ids_of(side.ids)
+        ids = None if found is None or None in found[at] else found[at]
+        labels = side.labels(self.tokenizer)
+        own: list[str] | None
+        if labels is None and ids is not None and isinstance(source, Mapping):
+            real = [True] * len(ids) if side.real is None else side.real[at].tolist()
+            own = [str(one) if is_real else PADDING for one, is_real in zip(ids, real, strict=True)]
+        else:
+            own = None if labels is None else labels[at]
+        known: dict[str, Any] = {} if own is None else {"tokens": own}
+        return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
+
+    def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
+        prompt, length = self.queries.text.prompt, self.keys.length
+        if self.cross:
+            raise ValueError(
+                'the keys are those of another text, without an answer: give a source, such as "sentences"'
+            )
+        if prompt is None:
+            raise ValueError(
+                "what was generated is not told apart from its prompt, for the model did not read first the one and "
+                'then each token of the other: give the messages, spans, or "sentences"'
+            )
+        start = length - sum(self.queries.text.calls) + prompt
+        return {"prompt": (0, start), "answer": (start, length)}
 
     def grids(self) -> dict[str, Any]:
         """Return the keywords of a widget that tell where an image's patches are."""

@@ -118,6 +118,7 @@ class RecordText:
     patches: PatchGrid | None = None
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
+    calls: list[int] = field(default_factory=list)  # how many queries each call had
 
     @classmethod
     def of(cls, text: CallText | None, batches: int, queries: int, *, cross: bool) -> RecordText:
@@ -133,11 +134,16 @@ class RecordText:
     def append(self, text: CallText | None, batches: int, queries: int) -> None:
         """Append that of a call with so many queries."""
         text = text or CallText()
+        self.calls.append(queries)
         self._ids.append(text.ids, batches, queries)
         self._real.append(text.real, batches, queries)
 
     def shorten(self, queries: int) -> None:
         """Keep the first queries."""
+        while self.calls and sum(self.calls[:-1]) >= queries:
+            self.calls.pop()
+        if self.calls:
+            self.calls[-1] = queries - sum(self.calls[:-1])
         self._ids.shorten(queries)
         self._real.shorten(queries)
 
@@ -155,7 +161,7 @@ class RecordText:
 
     def copy(self) -> RecordText:
         """Return the same, to be continued apart."""
-        return replace(self, _ids=self._ids.copy(), _real=self._real.copy())
+        return replace(self, _ids=self._ids.copy(), _real=self._real.copy(), calls=[*self.calls])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is known of each position, by name."""
@@ -170,6 +176,7 @@ class RecordText:
         """Return what is known of images, as a file holds it: see `loaded`."""
         found = {"patches": self.patches, "key_patches": self.key_patches}
         facts: dict[str, Any] = {name: list(grid) for name, grid in found.items() if grid is not None}
+        facts |= {} if self.prompt is None else {"prompt": self.prompt}
         return facts | ({} if self.images is None else {"images": asdict(self.images)})
 
     @classmethod
@@ -195,7 +202,22 @@ class RecordText:
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
         text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
         queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
-        return cls.of(text, batches, queries, cross=True)
+        made = cls.of(text, batches, queries, cross=True)
+        prompt = int(entry.get("prompt", 0))
+        if 0 < prompt < queries:
+            made.calls = [prompt, *[1] * (queries - prompt)]
+        return made
+
+    @property
+    def prompt(self) -> int | None:
+        """How many queries came before the first that was generated; None where the calls do not tell.
+
+        A text is generated token by token, after one call or several with its prompt. Where several tokens are read at
+        once later on, they may as well be another question.
+        """
+        generated = next((i for i, count in enumerate(self.calls) if count == 1), 0)
+        only_single = all(count == 1 for count in self.calls[generated:])
+        return sum(self.calls[:generated]) if generated and only_single else None
 
     @property
     def ids(self) -> Tensor | None:

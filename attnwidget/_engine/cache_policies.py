@@ -279,9 +279,15 @@ class GivenKeys(Mask):
         return "keys kept by a mask"
 
 
-def with_keys(att: A, mask: Mask) -> A:
-    """Return the attention over the keys that a mask keeps."""
-    extra = dict(att.options.extra_masks) | {"keep": mask}
+def kept_keys(att: AttentionBase) -> Mask | None:
+    """Return the keys that a cache keeps, where an attention is over these alone."""
+    return dict(att.options.extra_masks).get("keep")
+
+
+def with_keys(att: A, mask: Mask | None) -> A:
+    """Return the attention over the keys that a mask keeps; over all where None."""
+    extra = {name: one for name, one in att.options.extra_masks if name != "keep"}
+    extra |= {} if mask is None else {"keep": mask}
     return att.replaced(replace(att.options, extra_masks=tuple(extra.items())), att.source, att.v)
 
 

@@ -146,6 +146,9 @@ class AnyHead:
     def band_limits(self, batch: int) -> BandLimits | None:
         return None
 
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
+        return None
+
     def parts_of_all(self) -> tuple[Rule, ...]:
         return (self,)
 

@@ -11,6 +11,7 @@ from .stages import NORMALIZED, QUERIES, excludes, streamed
 
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
+REFRESH = MAX_CELLS // 2  # cells that all that is shown is worth, made anew
 COMBINED = 4  # cells that one of several heads as one, or of words, is worth
 STATISTICS = 5  # cells that one of a row's statistics is worth: it is read several times
 GRADIENT = 16  # and one of the gradients, of five products

@@ -14,7 +14,7 @@ from .._utils.indexing import Block, as_index, hull
 from .._utils.validation import as_number, as_positive, told
 from ..masks import LONGEST_WINDOW, NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
-from .cache_policies import CachePolicy, policy_mask, read_policy, with_keys
+from .cache_policies import policy_mask, read_policy, with_keys
 from .kept_levels import KeptLevels
 from .sources import Source
 
@@ -33,7 +33,7 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
         source, v = rounded(source, v, changes["dtype"])
     found = att.replaced(changed(att, changes), source, v)
     policy = changes.get("keep")
-    return found if policy is None else with_keys(found, policy_mask(found, policy))
+    return found if policy is None else with_keys(found, policy_mask(found, read_policy(found, policy)))
 
 
 def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
@@ -162,7 +162,7 @@ def _drop_keys(att: AttentionBase, value: Any) -> list[int]:
     return sorted({as_index(key, att.shape.K, "key", "keys") for key in value})
 
 
-def _keep(att: AttentionBase, value: Any) -> CachePolicy | None:
+def _keep(att: AttentionBase, value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -170,7 +170,8 @@ def _keep(att: AttentionBase, value: Any) -> CachePolicy | None:
     unknown = [name for name in value if name not in KEEP]
     if unknown:
         raise ValueError(f"keep has {told(unknown[0])}: there are {', '.join(KEEP)}")
-    return read_policy(att, value)
+    read_policy(att, value)
+    return {name: value[name] for name in KEEP if value.get(name) is not None}
 
 
 def _dtype(att: AttentionBase, value: Any) -> str:

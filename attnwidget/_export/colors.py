@@ -66,6 +66,13 @@ def head_colors(theme: str) -> list[str]:
     return [f"#{digits}" for digits in _ramps()["heads"]["dark" if look_of(theme).dark else "light"].split()]
 
 
+def segment_color(slot: int, theme: str) -> str:
+    """Return the color of a segment by its slot, `#rrggbb`: 0 to 6, 7 of the asking one; else gray."""
+    look = look_of(theme)
+    known = _ramps()["segments"]["dark" if look.dark else "light"].split()
+    return f"#{known[slot]}" if 0 <= slot < len(known) else look.ink3
+
+
 def plate(theme: str) -> str:
     """Return the tile of a zero, `#rrggbb`."""
     return hex_of(np.array(_plate(theme)))

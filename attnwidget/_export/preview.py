@@ -38,6 +38,7 @@ MOST_LABELS = 64
 
 # Places in the palette: the colors of cells, then these, then the grays of letters.
 SHADES = 128
+PIXEL = np.int16  # a place in the palette
 PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
 
 # Of a still on any page: each has about 4:1 to white and to #1e1e1e.
@@ -165,7 +166,7 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
     """Return all of it as pixels: labels, the picture with its ring, the legend and the lines below."""
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns))) * SCALE
-    picture = np.repeat(np.repeat(cells, side, 0), side, 1)
+    picture = np.repeat(np.repeat(cells.astype(PIXEL), side, 0), side, 1)
     if side >= GAP_FROM * SCALE:
         for last in range(SCALE):
             picture[side - 1 - last :: side] = PAGE
@@ -179,7 +180,7 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
     below = [*legend, *_lines(words.lines)]
     wide = max(x + picture.shape[1] + height(), *(margin + part.shape[1] for part in below)) + margin
     tall = y + picture.shape[0] + 2 * gap + sum(len(part) + gap for part in below) + margin
-    page = np.full((tall, wide), PAGE)
+    page = np.full((tall, wide), PAGE, PIXEL)
     page[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
     for row, text in left:
         _put(page, text, round(y + (row + 0.5) * side - len(text) / 2), x - gap - text.shape[1])
@@ -283,7 +284,9 @@ def _lines(texts: Sequence[str]) -> list[Array]:
 
 def _used(pixels: Array, table: Array) -> tuple[Array, Array]:
     """Return the pixels by the colors that occur."""
-    used = np.unique(pixels)
+    occurs = np.zeros(len(table), bool)
+    occurs[pixels] = True
+    used = np.flatnonzero(occurs)
     places = np.zeros(len(table), np.uint8)
     places[used] = np.arange(len(used))
     return places[pixels], table[used]

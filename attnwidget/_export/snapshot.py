@@ -26,6 +26,7 @@ from .._engine.softmax import sink_weights
 from .._engine.stages import MASKED
 from .._messages import encoding, heads_overview, picture, sinks, stage_pictures
 from ..attention import Attention
+from . import saved_segments
 from .view import SavedHead, SavedTrait, WidgetView
 
 DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
@@ -201,7 +202,7 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
 def saving(widget: WidgetView, choices: Sequence[SavedHead]) -> Generator[float, None, Snapshot]:
     """Compute all that can be looked at of these heads without a kernel, in steps; yields the share that is done."""
     saved = Snapshot(widget, choices)
-    parts = (_facts, _tokens, _pictures, _peaks, _links, _stages, _survey, _answers, _more)
+    parts = (_facts, _tokens, _pictures, _peaks, _links, _stages, _survey, _segments, _answers, _more)
     for at, part in enumerate(parts):
         for _ in part(saved):
             yield at / len(parts)
@@ -385,6 +386,11 @@ def _survey(saved: Snapshot) -> Steps:
     saved.add(SavedTrait("survey", ["batch"], whole))
 
 
+def _segments(saved: Snapshot) -> Steps:
+    for name, by, values in saved_segments.traits(saved.widget, saved.choices):
+        yield from _add(saved, name, by, values)
+
+
 def _answers(saved: Snapshot) -> Steps:
     """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
     widget, shape = saved.widget, saved.widget.selected.shape
@@ -406,7 +412,7 @@ def _answers(saved: Snapshot) -> Steps:
             if query is not None and key is not None:
                 cell = {"queries": [query, query + 1], "keys": [key, key + 1]}
                 asked += [{"kind": "peak", **cell, **weights}]
-    for request in asked:
+    for request in (*asked, *saved_segments.requests(widget)):
         reply = answered(widget, request)
         if reply is not None:
             saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._engine.level_cache import LevelCache
 from .._engine.what_if import WhatIfLayers
 from .._messages.images import Patches
+from .._messages.segment_mass import HeadMasses, MassPass
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
@@ -92,6 +93,13 @@ class TraitsView(Protocol):
     picture: dict[str, Any]
     thumbnails: dict[str, Any] | None
     stages: dict[str, Any] | None
+    measure: str
+    aside: list[str]
+    asking: str | None
+    segment: str | None
+    segment_path: list[str]
+    mass: dict[str, Any] | None
+    head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
 
 
@@ -133,6 +141,18 @@ class WidgetView(Protocol):
         Returns:
             The reply, and the buffers that it points to.
         """
+
+    def mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> MassPass:
+        """Return what segments give to segments in a head."""
+
+    def head_mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> HeadMasses:
+        """Return what one segment gives to each in all heads, for the sample of a head."""
+
+    def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
+        """Return the segments that can be asked about and gone down into; none where there are no segments."""
+
+    def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
+        """Return the segments of the "query" or "key" side of a sample, as they are sent."""
 
     def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
         """Return what another kind of widget saves of these heads, such as a comparison."""

@@ -14,14 +14,17 @@ from torch import Tensor
 
 from .._analysis.all_heads import MAX_SAMPLED_CELLS, MAX_SAMPLED_ROWS, LayerSource, RowPlan
 from .._analysis.head_sampling import HeadSampler, sample
-from .._analysis.metrics import NAMES, MetricIndex
+from .._analysis.keep import recall_of_heads
+from .._analysis.metrics import SURVEYED, MetricIndex
 from .._engine import overview
 from .._engine.base import AttentionBase
+from .._engine.cache_policies import kept_keys
 from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler
 from . import encoding
 from .picture import PICTURE_SIZE
 
+LEAST_SIZE = 4  # of a picture, below which fewer metrics are sent
 THUMBNAIL_SIZE = 32  # rows and columns of a small picture, at most
 MAX_FLOAT_HEADS = 2048  # up to which metrics are sent as float32; of more heads, in 250 steps
 LAYER_BYTES = 256  # that a layer's names and numbers take
@@ -84,6 +87,7 @@ class Plan:
         queries: the rows of each layer.
         cells: how many cells all of these rows have.
         size: rows and columns of a picture, at most.
+        metrics: the names of those that are sent.
     """
 
     def __init__(self, layers: LayerSource, batch: int) -> None:
@@ -94,11 +98,22 @@ class Plan:
         self._shapes = shapes
         counted = zip(shapes, self.heads, self.queries, strict=True)
         self.cells = sum(heads * len(queries) * shape.K for shape, heads, queries in counted)
-        any_sinks = any(layers[layer].has_sinks for layer in range(len(layers)))
-        sent = len(NAMES) if any_sinks else len(NAMES) - 1  # that of the learned sink is None
-        numbers = sent * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
-        left = encoding.BUDGET - LAYER_BYTES * len(shapes) - numbers
-        self.size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
+        every = [layers[layer] for layer in range(len(layers))]
+        absent = {
+            "learned_sink": not any(att.has_sinks for att in every),
+            "recall": all(kept_keys(att) is None for att in every),
+        }
+        self.metrics = [name for name in SURVEYED if not absent.get(name)]
+        self.size = self._size()
+        if self.size < LEAST_SIZE:  # of very many heads the pictures are more than two numbers
+            self.metrics = [name for name in self.metrics if name not in ("sink", "streaming")]
+            self.size = self._size()
+
+    def _size(self) -> int:
+        """Return how large pictures can be, beside the metrics."""
+        numbers = len(self.metrics) * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
+        left = encoding.BUDGET - LAYER_BYTES * len(self._shapes) - numbers
+        return max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
 
     def finer(self, layer: int) -> range:
         """Return the rows of larger pictures of a layer: more of them, where not all are computed."""
@@ -154,7 +169,10 @@ class Survey:
             yield from sampler.steps()
             pictures = zip(sampler.values, sampler.allowed, strict=True)
             made = encoding.encode_thumbnails(pictures) if heads else None
-            self._metrics[layer:] = [sampler.means.values]
+            recall = torch.zeros(0, dtype=torch.float64, device="cpu")
+            if heads:
+                recall = yield from recall_of_heads(self._layers[layer], self._batch, self.plan.queries[layer])
+            self._metrics[layer:] = [torch.cat([sampler.means.values, recall[None, :heads]])]
             self._pictures.append(made)  # the last: now the layer is ready
             yield
 
@@ -170,9 +188,12 @@ class Survey:
             {"heads": heads, "groups": shape.G, "queries": shape.Q, "keys": shape.K, "rows": len(queries)}
             for shape, heads, queries in zip(shapes, self.plan.heads, self.plan.queries, strict=True)
         ]
-        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(NAMES), 0, device="cpu")
-        named = zip(NAMES, ready, strict=True)
-        metrics = {name: None if bool(values.isnan().all()) else _numbers(values) for name, values in named}
+        ready = torch.cat(self._metrics, 1) if self._metrics else torch.zeros(len(SURVEYED), 0, device="cpu")
+        named = zip(SURVEYED, ready, strict=True)
+        sent = self.plan.metrics
+        metrics = {
+            name: None if name not in sent or bool(values.isnan().all()) else _numbers(values) for name, values in named
+        }
         return {
             "batch": self._batch,
             "layers": layers,

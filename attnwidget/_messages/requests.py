@@ -31,9 +31,11 @@ from .._utils.jsonable import as_json
 from .._utils.plain import sendable
 from .._utils.validation import told as short  # what is untrusted may be long or deep
 from ..attention import Attention
-from . import comparison, encoding, heads_overview, ranking, sinks, stage_sections
+from . import comparison, encoding, heads_overview, ranking, segment_answers, sinks, stage_sections
 from .comparison import ComparedPair
 from .long_answers import FilePart, LongAnswer, LongAnswers
+from .segment_mass import HeadMasses, MassPass
+from .segment_reading import MEASURES
 from .tiles import MAX_SAMPLED_CELLS, MAX_TILES_PER_REQUEST, Address, region
 
 MAX_CELLS = 65_536  # of one `cells` reply
@@ -50,6 +52,8 @@ MAX_FOUND = 20
 MAX_FILE = 1 << 30  # bytes
 FILE_PART = 192 * 1024  # bytes of a file that one reply holds
 FILES = ("png", "svg", "html")
+UNITS = ("sentences", "paragraphs", "lines")
+MAX_ASIDE = 1000  # names of segments that are set aside
 MAX_TEXT = 200  # characters to search for
 WAIT = "wait for the exact picture"
 
@@ -85,6 +89,15 @@ class Context(Protocol):
 
     def check(self, layer: int, batch: int, head: int) -> None:
         """Find what is likely wrong with a head, however long it is."""
+
+    def mass(self, number: int) -> MassPass:
+        """Return the attention between segments in a head, by its number."""
+
+    def head_mass(self, number: int) -> HeadMasses:
+        """Return the attention to segments in all heads, by its number."""
+
+    def make_segments(self, unit: str) -> None:
+        """Make segments of the tokens."""
 
     def retry(self) -> None:
         """Compute the picture again."""
@@ -152,6 +165,8 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
     if len(requests) > MAX_REFUSED:
         return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
     message = Message(context)
+    if "what_if" in content:
+        message.budget.use(cost.REFRESH)  # other rules were tried before, and all that follows was made
     replies: list[Reply] = []
     try:
         for request in requests[:MAX_REQUESTS]:
@@ -434,6 +449,70 @@ def _cost(message: Message, request: Reply) -> Reply:
     return stage_sections.timing(att)
 
 
+def _segment_columns(message: Message, request: Reply) -> Reply:
+    found = _mass(message, request)
+    wanted = {"tokens": [request.get("start"), request.get("stop")]}
+    return _detached(
+        message, segment_answers.columns(found, _span_of(wanted, "tokens", len(found.asked)), message.budget)
+    )
+
+
+def _segment_line(message: Message, request: Reply) -> Reply:
+    found, measure, aside = _mass(message, request), request.get("measure"), request.get("aside")
+    if measure not in MEASURES:
+        raise ValueError(f"measure is {short(measure)}: give {', '.join(MEASURES)}")
+    if not isinstance(aside, list) or len(aside) > MAX_ASIDE or not all(isinstance(name, str) for name in aside):
+        raise ValueError(f"aside is {short(aside)}: give a list of at most {MAX_ASIDE:,} names")
+    message.budget.spend(cost.SEARCHED * len(found.asked) * len(found.names), "ask for it alone")
+    return _detached(message, segment_answers.line(found, _column_of(found, request), measure, aside))
+
+
+def _segment_keys(message: Message, request: Reply) -> Reply:
+    found = _mass(message, request)
+    query = _integer(request, "query", found.att.shape.Q)
+    made = segment_answers.keys(found, query, _column_of(found, request), _count(request, MAX_PLACES), message.budget)
+    return _detached(message, made)
+
+
+def _segment_block(message: Message, request: Reply) -> Reply:
+    found = _mass(message, request)
+    row = _integer(request, "row", len(found.wanted.rows.names))
+    made = segment_answers.block(found, row, _column_of(found, request), _count(request, MAX_PLACES), message.budget)
+    return _detached(message, made)
+
+
+def _segment_heads(message: Message, request: Reply) -> Reply:
+    found = message.context.head_mass(_number(request))
+    columns = _places(request, "columns", len(found.names))
+    if len(columns) > segment_answers.MAX_HEAD_COLUMNS:
+        raise ValueError(f"{len(columns)} columns were asked for: at most {segment_answers.MAX_HEAD_COLUMNS} at once")
+    return _detached(message, segment_answers.heads(found, columns))
+
+
+def _segment_by(message: Message, request: Reply) -> Reply:
+    unit = request.get("unit")
+    if unit not in UNITS:
+        raise ValueError(f"unit is {short(unit)}: give {', '.join(UNITS[:-1])} or {UNITS[-1]}")
+    message.budget.spend(message.budget.most, "ask for it alone")
+    message.context.make_segments(unit)
+    return {}
+
+
+def _mass(message: Message, request: Reply) -> MassPass:
+    return message.context.mass(_number(request))
+
+
+def _number(request: Reply) -> int:
+    number = request.get("of")
+    if type(number) is not int:
+        raise ValueError(f"of is {short(number)}: give the id of a mass")
+    return number
+
+
+def _column_of(found: MassPass, request: Reply) -> int:
+    return _integer(request, "column", len(found.names))
+
+
 def _detached(message: Message, made: Any) -> Any:
     """Return a reply with the bytes of all its envelopes in the message's buffers."""
     if isinstance(made, dict):
@@ -445,6 +524,7 @@ def _detached(message: Message, made: Any) -> Any:
 
 def _retry(message: Message, request: Reply) -> Reply:
     if not message.retried:
+        message.budget.spend(cost.REFRESH, "ask for it alone")
         message.retried.append(True)
         message.context.retry()
     return {}
@@ -482,6 +562,12 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "gradients": _gradients,
     "jacobian": _jacobian,
     "cost": _cost,
+    "segment_columns": _segment_columns,
+    "segment_line": _segment_line,
+    "segment_keys": _segment_keys,
+    "segment_block": _segment_block,
+    "segment_heads": _segment_heads,
+    "segment_by": _segment_by,
     "file": _file,
     "retry": _retry,
     "ping": _ping,

@@ -53,6 +53,13 @@ class Spans(Mask):
         at = tuple(i * (n > 1) for i, n in zip((b, h, q_idx), self.starts.shape, strict=True))
         return (kv_idx >= self.starts[at]) & (kv_idx < self.stops[at])
 
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor]:
+        many = [n > 1 for n in self.starts.shape]
+        rows = positions(cells.queries, self.starts.device)
+        found = (ends[cells.batch * many[0], cells.head * many[1]] for ends in (self.starts, self.stops))
+        starts, stops = (x[rows].long() if many[2] else x.long().expand(len(rows)) for x in found)
+        return starts, stops
+
     @cached_property
     def _ends(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         return self.starts.cpu().numpy(), self.stops.cpu().numpy()

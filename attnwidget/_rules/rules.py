@@ -43,6 +43,9 @@ class Rule(Protocol):
     def band_limits(self, batch: int) -> BandLimits | None:
         """Return the whole rule for a sample in three numbers, if it is that simple."""
 
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
+        """Return where the keys of each query begin and end, if each row is one run: (queries,) int64 twice."""
+
     def parts_of_all(self) -> tuple[Rule, ...]:
         """Return rules which all have to allow a cell; itself, where it is one."""
 
@@ -80,6 +83,9 @@ class ByIndex:
 
     def band_limits(self, batch: int) -> BandLimits | None:
         return self.mask.band_limits(batch)
+
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
+        return self.mask.row_ends(cells)
 
     def parts_of_all(self) -> tuple[Rule, ...]:
         return tuple(ByIndex(part, self.device) for part in self.mask.parts_of_all())
@@ -137,6 +143,9 @@ class _ByTensor:
         return KeyBounds(hull(cells.keys), NO_KEYS)
 
     def band_limits(self, batch: int) -> BandLimits | None:
+        return None
+
+    def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
         return None
 
 

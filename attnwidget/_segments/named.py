@@ -11,7 +11,12 @@ import numpy as np
 
 FIRST, TEMPLATE, PADDING, OTHER = "first token", "template", "padding", "other"
 RESERVED = (FIRST, TEMPLATE, PADDING, OTHER)
-SET_ASIDE = ("sink", "self", "learned sink")  # words of `by_segment`, which no segment can have as its name
+SET_ASIDE = (
+    "sink",
+    "self",
+    "learned sink",
+    "elsewhere",
+)  # words of `by_segment`, which no segment can have as its name
 
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -132,7 +137,7 @@ def check_name(name: Any) -> None:
     if not name.strip():
         raise ValueError("a segment has no name: give each a string that can be read")
     if name in SET_ASIDE:
-        raise ValueError(f"a segment is called {name!r}, which means something else in without=: give another name")
+        raise ValueError(f"a segment is called {name!r}, which means something else in by_segment: give another name")
 
 
 def runs(labels: Labels) -> Iterator[tuple[int, int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -233,6 +233,8 @@ def read_text(tokenizer: Any, ids: Any, tokens: Any, length: int | None) -> Toke
         found = read_encoding(tokens, tokenizer)
     elif tokens is not None:
         found = _of_strings(tokens, tokenizer)
+        if numbers is not None and len(numbers) == found.length:
+            found = replace(found, ids=tuple(numbers))
     elif numbers is not None:
         words = None if tokenizer is None else tuple(spell(numbers, tokenizer, "ids"))
         found = TokenText(len(numbers), words, tuple(numbers), **_facts(tokenizer))
@@ -249,7 +251,7 @@ def _facts(tokenizer: Any) -> dict[str, Any]:
     special = getattr(tokenizer, "all_special_tokens", None)
     pad, *ends = (getattr(tokenizer, f"{name}_token", None) for name in ("pad", "bos", "eos", "sep", "cls"))
     return {
-        "spelling": spelling_of(tokenizer),
+        "spelling": getattr(tokenizer, "spelling", None) or spelling_of(tokenizer),
         "special": frozenset(one for one in special or () if isinstance(one, str)),
         "pad": pad if isinstance(pad, str) else None,
         "pad_ends": isinstance(pad, str) and pad in ends,

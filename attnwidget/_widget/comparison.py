@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
 from .._messages.comparison import Axis, ComparedPair
 from .._tokens.inputs import check_tokens, is_by_name
-from .._utils.failures import sentence_of
+from .._utils.failures import log_told, sentence_of
 from .._utils.indexing import as_index
 from .._utils.validation import nearest, refuse_unknown
 from .._utils.weak import weakly
@@ -37,6 +38,8 @@ from .widget import AttentionWidget
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+log = logging.getLogger(__name__)
 
 Given = Attention | AttentionStack
 Side = Attention | AttentionStack | AttentionWidget | tuple[Attention | AttentionStack, int, int]
@@ -178,7 +181,7 @@ class ComparisonWidget(AttentionWidget):
 
     def _layer_of(self, name: str, layer: int) -> int:
         """Return the layer of a side where the first shows some layer."""
-        place = self.against_at if name == self.against else None
+        place = self.against_at if name == self.against else self._own.get(name)
         return layer if place is None else int(place[0])
 
     _merges = False
@@ -375,15 +378,32 @@ class ComparisonWidget(AttentionWidget):
         return self._both(layer, batch)
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
-        """Return the comparison of all sides, and what changes wherever one may pin."""
-        pictures, changes = [], []
-        for head, against in product(heads, self.sides[1:]):
-            stages = dict.fromkeys([self.stage, *self._common_stages(head.layer)])
-            place = self.against_at if against == self.against else self._own.get(against)
-            of_stages = ((*head, stage, self.pool, against, place) for stage in stages)
-            pictures += [(of, self._derived.value("comparison", *of)) for of in of_stages]
-            changes += [(of, self._derived.value("changes", *of)) for of in self._pins_to_save(head, against, place)]
-        return SavedTrait("comparison", COMPARED, pictures), SavedTrait("changes", CHANGED, changes)
+        """Return the comparison of all sides, what changes wherever one may pin, and where each side looks."""
+        places = {name: self.against_at if name == self.against else self._own.get(name) for name in self.sides[1:]}
+        pairs = list(product(heads, places.items()))
+        pictures = (
+            (*head, stage, self.pool, *side)
+            for head, side in pairs
+            for stage in dict.fromkeys([self.stage, *self._common_stages(head.layer)])
+        )
+        pins = (of for head, side in pairs for of in self._pins_to_save(head, *side))
+        yield SavedTrait("comparison", COMPARED, ((of, self._saved_comparison(*of)) for of in pictures))
+        yield SavedTrait("changes", CHANGED, ((of, self._derived.value("changes", *of)) for of in pins))
+        yield SavedTrait("against_at", ["against"], (([name], place) for name, place in places.items()))
+
+    def _saved_comparison(self, *of: Any) -> dict[str, Any]:
+        """Return a comparison as far as it is known; none is begun that nobody looks at."""
+        if self.comparison is not None and all(
+            self.comparison[name] == at for name, at in zip(COMPARED, of, strict=True)
+        ):
+            return dict(self.comparison)
+        layer, batch, head, stage, pool, *side = of
+        try:
+            both = self._both(layer, batch, *side)
+            return self._pass.draw(both, LevelKey(batch, head, stage, pool), dict(zip(COMPARED, of, strict=True)))
+        except Exception as error:
+            log_told(log, "comparison", error)
+            return self._no_comparison(error, *of)
 
     def _pins_to_save(self, choice: SavedHead, against: str, place: Place | None) -> list[tuple[Any, ...]]:
         shape = self._shown.stack[choice.layer].shape
@@ -430,6 +450,8 @@ def _attention_of(name: str, side: Any) -> Given:
             return side.attention
         stack = _stack_of(side.attention)
         return AttentionStack([what_if(layer, side.what_if) for layer in stack], stack.names)
+    if isinstance(side, Mapping):
+        raise TypeError(f"{name} is a dict beside others: give one dict of all, such as {{'no mask': a, 'mask': b}}")
     if not isinstance(side, Attention | AttentionStack):
         raise TypeError(
             f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
@@ -472,14 +494,19 @@ def _check_sizes(stacks: dict[str, AttentionStack]) -> None:
     """Raise ValueError unless all sides have the same layers, samples and heads."""
     for (first, one), (name, other) in pairwise(stacks.items()):
         if len(one) != len(other):
-            advice = "give as many, such as a slice stack[:n], or one layer of each"
-            raise ValueError(f"{first} has {_of(len(one), 'layer')} but {name} has {len(other)}: {advice}")
+            more, few = (first, len(other)) if len(one) > len(other) else (name, len(one))
+            raise ValueError(
+                f"{first} has {_of(len(one), 'layer')} but {name} has {len(other)}: give as many of both, such as "
+                f"stack[:{few}] for {more}, or one layer of each, such as a[0] and b[0]"
+            )
         for layer, (a, b) in enumerate(zip(one, other, strict=True)):
             where = f"layer {layer} of {first}" if len(one) > 1 else first
-            for what, (mine, its) in {"head": (a.shape.H, b.shape.H), "sample": (a.shape.B, b.shape.B)}.items():
-                if mine != its:
-                    advice = f"give attentions with as many {what}s"
-                    raise ValueError(f"{where} has {_of(mine, what)} but {name} has {its}: {advice}")
+            if a.shape.H != b.shape.H:
+                advice = "give as many of both, or one head of each, such as a[0].combine([3]) and b[0].combine([1])"
+                raise ValueError(f"{where} has {_of(a.shape.H, 'head')} but {name} has {b.shape.H}: {advice}")
+            if a.shape.B != b.shape.B:
+                advice = "give the same samples of both, such as Attention(q[:1], k[:1], v[:1])"
+                raise ValueError(f"{where} has {_of(a.shape.B, 'sample')} but {name} has {b.shape.B}: {advice}")
 
 
 def _of(count: int, what: str) -> str:

@@ -49,15 +49,19 @@ class ComparisonPass:
             of: the same as the front-end names it.
         """
         self.leave()
-        known = (*of.values(), *both.versions)
-        if known in self._kept:
-            self._kept.move_to_end(known)
-            return self._kept[known]
-        made = {**of, **comparison.pictures(both, key), "error": None}
+        made = self.draw(both, key, of)
         if made["sampled"] is not None:
             self._rest = self._finishing(ExactComparison(both, key), both, both.versions, of)
             self._scheduler.start(JOB, self._rest, URGENCY)
         return made
+
+    def draw(self, both: ComparedPair, key: LevelKey, of: Made) -> Made:
+        """Return the exact comparison where it is quick or known, else a sampled one; nothing follows."""
+        known = (*of.values(), *both.versions)
+        if known in self._kept:
+            self._kept.move_to_end(known)
+            return self._kept[known]
+        return {**of, **comparison.pictures(both, key), "error": None}
 
     @property
     def under_way(self) -> bool:

@@ -15,9 +15,10 @@ from .._messages.stage_pictures import StagePictures, becomes_exact, exact_stage
 from .._utils.scheduler import Scheduler
 from ..attention import Attention
 from .derived import DerivedTrait
-from .exact_pass import EXACT_STAGES, ExactPass
+from .exact_pass import EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
+from .masses import Masses
 from .selection import Selection
 
 EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
@@ -33,6 +34,7 @@ class TraitBuilders:
         exact_pass: computes the picture.
         surveys: computes small pictures and metrics of all heads.
         findings: finds what is likely wrong.
+        masses: computes the attention between segments.
         scheduler: runs what makes the stages of a long head exact.
         tell: sets a trait again, once more of it is exact.
         merges: whether pieces can be merged into words.
@@ -45,13 +47,14 @@ class TraitBuilders:
         exact_pass: ExactPass,
         surveys: Surveys,
         findings: FindingsCache,
+        masses: Masses,
         scheduler: Scheduler,
         tell: Callable[[str, Any], object],
         *,
         merges: bool,
     ) -> None:
         self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
-        self._scheduler, self._tell = scheduler, tell
+        self._scheduler, self._tell, self._masses = scheduler, tell, masses
         self._stage_pictures = StagePictures()
         self._rest: Iterator[None] = iter(())  # of what makes the stages exact that are shown
         self._unruled: dict[tuple[Any, ...], Explanation] = {}  # the pair that was last explained without other rules
@@ -68,8 +71,10 @@ class TraitBuilders:
     def rules(self, at: Selection) -> dict[str, DerivedTrait]:
         """Return, for each trait, of what part of the selection it is and what computes it."""
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
-        all_heads, staged = at.view == "heads", at.view == "stages"
+        all_heads, staged, by_segment = (at.view == view for view in ("heads", "stages", "segments"))
         pinned = at.query is not None and at.key is not None
+        place = (at.asking, tuple(at.segment_path)) if self._masses.has_segments else ()
+        in_block = at.view == "heatmap" and at.segment is not None  # of two segments, which is pinned there
         return {
             "facts": DerivedTrait((at.layer,), self.facts, required=True),
             "stages": DerivedTrait(head if staged else (), self._stages, leave=self._leave_stages),
@@ -78,6 +83,18 @@ class TraitBuilders:
             "deviation": DerivedTrait(head, self._deviation),
             "thumbnails": DerivedTrait(sample, self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
+            "mass": DerivedTrait(
+                (*sample, at.shown_head, *place) if place and (by_segment or in_block) else (),
+                self._mass,
+                self._no_mass,
+                leave=self._leave_mass,
+            ),
+            "head_mass": DerivedTrait(
+                (*sample, *place) if place and by_segment else (),
+                self._head_mass,
+                self._no_head_mass,
+                leave=self._leave_head_mass,
+            ),
             "survey": DerivedTrait(
                 (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
             ),
@@ -194,6 +211,25 @@ class TraitBuilders:
 
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)
+
+    def _mass(self, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...]) -> Made:
+        return self._masses.of_head(self._shown, layer, batch, head, asking, path)
+
+    def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, asking: Any, path: Any) -> Made:
+        of = {"layer": layer, "batch": batch, "head": head, "path": list(path), "asking": asking or ""}
+        return self._masses.failed(error, of)
+
+    def _leave_mass(self) -> None:
+        self._masses.leave(SEGMENTS)
+
+    def _head_mass(self, layer: int, batch: int, asking: str | None, path: tuple[str, ...]) -> Made:
+        return self._masses.of_heads(self._shown, layer, batch, asking, path)
+
+    def _no_head_mass(self, error: Exception, layer: int, batch: int, asking: Any, path: Any) -> Made:
+        return self._masses.failed(error, {"batch": batch, "path": list(path), "asking": asking or ""})
+
+    def _leave_head_mass(self) -> None:
+        self._masses.leave(SEGMENTS_OF_HEADS)
 
     def _picture(self, *of: Any) -> Made:
         return self._exact_pass.picture(self._shown, *of)

@@ -18,6 +18,8 @@ from .._utils.scheduler import Scheduler
 from .layers import ShownLayers
 
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
+SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
+OWN_JOBS = (ALL_HEADS, EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS)  # which end when nobody wants what they compute
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class ExactPass:
             self._refinement.build.close()  # its steps know it: the cycle would keep the tensors
         self._refinement = None
         for job in self._scheduler.names:
-            if job not in (ALL_HEADS, EXACT_STAGES):
+            if job not in OWN_JOBS:
                 self._scheduler.drop(job)
         self._tile_queue.forget()
         self._put(progress=None)

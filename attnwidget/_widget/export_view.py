@@ -10,10 +10,12 @@ from .._export.view import SavedHead, SavedTrait, TraitsView
 from .._messages import requests
 from .._messages.images import Patches
 from .._messages.requests import Context
+from .._messages.segment_mass import HeadMasses, MassPass
 from ..attention import Attention
 from .derived import Derived
 from .exact_pass import ExactPass
 from .layers import ShownLayers
+from .masses import Masses, Place
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class ExportView:
         context: who answers requests.
         derivations: the traits that follow from others.
         sent: all traits as they are sent.
+        masses: what segments give to segments.
         more: what another kind of widget saves of some heads.
         find_patches: tells where image patches stand.
     """
@@ -37,6 +40,7 @@ class ExportView:
     context: Context
     derivations: Derived
     sent: Callable[[], dict[str, Any]]
+    masses: Masses
     more: Callable[[Sequence[SavedHead]], Iterable[SavedTrait]]
     find_patches: Callable[[], Patches | None]
 
@@ -66,6 +70,22 @@ class ExportView:
         assert made is not None
         (reply,), buffers = made[0]["replies"], made[1]
         return reply, buffers
+
+    def mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> MassPass:
+        return self.masses.saved(self.shown, head, asking, path, keep=self._is_shown(asking, path, head))
+
+    def head_mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> HeadMasses:
+        return self.masses.saved_heads(self.shown, head[:2], asking, path, keep=self._is_shown(asking, path, head))
+
+    def _is_shown(self, asking: str | None, path: tuple[str, ...], head: SavedHead) -> bool:
+        at = self.traits
+        return (asking, [*path], *head) == (at.asking, at.segment_path, at.layer, at.batch, at.head)
+
+    def places(self, head: SavedHead) -> list[Place]:
+        return self.masses.places(self.shown, head.layer, head.batch)
+
+    def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
+        return self.masses.segments(side, self.shown, head.layer, head.batch, asking)
 
     def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
         return self.more(heads)

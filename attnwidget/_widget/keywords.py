@@ -22,6 +22,7 @@ from typing import Any, Literal, SupportsIndex, TypedDict
 import traitlets
 
 from .._rules.options import OPTIONS, LayeredKeywords, TensorLike
+from .._segments.segments import Segments
 
 WRITABLE = ("selection", "look", "numbers")  # roles of traits that a front-end may set
 SETTABLE = ("given", *WRITABLE)  # and a user
@@ -30,6 +31,7 @@ TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
 Pins = Iterable[Sequence[SupportsIndex | None]]
 ColorRange = Literal["head", "row", "layer", "view", "unit"] | Sequence[float]
+SegmentSource = Segments | str | Mapping[str, Any] | Sequence[Any] | None  # or an object with such a method: a capture
 Metric = Literal[
     "entropy",
     "first_token",
@@ -41,6 +43,9 @@ Metric = Literal[
     "mean_distance",
     "masked_share",
     "learned_sink",
+    "sink",
+    "streaming",
+    "recall",
 ]
 
 
@@ -76,13 +81,20 @@ class KeywordsOfLooks(TypedDict, total=False):
     order: Literal["layer"] | Metric
     combine: Literal["none", "mean", "max"]
     what_if: dict[str, Any]
+    segments: SegmentSource
+    key_segments: SegmentSource
+    measure: Literal["mass", "per_token", "lift"]
+    aside: Iterable[str]
+    asking: str | None
+    segment: str | None
+    segment_path: Iterable[str]
     layout: Any
 
 
 class KeywordsBesideTokens(KeywordsOfLooks, total=False):
     """`ShowKeywords` for a function that takes tokens by position."""
 
-    view: Literal["heatmap", "graph", "text", "image", "heads", "stages"]
+    view: Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
     key_tokens: Tokens | Mapping[Any, Tokens | None] | None
 
 
@@ -99,7 +111,7 @@ class WidgetKeywords(ShowKeywords, LayeredKeywords, total=False):
 class ComparisonKeywords(KeywordsOfLooks, total=False):
     """The keywords of `compare`: those of `AttentionWidget`, where tokens may be those of each side by its name."""
 
-    view: Literal["compare", "heatmap", "graph", "text", "image", "heads", "stages"]
+    view: Literal["compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"]
     tokens: Tokens | Mapping[str, Tokens] | None
     key_tokens: Tokens | Mapping[str, Tokens] | None
     against: str

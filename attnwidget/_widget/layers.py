@@ -95,6 +95,16 @@ class ShownLayers:
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
+    def given_tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
+        """Return the same as they were given, one by one."""
+        samples = self._token_store.samples(side, self.given[layer].shape)
+        return None if samples is None else samples[batch]
+
+    def word_ends(self, side: str, layer: int, batch: int) -> Tensor | None:
+        """Return where the words of a sample begin, and the last ends, (words + 1,); None where there are no tokens."""
+        found = self._token_store.bounds(side, self.given[layer])
+        return None if found is None else found.of(batch)
+
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where there are none."""
         tokens = self.tokens("key", layer, batch)

@@ -38,6 +38,7 @@ class LabeledStack:
         attention: the layers.
         tokens, key_tokens: of the queries and of the keys; None: positions are shown.
         grid, grid_start, grid_side, image: image patches.
+        segments, key_segments: the named parts of their texts.
     """
 
     attention: Attention | AttentionStack
@@ -47,11 +48,13 @@ class LabeledStack:
     grid_start: int | None = None
     grid_side: str = "auto"
     image: Any = None
+    segments: Any = None
+    key_segments: Any = None
 
     @property
     def given(self) -> dict[str, Any]:
         """All but the layers, by the names of the widget's traits, in an order in which each can be checked."""
-        names = ("grid_side", "grid_start", "grid", "image", *LABELS)
+        names = ("grid_side", "grid_start", "grid", "image", *LABELS, "segments", "key_segments")
         return {name: getattr(self, name) for name in names}
 
 

@@ -11,6 +11,7 @@ from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.what_if import WhatIfLayers
 from .._messages.comparison import ComparedPair
 from .._messages.long_answers import FilePart, LongAnswers
+from .._messages.segment_mass import HeadMasses, MassPass
 from .._messages.tiles import Address, TileQueue
 from .._tokens.search import TokenSearch
 from ..attention import Attention
@@ -18,6 +19,7 @@ from .derived import Derived
 from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
+from .masses import Masses
 from .requested_files import RequestedFiles
 from .selection import Selection
 from .token_store import TokenStore
@@ -42,6 +44,8 @@ class RequestContext:
         selection: what is selected.
         refresh: brings all traits to the selection.
         files: what the browser saves.
+        masses: the attention between segments.
+        segments_by: makes segments of the tokens.
         compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
@@ -54,6 +58,8 @@ class RequestContext:
     selection: Selection
     refresh: Callable[[], None]
     files: RequestedFiles
+    masses: Masses
+    segments_by: Callable[[str], None]
     compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
@@ -102,6 +108,15 @@ class RequestContext:
         self.findings.ask(self.shown, layer, batch, head)
         self.derived.forget("findings", "deviation")
         self.refresh()
+
+    def mass(self, number: int) -> MassPass:
+        return self.masses.find(number)
+
+    def head_mass(self, number: int) -> HeadMasses:
+        return self.masses.find_heads(number)
+
+    def make_segments(self, unit: str) -> None:
+        self.segments_by(unit)
 
     def retry(self) -> None:
         self.derived.forget()

@@ -37,6 +37,9 @@ class Selection(NamedTuple):
     key: int | None
     direction: str
     top_k: int | None
+    asking: str | None
+    segment: str | None
+    segment_path: list[str]
 
     @classmethod
     def of(cls, widget: Any) -> Selection:

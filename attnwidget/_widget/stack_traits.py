@@ -17,11 +17,11 @@ from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
 from .named_stacks import LabeledStack, NamedStacks, StackKey
-from .token_traits import TokenTraits
+from .segment_traits import SegmentTraits
 from .traits import Index, Text, Whole, refusing
 
 
-class StackTraits(TokenTraits):
+class StackTraits(SegmentTraits):
     """The traits of a named stack and of a forward pass, one of those that there are."""
 
     _named_stacks: NamedStacks
@@ -116,7 +116,10 @@ class StackTraits(TokenTraits):
             self._replace_layers(found.attention)
             self.layer = min(self.layer, len(self._shown.stack) - 1)
             refused = self._keep_rules()
-            for name, value in [("grid", None), ("image", None), *found.given.items()]:
+            given = found.given
+            if given["segments"] is None and isinstance(self.segments, str):
+                del given["segments"]  # such as sentences: of any text
+            for name, value in [("grid", None), ("image", None), *given.items()]:
                 setattr(self, name, value)
             if words and (found.tokens is not None or found.key_tokens is not None):
                 self.pieces = "words"

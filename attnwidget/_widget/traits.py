@@ -184,6 +184,23 @@ class Pins(traitlets.TraitType[list[Pin], Iterable[Sequence[SupportsIndex | None
         return (None if query is None else _whole(query), None if key is None else _whole(key))
 
 
+class Names(traitlets.TraitType[list[str], Iterable[str]]):
+    """Several names, each once."""
+
+    default_value: Any = ()
+
+    def validate(self, obj: Any, value: Any) -> list[str]:
+        try:
+            names = list(dict.fromkeys(_listed(value)))
+        except (TypeError, RecursionError):
+            names = [None]
+        if not all(isinstance(name, str) for name in names):
+            raise WrongType(f"{self.name} is {told(value)}: give a list of names, such as ['doc 1']")
+        if len(names) > MAX_PINS:
+            raise WrongValue(f"{self.name} are {len(names):,} names: give at most {MAX_PINS:,}")
+        return [name.encode("utf-8", "replace").decode() for name in names]
+
+
 class WhatIf(traitlets.Dict):
     """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether they can be."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
-from .._analysis.metrics import NAMES as METRICS
+from .._analysis.metrics import SURVEYED
 from .._engine import overview
 from .._export.html import to_html
 from .._export.preview import preview_of
@@ -57,9 +57,11 @@ from .keywords import (
     offered_names,
 )
 from .layers import ShownLayers
+from .masses import Masses
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
+from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
 from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
@@ -100,7 +102,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         query, key: the pinned pair; None where nothing is pinned.
         heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads" or "stages"; with an image "image", unless told otherwise.
+        view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; with an image "image", unless told
+            otherwise.
         stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
@@ -115,8 +118,19 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink".
+            "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
         order: "layer", or the metric by which all heads are ordered.
+        segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
+            returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
+            with one of these for each sample.
+        key_segments: those of the keys, where they are others.
+        measure: how the attention to a segment is read: "mass", the mean over the queries of the weight on its keys;
+            "per_token", that for each of its keys; "lift", mass against that of even attention.
+        aside: segments that are set aside, so that mass is a share of the rest: their names, "sink" (the first token
+            and the learned sink), "self" (each query's own key).
+        asking: the segment whose attention is looked at; None: the answer, else the last.
+        segment: the pinned segment of the keys, or None.
+        segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
         layout: of ipywidgets.
 
     Raises:
@@ -145,9 +159,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     uid = traitlets.Unicode().tag(sync=True, role="identity")
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
-    view = Choice("heatmap", "graph", "text", "image", "heads", "stages", help="How the attention is drawn.").tag(
-        sync=True, role="look"
-    )
+    view = Choice(
+        *("heatmap", "graph", "text", "image", "heads", "segments", "stages"), help="How the attention is drawn."
+    ).tag(sync=True, role="look")
     pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
     color_scale = Choice("linear", "log", help="From number to color.").tag(sync=True, role="look")
     color_range = ColorRange(help="What the colors span.").tag(sync=True, role="look")
@@ -167,8 +181,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*METRICS, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", *METRICS, help="By what all heads are ordered.").tag(sync=True, role="look")
+    bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
+    order = Choice("layer", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
@@ -198,6 +212,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
         sync=True, role="derived"
     )
+    mass = traitlets.Dict(
+        default_value=None, allow_none=True, help="What segments give to segments in the selected head."
+    ).tag(sync=True, role="derived")
+    head_mass = traitlets.Dict(
+        default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
+    ).tag(sync=True, role="derived")
     pair = traitlets.Dict(default_value=None, allow_none=True, help="The pinned pair's way through the stages.").tag(
         sync=True, role="derived"
     )
@@ -384,6 +404,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         with self._lock:
             self._bring_what_is_missing()
             self._surveys.finish()
+            self._masses.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -485,6 +506,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             context=context,
             derivations=self._derived,
             sent=self._sent_traits,
+            masses=self._masses,
             more=self._more_traits,
             find_patches=self._patches,
         )
@@ -508,6 +530,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             with self._lock:
                 self._exact_pass.cancel()
                 self._surveys.forget()
+                self._masses.forget()
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
@@ -548,8 +571,11 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self._token_store = TokenStore(weakly(self._given_tokens))
         self._illustration = Illustration()
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
+        self._segment_store = SegmentStore(weakly(self._given_segments))
+        self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._builders = TraitBuilders(
-            self._exact_pass, self._surveys, self._findings, self._scheduler, put_again, merges=self._merges
+            *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
+            merges=self._merges,
         )
         self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
         self._throttle = Throttle(weakly(self._refresh), self._lock)
@@ -571,6 +597,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._refresh), FOLLOWED)
         self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
         self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         super().open()
@@ -595,6 +622,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         )
         self._builders.use(self._shown)
         self._surveys.forget()
+        self._masses.forget()
         self._token_store.forget_ids()
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
@@ -669,8 +697,29 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         if self.pieces == "words":
             self._replace_layers(self._shown.attention)
         self._surveys.forget()
+        self._forget_segments()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
+
+    def _on_segments(self) -> None:
+        """Compute again what segments give to segments, which are others now."""
+        if self._is_changing:
+            return
+        self._forget_segments()
+        self._refresh()
+
+    def _forget_segments(self) -> None:
+        self._segment_store.forget()
+        self._masses.forget()
+        self._derived.forget("mass", "head_mass")
+
+    def _send_segments(self) -> None:
+        self._send_soon("segments", "key_segments")
+
+    def _segments_by(self, unit: str) -> None:
+        """Make segments of the tokens, as a front-end asks where there are none."""
+        with self._waited_for(rules=False):
+            self.segments = unit
 
     @traitlets.validate("view")
     def _view_is_there(self, proposal: Any) -> str:
@@ -784,6 +833,9 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def _given_tokens(self) -> GivenTokens:
         return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
 
+    def _given_segments(self) -> GivenSegments:
+        return GivenSegments(self.segments, self.key_segments, self.tokenizer)
+
     def _is_opening(self) -> bool:
         return self.comm is None
 
@@ -885,6 +937,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             selection=Selection.of(self),
             refresh=self._refresh,
             files=self._files,
+            masses=self._masses,
+            segments_by=self._segments_by,
         )
 
 

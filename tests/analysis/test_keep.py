@@ -9,7 +9,7 @@ import pytest
 import torch
 from tolerance import eps, roundings
 
-from attnwidget import Attention, AttentionStack, compare, masks
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
 from attnwidget.results import Kept
 
 N, HEADS = 40, 4
@@ -215,7 +215,11 @@ def test_it_is_a_what_if() -> None:
         att.what_if({"keep": {"size": 3}})
     with pytest.raises(TypeError, match=r"give \{.policy.: .window., .budget.: 64\}"):
         att.what_if({"keep": 3})
-    assert compare(att, att.what_if({"keep": {"policy": "window", "budget": 8}})) is not None
+    policy = {"policy": "window", "budget": 8}
+    assert compare(att, att.what_if({"keep": policy})).sides == ["A", "B"]
+    w = AttentionWidget.from_attention(att, what_if={"keep": policy})
+    assert w.what_if["keep"] == policy
+    assert torch.equal(w.weights(39), att.what_if({"keep": policy}).block(queries=39)[0])
 
 
 def test_a_long_head_is_kept_in_blocks() -> None:

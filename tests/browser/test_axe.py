@@ -19,7 +19,7 @@ RUN = """async () => {
   return violations.flatMap(({ id, help, nodes }) =>
     nodes.map(({ html, failureSummary }) => `${id}: ${help}: ${html.slice(0, 200)} ${failureSummary}`));
 }"""
-VIEWS = ["heatmap", "graph", "text", "image", "heads", "stages"]
+VIEWS = ["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
 
 
 def bank(**more: Any) -> AttentionWidget:

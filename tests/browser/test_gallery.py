@@ -87,7 +87,7 @@ def test_widths_and_hosts(gallery: Show, host: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("spacing", [0, 1, 2, 4, 8])
-@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "image", "heads", "stages"])
+@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "image", "heads", "segments", "stages"])
 def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, view: str, spacing: int) -> None:
     """Whatever the font: letters further apart make every word wider, up to half of its width and more."""
     w = random(17, 17, 4, grid=(4, 4), tokens=[f"t{at}" for at in range(17)], query=3, key=5, view=view)
@@ -101,7 +101,7 @@ def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, view: str, spacing
     )
     assert wide <= room
     if spacing < 4:  # the views stay words as long as they fit
-        assert shown.page.get_by_role("tab").count() == 6
+        assert shown.page.get_by_role("tab").count() == 7
     shown.menu("More")
     words = (
         shown.page.locator(".aw-popup[aria-label='More']").inner_text() + shown.page.locator(".aw-toolbar").inner_text()

@@ -277,3 +277,23 @@ def test_a_double_click_on_the_whole_is_one_click(gallery: Show) -> None:
     shown.page.mouse.dblclick(*shown.place(14, 16))
     shown.settle()
     assert (shown.widgets[0].query, shown.widgets[0].key) == (14, 16)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("view", ["heatmap", "graph", "text"])
+def test_while_an_answer_is_on_its_way(gallery: Show, view: str, width: int) -> None:
+    """A kernel that takes its time moves nothing, neither before its answer nor with it."""
+    shown = gallery(long(view=view), width=width)
+    places = [at(0.3, 0.6), at(0.3, 0.6, "click"), at(0.06, 0.93, "click"), leave]
+    before, found = measured(shown), []
+    for number, gesture in enumerate(places):
+        shown.hold()
+        gesture(shown)
+        shown.settle()
+        waiting = shown.page.evaluate(MEASURED)
+        shown.release()
+        answered = measured(shown)
+        found += [(number, "waiting", part, before[part], waiting[part]) for part in moved(before, waiting, set())]
+        found += [(number, "answered", part, before[part], answered[part]) for part in moved(before, answered, set())]
+        before = answered
+    assert found == []

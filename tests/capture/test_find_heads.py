@@ -208,3 +208,15 @@ def test_segments_that_do_not_fit_are_refused_with_the_text() -> None:
         find_heads(model, [SENTENCES], tokenizer=Letters(), kind="lookback", segments="sentences")
     with pytest.raises(ValueError, match="null holds texts, but"):
         find_heads(capture(model).run(torch.arange(20)[None]), kind="query_focused", null=["a"])
+
+
+def test_a_generated_text_knows_its_answer() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=50, n_positions=64)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with capture(model) as cap:
+        model.generate(torch.arange(3, 13)[None], max_new_tokens=8, do_sample=False, pad_token_id=0)
+    found = find_heads(cap, kind="lookback", top=None)
+    assert found == find_heads(cap, kind="lookback", segments={"answer": (10, 17)}, top=None)
+    assert {one["rows"] for one in found} == {7}  # the last token that was written was never read

@@ -154,6 +154,14 @@ class Desk:
     def file(self, kind: str, start: int, most: int, budget: CostBudget) -> FilePart:
         return FilePart(f"a.{kind}", 10, b"0123456789"[start : start + most], 1.0)
 
+    def mass(self, number: int) -> NoReturn:
+        raise ValueError("there are no segments")
+
+    head_mass = mass
+
+    def make_segments(self, unit: str) -> NoReturn:
+        raise ValueError("there is no text")
+
     def retry(self) -> None:
         self.retried += 1
 

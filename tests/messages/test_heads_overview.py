@@ -12,7 +12,7 @@ from front_end import FrontEnd, decode, decode_cells
 from tolerance import approx, rounding, sums
 from torch.testing import assert_close
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare, find_heads, masks
 from attnwidget._analysis.head_sampling import HeadSampler, sample
 from attnwidget._analysis.metrics import NAMES, as_ids
 from attnwidget._engine import overview, pooling
@@ -289,3 +289,27 @@ def test_a_comparison_shows_the_heads_of_its_first_side() -> None:
     a, b = stack_of((3, 3, 8)), stack_of((3, 3, 8), is_causal=True)
     w = compare(a, b, view="heads")
     assert decode(w.survey["metrics"]["masked_share"]).tolist() == [0, 0, 0]
+
+
+def test_kinds_and_recall_are_metrics_of_the_view(front_end: FrontEnd) -> None:
+    """What is sent of "sink", "streaming" and "recall" is what `find_heads` and `keep` say of each head."""
+    make = torch.Generator().manual_seed(3)
+    layers = [
+        Attention(*torch.randn(2, 1, heads, 90, 8, generator=make) * 2, is_causal=True, sinks=sinks)
+        for heads, sinks in ((3, None), (2, torch.tensor([0.5, 2.0])))
+    ]
+    stack = AttentionStack(layers)
+    w = show(stack, view="heads", bar="streaming", order="sink")
+    w.finish()
+    shown = {name: decode(w.survey["metrics"][name]) for name in ("sink", "streaming")}
+    assert w.survey["metrics"]["recall"] is None
+    for kind, values in shown.items():
+        wanted = {(one["layer"], one["head"]): one["mean"] for one in find_heads(stack, kind=kind, top=None)}
+        assert values.tolist() == pytest.approx([wanted[place] for place in sorted(wanted)], rel=1e-4, abs=1e-5)
+    for policy in ("window", "heavy_hitters", "tova"):
+        w.what_if = {"keep": {"policy": policy, "budget": 20}}
+        w.finish()
+        found = decode(w.survey["metrics"]["recall"])
+        wanted_recall = [one["recall"] for one in stack.keep(policy, 20)]
+        assert found.tolist() == pytest.approx(wanted_recall, rel=1e-4, abs=1e-5)
+    w.order = w.bar = "recall"

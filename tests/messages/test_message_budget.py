@@ -168,6 +168,23 @@ def test_what_is_slower_than_a_picture_counts_for_more(
     assert not many or not all(reply["ok"] and reply.get("share", 1) == 1 for reply in replies)
 
 
+@pytest.mark.parametrize("first", ["other rules", "retry"])
+def test_what_makes_all_anew_counts_for_the_message_that_asks_for_it(first: str) -> None:
+    desk = desk_of(long(3, 2000))
+    half = {"id": "half", **HERE, "kind": "jacobian", "query": 1}
+    worth = cost.JACOBIAN * 2000 * 2000
+    asked = [half] * (cost.MAX_CELLS // worth)
+    content = {"requests": asked} if first == "retry" else {"what_if": {}, "requests": asked}
+    if first == "retry":
+        asked.insert(0, {"id": "r", "kind": "retry"})
+    made = requests.answer(desk, content)
+    assert made is not None
+    answered = [reply["ok"] for reply in made[0]["replies"] if reply["id"] == "half"]
+    left = (cost.MAX_CELLS - cost.REFRESH) // worth
+    assert answered == [at < left for at in range(len(answered))]
+    assert 0 < left < len(answered)
+
+
 # Slices.
 
 

@@ -72,7 +72,7 @@ class TestNamesWithSpans:
             ({"a": (5, 4)}, "which is empty"),
             ({"a": (0, 1)}, "nothing but the first token"),
             ({"": (1, 2)}, "has no name"),
-            ({"self": (1, 2)}, "means something else in without="),
+            ({"self": (1, 2)}, "means something else in by_segment"),
             ({"a": {"b": (1, 3), "c": (2, 4)}}, "'c' and 'b' both hold token 2"),
             ({"a": [(1, 4), {"b": (3, 6)}]}, r"'b' is \(3, 6\), which is not inside 'a', \(1, 4\)"),
             ({}, "give at least one"),

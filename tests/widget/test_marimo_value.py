@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import comm
+import ipywidgets.widgets.widget as ipywidget
+import pytest
 import torch
 from front_end import FrontEnd
 
 from attnwidget import Attention, AttentionWidget, compare
+from attnwidget._widget import front_end as hosts
 
 
 class MarimoComm:
@@ -16,9 +22,10 @@ class MarimoComm:
 
     __module__ = "marimo._plugins.ui._impl.comm"
     kernel = "marimo"
-    comm_id = "one"
+    _numbers = itertools.count()
 
-    def __init__(self) -> None:
+    def __init__(self, **_: Any) -> None:
+        self.comm_id = f"marimo {next(self._numbers)}"
         self.sent: list[dict[str, Any]] = []
 
     def send(self, data: Any = None, buffers: Any = None, **_: Any) -> None:
@@ -31,15 +38,26 @@ class MarimoComm:
         pass
 
 
+@pytest.fixture
+def marimo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Widgets are opened in marimo, and leave nothing behind."""
+    before = set(ipywidget._instances)
+    monkeypatch.setattr(comm, "create_comm", MarimoComm)
+    monkeypatch.setattr(hosts, "shares_models", lambda: False)
+    yield
+    left = [one for name, one in ipywidget._instances.items() if name not in before]
+    assert not [one for one in left if isinstance(one, AttentionWidget) or one.comm is None]
+
+
 def value(w: AttentionWidget) -> dict[str, Any]:
     """What `mo.ui.anywidget(w).value` reads."""
     return dict(w.get_state())
 
 
-def test_it_is_the_selection() -> None:
+def test_it_is_the_selection(marimo: None) -> None:
     w = AttentionWidget(*torch.randn(3, 1, 2, 300, 8), tokens=["a"] * 300)
-    whole = w.get_state()
-    w.comm = comm = MarimoComm()
+    whole = w.get_state(w.keys)
+    sent = w.comm.sent
     w.head, w.query = 1, 7
     found = value(w)
     assert (found["layer"], found["head"], found["query"], found["key"]) == (0, 1, 7, None)
@@ -47,9 +65,9 @@ def test_it_is_the_selection() -> None:
     assert len(json.dumps(found)) < 2000
     assert not {"picture", "tokens", "facts", "thumbnails", "_esm", "uid"} & set(found)
     assert set(found) < set(whole)
-    comm.sent.clear()
+    sent.clear()
     w.send_state()  # as a front-end that has come again asks
-    assert set(comm.sent[0]["state"]) == set(whole)
+    assert set(sent[0]["state"]) == set(whole)
     w.set_state({"head": 0})
     assert value(w)["head"] == 0
     assert value(w) == {**found, "head": 0, "heads": [0]}
@@ -62,10 +80,9 @@ def test_elsewhere_all_is_sent(front_end: FrontEnd) -> None:
     assert "picture" in front_end.of(w)[0].state
 
 
-def test_of_a_comparison_too() -> None:
+def test_of_a_comparison_too(marimo: None) -> None:
     q, k, v = torch.randn(3, 4, 8)
     w = compare(Attention(q, k, v), Attention(q, k, v, is_causal=True))
-    w.comm = MarimoComm()
     assert value(w)["against"] == "B"
     assert "comparison" not in value(w)
     w.close()

@@ -10,7 +10,7 @@ from ..._utils.validation import as_choice
 from .. import colors
 from ..numbers import status_number
 from ..view import WidgetView
-from . import compare, graph, heads, heatmap, reading, stages
+from . import compare, graph, heads, heatmap, reading, segments, stages
 from .canvas import Canvas
 from .sheet import MARGIN, FigureContext
 
@@ -24,6 +24,7 @@ VIEWS = {
     "text": reading.draw,
     "image": reading.draw,
     "heads": heads.draw,
+    "segments": segments.draw,
     "stages": stages.draw,
     "compare": compare.draw,
 }

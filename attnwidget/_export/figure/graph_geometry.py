@@ -140,7 +140,7 @@ def _folded(total: int, keep: Sequence[int]) -> Lane:
             rows.append(Row(index))
         following = index + 1
     pitch = next((pitch for pitch in PITCHES if len(rows) * pitch <= TALL), TALL / len(rows))
-    return Lane(total, tuple(rows), pitch, len(rows) * pitch, 1)
+    return Lane(total, tuple(rows), pitch, TALL, 1)
 
 
 def _with_neighbors(total: int, keep: Sequence[int], most_rows: int) -> list[int]:

@@ -1,8 +1,9 @@
 /** How a view of the picture moves: at once, as part of a gesture, or by a short flight to another place. */
 
 import { effect } from "@preact/signals-core";
+import type { Bin } from "../data/matrix";
 import { between, centered, type Reach, refitted, zoomFor } from "../geometry/cell-grid";
-import type { Viewport } from "../geometry/viewport";
+import type { Span, Viewport } from "../geometry/viewport";
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 
@@ -13,6 +14,8 @@ const SAME_FLIGHT_MS = 250;
 const CLOSE = 26;
 /** As many are close enough to stay where one is: its labels can be read. */
 const READABLE = 12;
+/** How much of the picture a block takes that is looked at: what is around it shows where it ends. */
+const BLOCK_SHARE = 0.86;
 
 export interface Flight {
   fly(to: Viewport): void;
@@ -69,11 +72,26 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
     const reach = plot.reach.value;
     if (destination === null || reach === null) return;
     const view = plot.viewport.peek();
+    if (destination.block !== undefined) {
+      ui.destination.value = null;
+      fly(plot.settled(around(ui, plot, reach, destination.block)));
+      return;
+    }
     const isFar = destination.close && view.k < zoomFor(reach, READABLE * ui.unit.peek());
     const k = isFar ? zoomFor(reach, CLOSE * ui.unit.peek()) : view.k;
     fly(plot.settled(centered(reach, view, k, destination)));
     ui.destination.value = null;
   });
+}
+
+/** Return the view that shows a block as large as it fits, but no closer than cells can be read. */
+function around(ui: Ui, plot: Plot, reach: Reach, { queries, keys }: Bin): Viewport {
+  const figure = plot.figure.peek();
+  const cell = (size: number, { start, stop }: Span) => (BLOCK_SHARE * size) / Math.max(1, stop - start);
+  const fits = figure === null ? 1 : Math.min(cell(figure.width, keys), cell(figure.height, queries));
+  const k = zoomFor(reach, Math.min(CLOSE * ui.unit.peek(), fits));
+  const middle = ({ start, stop }: Span) => (start + stop - 1) / 2;
+  return centered(reach, plot.viewport.peek(), k, { query: middle(queries), key: middle(keys) });
 }
 
 /** Show a picture of another size whole; in a widget of another width keep the same place in the middle. */

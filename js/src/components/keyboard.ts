@@ -79,10 +79,31 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
   });
 }
 
-/** Esc, while something is pinned. */
-export function pinLines({ store }: Ui): KeyLine[] {
-  if (store.query.value === null && store.key.value === null) return [];
-  return [{ shown: "Esc", does: "free the pin", keys: { Escape: () => store.select({ query: null, key: null }) } }];
+/** Esc, while something is pinned; Backspace, where one came from another view to look closer. */
+export function pinLines(ui: Ui): KeyLine[] {
+  const { store, cameFrom } = ui;
+  const lines: KeyLine[] = [];
+  if (store.query.value !== null || store.key.value !== null) {
+    lines.push({
+      shown: "Esc",
+      does: "free the pin",
+      keys: { Escape: () => store.select({ query: null, key: null }) },
+    });
+  } else if (cameFrom.value !== null) {
+    lines.push({ shown: "Esc", does: `back to ${cameFrom.value.view}`, keys: { Escape: () => goBack(ui) } });
+  }
+  if (cameFrom.value !== null) {
+    lines.push({ shown: "Backspace", does: `back to ${cameFrom.value.view}`, keys: { Backspace: () => goBack(ui) } });
+  }
+  return lines;
+}
+
+/** Show the view again from which one came to look closer. */
+export function goBack({ store, cameFrom }: Ui): void {
+  const from = cameFrom.value;
+  if (from === null) return;
+  cameFrom.value = null;
+  store.show({ view: from.view });
 }
 
 /** Brackets, where there are other heads and layers. */

@@ -14,8 +14,8 @@ export interface Choice {
 
 export interface Section {
   readonly title?: string;
-  /** What is chosen; null where each choice is something to do. */
-  readonly value: string | null;
+  /** What is chosen; null where each choice is something to do; a list where each is chosen by itself. */
+  readonly value: string | readonly string[] | null;
   readonly choices: readonly Choice[];
   choose(value: string): void;
 }
@@ -163,15 +163,13 @@ export class Menu extends Component<Props, { open: boolean }> {
                     <button
                       type="button"
                       key={choice.value}
-                      {...(section.value === null
-                        ? { role: "menuitem" as const }
-                        : { role: "menuitemradio" as const, "aria-checked": choice.value === section.value })}
+                      {...roleOf(section, choice)}
                       onClick={() => {
                         section.choose(choice.value);
                         this.close();
                       }}
                     >
-                      {choice.value === section.value ? (
+                      {isChosen(section, choice) ? (
                         <svg class="aw-check" viewBox="0 0 10 10" aria-hidden="true">
                           <path d="M1.5 5.5 4 8l4.5-6" />
                         </svg>
@@ -191,4 +189,13 @@ export class Menu extends Component<Props, { open: boolean }> {
       </div>
     );
   }
+}
+
+const isChosen = ({ value }: Section, choice: Choice) =>
+  typeof value === "string" ? value === choice.value : value?.includes(choice.value) === true;
+
+function roleOf(section: Section, choice: Choice) {
+  if (section.value === null) return { role: "menuitem" as const };
+  const role = typeof section.value === "string" ? ("menuitemradio" as const) : ("menuitemcheckbox" as const);
+  return { role, "aria-checked": isChosen(section, choice) };
 }

@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import { Component, createRef } from "preact";
-import type { WhatIf } from "../contract/messages";
+import type { Keep, WhatIf } from "../contract/messages";
 import type { ExplainedPair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";
@@ -11,7 +11,7 @@ import { Menu, type Section } from "./menu";
 
 /** Return what is changed, in a few words; "none". */
 export function whatIfName(changes: WhatIf): string {
-  const { scale, temperature, softcap, mask, causal, window, drop_keys, sinks, dtype } = changes;
+  const { scale, temperature, softcap, mask, causal, window, drop_keys, sinks, dtype, keep } = changes;
   const words = [
     scale === undefined ? "" : `scale ${short(scale)}`,
     temperature === undefined ? "" : `temperature ${short(temperature)}`,
@@ -24,9 +24,21 @@ export function whatIfName(changes: WhatIf): string {
       : `without ${drop_keys.length} ${drop_keys.length === 1 ? "key" : "keys"}`,
     sinks === null || sinks === false ? "no sink" : "",
     dtype ?? "",
+    keep ? `${POLICIES[keep.policy]}, ${budgetName(keep.budget)}` : "",
   ].filter(Boolean);
   return words.length === 0 ? "none" : words.length > 2 ? `${words.length} changes` : words.join(", ");
 }
+
+/** What a cache keeps by each policy, in a word or two. */
+const POLICIES: Record<Keep["policy"], string> = {
+  window: "window and first keys",
+  heavy_hitters: "heavy hitters",
+  tova: "TOVA",
+  snapkv: "SnapKV",
+};
+
+const budgetName = (budget: number) =>
+  Number.isInteger(budget) && budget >= 1 ? `${budget} keys` : `${Math.round(100 * budget)} % of the keys`;
 
 const short = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
 
@@ -52,6 +64,7 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
     <Menu name="What if" {...words} sections={sections(ui)}>
       <h4>An empty field keeps the head's own value</h4>
       <Numbers ui={ui} />
+      <Budget ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
           As it was
@@ -87,6 +100,7 @@ export function WhatIfPanel({ ui }: { ui: Ui }) {
         </div>
       ))}
       <Numbers ui={ui} />
+      <Budget ui={ui} />
     </section>
   );
 }
@@ -165,12 +179,45 @@ class Numbers extends Component<{ ui: Ui }, { error: string }> {
   }
 }
 
+/** Keys that are always among those of a window: the first ones, as in Python. */
+const FIRST_KEYS = 4;
+
+/** How few keys a policy can have. */
+const leastOf = ({ policy, sinks, observe }: Keep) =>
+  policy === "window" ? (sinks ?? FIRST_KEYS) + 1 : policy === "snapkv" ? (observe ?? 32) + 1 : 2;
+
+/** How many keys a cache has: a slider, whose newest value is always sent. */
+function Budget({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const keep = store.what_if.value.keep;
+  if (!keep) return null;
+  const { keys } = store.facts.value;
+  const least = Math.min(leastOf(keep), keys);
+  const budget = Number.isInteger(keep.budget) && keep.budget >= 1 ? keep.budget : Math.ceil(keep.budget * keys);
+  return (
+    <label class="aw-budget">
+      <span>Budget</span>
+      <input
+        type="range"
+        min={least}
+        max={keys}
+        value={Math.min(Math.max(budget, least), keys)}
+        aria-label="Keys that the cache has"
+        aria-valuetext={`${budget} of ${keys} keys`}
+        onInput={(event) => senderOf(store, "budget")(Number((event.currentTarget as HTMLInputElement).value))}
+        onKeyDown={(event) => event.stopPropagation()}
+      />
+      <span class="aw-muted">{`${budget} of ${keys} keys`}</span>
+    </label>
+  );
+}
+
 const textOf = (value: number | null | undefined) =>
   value === undefined ? "" : value === null ? "none" : String(Number(value.toPrecision(6)));
 
 function sections({ store }: Ui): Section[] {
   const changes = store.what_if.value;
-  const { head_size, is_causal, has_sinks } = store.facts.value;
+  const { head_size, is_causal, has_sinks, queries, keys } = store.facts.value;
   const noSink = changes.sinks === null || changes.sinks === false;
   const key = store.key.value;
   const dropped = changes.drop_keys ?? [];
@@ -219,6 +266,19 @@ function sections({ store }: Ui): Section[] {
       choose: (value) => change(store, { dtype: value === "own" ? undefined : (value as "int8") }),
     },
   ];
+  if (changes.keep || (is_causal && queries === keys && keys > LEAST_CACHED)) {
+    found.push({
+      title: "Cache",
+      value: changes.keep?.policy ?? "all",
+      choices: [
+        { value: "all", name: "all keys" },
+        { value: "window", name: POLICIES.window },
+        { value: "heavy_hitters", name: POLICIES.heavy_hitters, note: "H2O" },
+        { value: "tova", name: POLICIES.tova },
+      ],
+      choose: (value) => change(store, { keep: value === "all" ? undefined : keepOf(value, changes.keep, keys) }),
+    });
+  }
   if (has_sinks || noSink) {
     found.push({
       title: "Sink",
@@ -246,15 +306,26 @@ function sections({ store }: Ui): Section[] {
   return found;
 }
 
+const LEAST_CACHED = 8; // keys: of fewer none need be forgotten
+
+/** Another policy with the budget that there was, or a quarter of the keys. */
+function keepOf(policy: string, before: Keep | null | undefined, keys: number): Keep {
+  const found = { policy: policy as Keep["policy"], budget: before?.budget ?? Math.ceil(keys / 4) };
+  return { ...found, budget: found.budget < 1 ? found.budget : Math.max(found.budget, leastOf(found)) };
+}
+
 const PATIENCE = 600; // milliseconds, after which an answer is no longer waited for
 
 const AHEAD = 2; // values on their way: while the kernel computes for one, what came of the other is drawn
 
+/** What is dragged is the scale that comes out. */
+const ofScale = (scale: number): Part => ({ scale, temperature: undefined });
+
 /**
- * Return how to send the newest of many scales: the next goes when what the last has changed is there, and the last is
+ * Return how to send the newest of many numbers: the next goes when what the last has changed is there, and the last is
  * always sent.
  */
-export function newestOnly(store: Store): (scale: number) => void {
+export function newestOnly(store: Store, part: (value: number) => Part = ofScale): (value: number) => void {
   let wanted: number | null = null;
   let ahead = 0;
   let version = 0; // of the tensors: each value that is sent makes another
@@ -262,12 +333,12 @@ export function newestOnly(store: Store): (scale: number) => void {
   let end: (() => void) | null = null;
   const send = () => {
     if (wanted === null || ahead >= AHEAD) return;
-    const scale = wanted;
+    const value = wanted;
     wanted = null;
     ahead++;
     clearTimeout(timer);
     timer = setTimeout(() => arrived(ahead), PATIENCE);
-    store.attempt(changed(store, { scale, temperature: undefined })); // what is dragged is the scale that comes out
+    store.attempt(changed(store, part(value)));
   };
   const arrived = (count: number) => {
     ahead = Math.max(0, ahead - count);
@@ -277,8 +348,8 @@ export function newestOnly(store: Store): (scale: number) => void {
     end?.();
     end = null;
   };
-  return (scale) => {
-    wanted = scale;
+  return (value) => {
+    wanted = value;
     if (end === null) {
       version = store.facts.peek().version;
       end = effect(() => {
@@ -291,14 +362,27 @@ export function newestOnly(store: Store): (scale: number) => void {
   };
 }
 
-const senders = new WeakMap<Store, (scale: number) => void>();
+type Dragged = "scale" | "budget";
+const senders = new WeakMap<Store, Partial<Record<Dragged, (value: number) => void>>>();
+
+/** Return what sends the numbers of a control: one for each, that its numbers come in order. */
+function senderOf(store: Store, name: Dragged): (value: number) => void {
+  const known = senders.get(store) ?? {};
+  senders.set(store, known);
+  known[name] ??= name === "scale" ? newestOnly(store) : newestOnly(store, (budget) => ofBudget(store, budget));
+  return known[name];
+}
+
+const ofBudget = (store: Store, budget: number): Part => {
+  const keep = store.what_if.peek().keep;
+  return keep ? { keep: { ...keep, budget } } : {};
+};
 
 /** Return the handlers of the dot that stands for the scaled score: moving it chooses another scale. */
 export function dragScale(ui: Ui, pair: ExplainedPair, valueAt: (x: number, width: number) => number) {
   const { store } = ui;
   const score = pair.score ?? 0;
-  const send = senders.get(store) ?? newestOnly(store);
-  senders.set(store, send);
+  const send = senderOf(store, "scale");
   const to = (scale: number) => send(Number(scale.toPrecision(4)));
   const scale = pair.scale ?? 1;
   return {

@@ -184,6 +184,18 @@ export interface WhatIf {
   /** null or false takes learned sinks away. */
   sinks?: boolean | null;
   dtype?: "float16" | "bfloat16" | "int8";
+  /** The keys that a cache has, as `Attention.keep` takes it. */
+  keep?: Keep | null;
+}
+
+export interface Keep {
+  policy: "window" | "heavy_hitters" | "tova" | "snapkv";
+  /** How many keys a query has at most, or a share of them, below 1. */
+  budget: number;
+  sinks?: number;
+  recent?: number;
+  prompt?: number;
+  observe?: number;
 }
 
 interface SmallMessage {
@@ -445,6 +457,8 @@ export interface HeadMassMessage extends Partial<MassesMessage> {
   error: string | null;
   /** The columns that are here, (L·H, C). */
   keys?: string[];
+  /** (L·H, 1) the sums over all columns, also those that are not here. */
+  sums?: MassesMessage;
   /** How many heads each layer has. */
   heads?: number[];
   /** (L,) how many queries were looked at, of `total`. */

@@ -47,7 +47,7 @@ const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 const isStage = isOneOf("scores", "scaled", "capped", "masked", "weights", "contribution");
 const isMetric = isOneOf(
   ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
-  ...["masked_share", "learned_sink"],
+  ...["masked_share", "learned_sink", "sink", "streaming", "recall"],
 );
 
 const isFacts = hasFields({
@@ -91,11 +91,18 @@ const isDeviation = hasFields({
   original: orNone(hasFields({ weights: orNone(isNumber), output: orNone(isNumber), queries: isPlace })),
 });
 
+const isKeep = hasFields({
+  policy: isOneOf("window", "heavy_hitters", "tova", "snapkv"),
+  budget: isNumber,
+  ...{ sinks: orNone(isPlace), recent: orNone(isPlace), prompt: orNone(isPlace), observe: orNone(isPlace) },
+});
+
 const isWhatIf = hasFields({
   ...{ scale: orNone(isNumber), temperature: orNone(isNumber), softcap: orNone(isNumber), window: orNone(isSize) },
   ...{ mask: orNone(isFlag), sinks: orNone(isFlag), dtype: orNone(isText) },
   causal: (value) => orNone(isFlag)(value) || value === "lower right",
   drop_keys: orNone(isListOf(isNumber)),
+  keep: orNone(isKeep),
 });
 
 const isErrors: Check = (value) => isObject(value) && Object.values(value as object).every(isText);
@@ -122,7 +129,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   key: orNone(isPlace),
   heads: isSome(isPlace),
   pins: isListOf(isPin),
-  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "stages"),
+  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"),
   stage: isStage,
   pool: isOneOf("max", "mean"),
   color_scale: isOneOf("linear", "log"),

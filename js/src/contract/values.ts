@@ -8,7 +8,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "layer" | "view" | "unit" | [number, number];
 /** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
 export type Side = "query" | "key";
-export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages";
 /** How the attention to a segment is read: its mass, mass for each of its tokens, or against even attention. */
 export type Measure = "mass" | "per_token" | "lift";
 /** What of a head is measured. */
@@ -22,7 +22,10 @@ export type Metric =
   | "induction"
   | "mean_distance"
   | "masked_share"
-  | "learned_sink";
+  | "learned_sink"
+  | "sink"
+  | "streaming"
+  | "recall";
 /** A head by its number; several as one by their name, such as "mean 0 4". */
 export type HeadName = number | string;
 /** A pinned place; null where only one side is. */

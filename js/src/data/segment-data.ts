@@ -81,6 +81,8 @@ export interface HeadMass {
   /** Layer and head of each row. */
   readonly heads: readonly { readonly layer: number; readonly head: number }[];
   readonly masses: Masses;
+  /** The sums of each row over all columns, also those that are not here: one column. */
+  readonly sums: Masses;
   /** Of each layer, of so many queries. */
   readonly looked: Uint32Array;
   readonly total: number;
@@ -152,12 +154,13 @@ export async function decodeHeadMass(message: HeadMassMessage): Promise<HeadMass
     Array.from({ length: count }, (_, head) => ({ layer, head })),
   );
   const said = { id, batch, path, asking, keys, heads, total, share };
-  if (error != null) return { ...said, looked: NO_WHOLES, masses: NO_MASSES, error };
-  const [looked, masses] = await Promise.all([
+  if (error != null) return { ...said, looked: NO_WHOLES, masses: NO_MASSES, sums: NO_MASSES, error };
+  const [looked, masses, sums] = await Promise.all([
     wholes(message.looked, message.heads?.length ?? 0),
     decodeMasses(message, [heads.length, keys.length]),
+    decodeMasses(message.sums ?? {}, [heads.length, 1]),
   ]);
-  return { ...said, looked, masses, error: null };
+  return { ...said, looked, masses, sums, error: null };
 }
 
 interface MassesMessage {

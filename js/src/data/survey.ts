@@ -24,6 +24,9 @@ export const METRICS: readonly Named[] = [
   { name: "mean_distance", word: "Mean distance", kind: "tokens" },
   { name: "masked_share", word: "Masked", kind: "share" },
   { name: "learned_sink", word: "Learned sink", kind: "share" },
+  { name: "sink", word: "Rows on the first token", brief: "sink rows", kind: "share" },
+  { name: "streaming", word: "First and near tokens", brief: "streaming", kind: "share" },
+  { name: "recall", word: "Kept by the cache", brief: "recall", kind: "share" },
 ];
 type Kind = "bits" | "weight" | "tokens" | "share";
 

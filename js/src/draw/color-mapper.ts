@@ -35,6 +35,17 @@ export interface ColorMapper {
   share(value: number): number;
 }
 
+/** A small picture is on its own range: 0 to 1. */
+export const OWN_RANGE: ColorMapper = {
+  signed: false,
+  log: false,
+  domain: { low: 0, high: 1 },
+  index: (value) => Math.round(255 * value),
+  position: (value) => value,
+  clips: () => false,
+  share: (value) => value,
+};
+
 /** Return the color mapper of a picture: which table, which domain, and what is cut off. */
 export function makeColorMapper(
   picture: Picture,

@@ -4,7 +4,7 @@
  */
 
 import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
-import type { Envelope, LinksMessage, PictureMessage } from "../contract/messages";
+import type { Envelope, HeadPlace, LinksMessage, PictureMessage } from "../contract/messages";
 import { type TraitName, type Traits, traitsThatAre } from "../contract/traits";
 import type { Side } from "../contract/values";
 import { combine, lineOf } from "../data/matrix";
@@ -45,6 +45,8 @@ export interface Snapshot {
 
 /** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
+/** And where it is compared also that. */
+const COMPARED: readonly TraitName[] = ["comparison"];
 /** What a reader may set without Python: where to look, and how it is drawn. */
 const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
@@ -107,9 +109,19 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   }
 
   async function take(changes: Partial<Traits>): Promise<Partial<Traits>> {
-    const next = fitted({ ...traits, ...changes }, (of) => find("facts", of) as Traits["facts"] | undefined);
+    const asked = { ...traits, ...changes };
+    if ("against" in changes && !("against_at" in changes)) {
+      asked.against_at = (find("against_at", asked) ?? null) as HeadPlace | null; // each side looks where it looked
+    }
+    const next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
-    const there = NEEDED.every((name) => find(name, next) !== undefined);
+    const asks = "asking" in changes || "segment_path" in changes;
+    const needed: readonly TraitName[] = [
+      ...NEEDED,
+      ...(next.view === "compare" ? COMPARED : []),
+      ...(asks ? (["mass"] as const) : []),
+    ];
+    const there = needed.every((name) => find(name, next) !== undefined);
     const known = Object.keys(changes).every((name) => free.has(name));
     if (!there || !known || heads.some((head) => find("picture", { ...next, head }) === undefined)) {
       refuse(sentence("What you chose"));

@@ -2,6 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
+import { goBack } from "../components/keyboard";
 import { Message } from "../components/message";
 import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
@@ -9,6 +10,7 @@ import { compare } from "../views/compare/index";
 import { graph } from "../views/graph/index";
 import { heads } from "../views/heads/index";
 import { heatmapView } from "../views/heatmap/index";
+import { segments } from "../views/segments/index";
 import { stages } from "../views/stages/index";
 import { image, text } from "../views/text/index";
 import { Card } from "./card";
@@ -17,7 +19,19 @@ import { keepKeys } from "./keys";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
 
-const VIEWS: Record<ViewName, (ui: Ui) => View> = { compare, heatmap: heatmapView, graph, text, image, heads, stages };
+const VIEWS: Record<ViewName, (ui: Ui) => View> = {
+  compare,
+  heatmap: heatmapView,
+  graph,
+  text,
+  image,
+  heads,
+  segments,
+  stages,
+};
+
+/** The views in which the cells of a block are looked at. */
+const LEADS_BACK: readonly ViewName[] = ["heatmap", "text", "graph"];
 
 /** Return the whole widget; the view in it is another whenever another is chosen. */
 export function frame(ui: Ui): View {
@@ -36,9 +50,10 @@ export function frame(ui: Ui): View {
   const card = mount(part("aw-card-slot"), () =>
     ui.card.value === null ? null : <Card key={ui.card.value} ui={ui} card={ui.card.value} />,
   );
+  const back = mount(part("aw-back-slot"), () => <Back ui={ui} />);
   body.append(stage, problem.node, card.node);
   keepKeys(ui);
-  node.append(title.node, tools.node, pick.node, body, notes.node, line.node);
+  node.append(title.node, tools.node, pick.node, back.node, body, notes.node, line.node);
 
   const ends = [
     effect(() => {
@@ -77,9 +92,21 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [title, tools, pick, problem, card, notes, line]) view.dispose();
+      for (const view of [title, tools, pick, back, problem, card, notes, line]) view.dispose();
     },
   };
+}
+
+/** The way back from the cells of a block to the view that one came from. */
+function Back({ ui }: { ui: Ui }) {
+  const from = ui.cameFrom.value;
+  const { view } = ui.store;
+  if (from === null || from.view === view.value || !LEADS_BACK.includes(view.value)) return null;
+  return (
+    <button type="button" class="aw-back" onClick={() => goBack(ui)}>
+      ‹ {from.view} <span class="aw-muted">{from.block}</span>
+    </button>
+  );
 }
 
 /** The selected head could not be computed: Python's own sentence, and what to do. */

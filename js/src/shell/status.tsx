@@ -6,6 +6,7 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import { leftOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
@@ -13,7 +14,7 @@ import { isPadding } from "../state/padding";
 import { isPinnedPair } from "../state/pinned-pair";
 import { isRankingOf, type Reading } from "../state/queries";
 import type { Ui } from "../state/ui";
-import { count, statusNumber } from "../text/format";
+import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
 
@@ -102,6 +103,8 @@ function Status({ ui }: { ui: Ui }) {
           <ChangeLine ui={ui} />
         ) : store.view.value === "heads" ? (
           <HeadsLine ui={ui} />
+        ) : store.view.value === "segments" ? (
+          <SegmentsLine ui={ui} />
         ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
         ) : reading === null ? (
@@ -236,6 +239,55 @@ function HeadsLine({ ui }: { ui: Ui }) {
       )}
     </>
   );
+}
+
+/** How much attention a token, or a segment, gives to another: its share of what is not set aside, and the weight. */
+function SegmentsLine({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const reading = ui.segmentReading.value;
+  if (reading === null)
+    return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
+  const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
+  const narrow = ui.mode.value === "narrow";
+  const number = (name: string, value: number, exact = statusNumber(value)) => (
+    <>
+      <i class="aw-gap" />
+      {name} <b class="aw-exact">{exact}</b>
+    </>
+  );
+  return (
+    <>
+      {head !== null && `${headWords(head.head)} of layer ${head.layer}, `}
+      {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
+      <b>
+        <bdi>{to}</bdi>
+      </b>
+      {isAside ? number("set aside, weight", raw) : number("mass", mass)}
+      {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
+      {!isAside && !narrow && mass !== raw && number("weight", raw)}
+      {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
+      {!isAside && Number.isFinite(lift) && number("lift", lift, lift.toFixed(2))}
+    </>
+  );
+}
+
+/** What the masses are of. */
+function segmentFacts({ store }: Ui, narrow: boolean): string {
+  const now = store.mass.value;
+  if (now === null || now.error !== null) return "";
+  const { layers, heads, batches, queries } = store.facts.value;
+  const { columns } = leftOf(now.keys, store.aside.value ?? []);
+  return [
+    ...stackWords(store.facts.value),
+    layers.length > 1 ? `layer ${now.of.layer}` : "",
+    batches > 1 ? `sample ${now.of.batch}` : "",
+    heads > 1 ? headWords(now.of.head) : "",
+    `${count(now.total)} of ${count(queries)} queries`,
+    `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
+    narrow || columns.length === now.keys.length ? "" : "mass is a share of what is not set aside",
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** `6 layers × 12 heads`, and their length where they have one. */
@@ -382,6 +434,7 @@ function Place(props: { labels: Labels; index: number; side: "query" | "key"; al
 function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
+  if (store.view.value === "segments") return segmentFacts(ui, ui.mode.value === "narrow");
   const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);

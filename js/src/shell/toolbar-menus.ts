@@ -13,6 +13,7 @@ import type {
   ThemePreference,
   ViewName,
 } from "../contract/values";
+import { MEASURE_WORDS } from "../data/segments";
 import type { Mode } from "../geometry/layout";
 import type { Ui } from "../state/ui";
 import { legendNumber, listNumber } from "../text/format";
@@ -26,6 +27,7 @@ import {
   orderSection,
 } from "../views/heads/menus";
 
+import { asideName, asideSection, askingSection, measureSection } from "../views/segments/menus";
 import { savingSections } from "./saving";
 
 const COMPARE = { value: "compare", name: "Compare" } as const;
@@ -34,6 +36,7 @@ const VIEWS = [
   { value: "graph", name: "Graph" },
   { value: "text", name: "Text" },
   { value: "heads", name: "Heads" },
+  { value: "segments", name: "Segments" },
   { value: "stages", name: "Stages" },
 ] as const;
 const IMAGE = { value: "image", name: "Image" } as const;
@@ -45,7 +48,7 @@ export function viewsOf({ store }: Ui) {
     ...(compared ? [COMPARE] : []),
     ...VIEWS.slice(0, 3),
     ...(store.grid.value ? [IMAGE] : []),
-    ...VIEWS.slice(3),
+    ...VIEWS.slice(3).filter(({ value }) => value !== "segments" || !compared || store.segments.value !== null),
   ];
 }
 
@@ -78,7 +81,20 @@ export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
   };
 }
 
-export type MenuName = "against" | "bar" | "order" | "heads" | "whatIf" | "read" | "keep" | "show" | "color" | "pool";
+export type MenuName =
+  | "against"
+  | "aside"
+  | "asking"
+  | "bar"
+  | "color"
+  | "heads"
+  | "keep"
+  | "measure"
+  | "order"
+  | "pool"
+  | "read"
+  | "show"
+  | "whatIf";
 
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
@@ -120,13 +136,25 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["bar", "menus"],
     ["order", "menus"],
   ],
+  segments: [
+    ["heads", "much"],
+    ["measure", "much"],
+    ["aside", "menus"],
+    ["asking", "more than there is"],
+    ["whatIf", "nothing"],
+  ],
   stages: [], // its own rules stand below the pictures
 };
+
+const hasSegments = ({ store }: Ui) => (store.mass.value?.keys.length ?? 0) > 0;
 
 /** Whether there is anything to choose; a menu that is not named here always has something. */
 const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
   heads: canCombine,
+  measure: hasSegments,
+  aside: hasSegments,
+  asking: hasSegments,
   whatIf: ({ store }) =>
     Object.keys(store.what_if.value).length > 0 && store.facts.value.stages.length > 2 && !store.facts.value.saved,
   pool({ store }) {
@@ -153,6 +181,17 @@ interface MenuText {
 
 /** All menus but the one of other rules, which is `WhatIfMenu`. */
 export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
+  measure: {
+    name: "Measure",
+    value: ({ store }) => MEASURE_WORDS[store.measure.value ?? "mass"],
+    sections: (ui) => [measureSection(ui)],
+  },
+  aside: { name: "Aside", value: asideName, sections: (ui) => [asideSection(ui)] },
+  asking: {
+    name: "Asking",
+    value: ({ store }) => store.mass.value?.asking ?? "",
+    sections: (ui) => [askingSection(ui)],
+  },
   against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
   bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
   order: { name: "Order", value: orderName, sections: (ui) => [orderSection(ui)] },

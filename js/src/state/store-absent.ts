@@ -6,6 +6,7 @@ import type { Facts } from "../contract/messages";
 import type { TraitName } from "../contract/traits";
 import type { HeadName, Side, ViewName } from "../contract/values";
 import { hasLinksOf, linksOfPicture } from "../data/links";
+import type { Segments } from "../data/segment-data";
 import type { Stages } from "../data/stage-data";
 import { type Survey, surveyOfLayer } from "../data/survey";
 import { isAway, type Kernel } from "../kernel/kernel";
@@ -33,6 +34,8 @@ interface Known {
     readonly survey: ReadonlySignal<Survey | null>;
     readonly stages: ReadonlySignal<Stages | null>;
     readonly comparison: ReadonlySignal<object | null>;
+    readonly segments: ReadonlySignal<Segments | null>;
+    readonly mass: ReadonlySignal<object | null>;
   };
 }
 
@@ -75,6 +78,8 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
     }
     if (view.value === "stages" && !isOfHead(sent.stages.value, known))
       return lacks("stages", "The stages were not saved.");
+    if (view.value === "segments" && sent.segments.value?.error === null && sent.mass.value === null)
+      return lacks("mass", "The attention between segments was not saved.");
     if (view.value === "compare" && sent.comparison.value === null)
       return lacks("comparison", "The comparison was not saved.");
     return null;

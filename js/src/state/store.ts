@@ -201,7 +201,11 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     ...shown,
     ...pictures,
     thumbnails,
-    ...storeAbsent({ ...traits, ...shown, thumbnails, picture: pictures.picture, sent }, kernel, stop),
+    ...storeAbsent(
+      { ...traits, ...shown, thumbnails, picture: pictures.picture, sent: { ...sent, segments } },
+      kernel,
+      stop,
+    ),
     stages: sent.stages,
     pair: decoded("pair", decodePair),
     comparison: sent.comparison,

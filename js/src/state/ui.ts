@@ -32,11 +32,28 @@ export interface Window extends Bin {
   readonly cellHeight: number;
 }
 
-/** A place to bring into view: at the zoom in force, or close enough to read its cells. */
+/** A place to bring into view: at the zoom in force, or close enough to read its cells, or a block so large as fits. */
 export interface Destination {
   readonly query: number | null;
   readonly key: number | null;
   readonly close: boolean;
+  readonly block?: Bin;
+}
+
+/** What of segments the pointer is over, or the keyboard's place, or else what is pinned: exact numbers. */
+export interface SegmentReading {
+  /** Whose attention: a token of the asking segment, or a segment; in which head, where that is not the selected one. */
+  readonly query: number | null;
+  readonly from: string;
+  readonly head: HeadOf | null;
+  readonly to: string;
+  /** A share of what is not set aside; the weight itself; that of even attention, a share again; and their quotient. */
+  readonly mass: number;
+  readonly raw: number;
+  readonly even: number;
+  readonly lift: number;
+  readonly perToken: number;
+  readonly isAside: boolean;
 }
 
 /** What a few keys do in a view, as one line of the list of keys. */
@@ -78,6 +95,10 @@ export interface Ui {
   readonly keyLines: Signal<() => readonly KeyLine[]>;
   /** What floats over the picture: the list of keys, or the field for a token to go to. */
   readonly card: Signal<"keys" | "goto" | null>;
+  /** The attention of segments under the pointer, or at the pin: their view writes it, the status line says it. */
+  readonly segmentReading: Signal<SegmentReading | null>;
+  /** The view from which one went down to the cells of a block, and what that is called: the way back. */
+  readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
   /** What has become of a file or a copy that was asked for, to be said. */
   readonly told: Signal<{ readonly title: string; readonly text: string } | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
@@ -163,6 +184,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     change: signal<CellChange | null>(null),
     keyLines: signal(() => []),
     card: signal<"keys" | "goto" | null>(null),
+    segmentReading: signal<SegmentReading | null>(null),
+    cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),
     told: signal(null),
     destination: signal<Destination | null>(null),
     target,

@@ -73,6 +73,7 @@ describe("mass of all heads", () => {
       { layer: 1, head: 1 },
     ]);
     expect([found.masses.mass[5], found.masses.mass[12], found.share]).toEqual([0.125, Number.NaN, 0.5]);
+    expect([found.sums.columns, found.sums.mass[0], found.sums.selfEven[1]]).toEqual([1, 1, Math.fround(0.13)]);
   });
 
   test("of another number of heads is refused", async () => {

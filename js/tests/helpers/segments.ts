@@ -73,6 +73,12 @@ export function headMassOf(changes: Partial<HeadMassMessage> = {}): HeadMassMess
   const shape = [4, 4];
   const rows = [MATRIX[3]!, [0.5, 0.125, 0.125, 0.25], [0.25, 0.25, 0.25, 0.25], KEYS.map(() => Number.NaN)];
   const self = rows.flatMap((row) => [0, 0, 0, row[3]! / 2]);
+  const sums = {
+    mass: [1, 1, 1, Number.NaN],
+    even: [1, 1, 1, 1],
+    self: rows.map((row) => row[3]! / 2),
+    self_even: [0.13, 0.13, 0.13, 0.13],
+  };
   return {
     ...{ id: 2, batch: 0, path: [], asking: "answer", error: null, keys: KEYS, heads: [2, 2] },
     ...{
@@ -89,6 +95,7 @@ export function headMassOf(changes: Partial<HeadMassMessage> = {}): HeadMassMess
         shape,
       ),
     },
+    sums: Object.fromEntries(Object.entries(sums).map(([name, one]) => [name, floats(one, [4, 1])])) as never,
     ...{ looked: wholes([2, 0]), total: 2, share: 0.5 },
     ...changes,
   };

@@ -11,6 +11,7 @@ import { unpack } from "../../src/export-page";
 import { createHost, type Host, type HostRequest } from "../../src/kernel/host";
 import { answersOf, keyOf, nameOf, type Snapshot } from "../../src/kernel/snapshot";
 import { show } from "../helpers/page.ts";
+import { massOf } from "../helpers/segments.ts";
 import { CAUSAL, type Cells, factsOf, linksOf, pictureOf, quantised, stateOf, weights } from "../helpers/states.ts";
 
 beforeEach(() => {
@@ -60,6 +61,36 @@ function openFile(file: Snapshot) {
 const ask = (file: Snapshot, request: Omit<HostRequest, "id">) =>
   openFile(file).answer?.({ id: "1", ...request } as HostRequest) as Promise<Record<string, never>>;
 const OF = { layer: 0, batch: 0, head: 2, stage: "weights" };
+
+describe("segments", () => {
+  const place = (asking: string | null, path: readonly string[]) => keyOf([0, 0, 0, asking, path]);
+  const masses = {
+    [place(null, [])]: massOf(),
+    [place("question", [])]: massOf({ id: 3, asking: "question", row: 2 }),
+    [place(null, ["doc 1"])]: massOf({ id: 4, path: ["doc 1"] }),
+  };
+  const file = (): Snapshot => {
+    const plain = saved({ view: "segments" as never, asking: null, segment_path: [], segment: null });
+    const by = ["layer", "batch", "head", "asking", "segment_path"] as const;
+    const replies = { [nameOf({ id: "x", kind: "segment_line", of: 3, column: 1 })]: { every: 1 } };
+    return { ...plain, derived: { ...plain.derived, mass: { by, values: masses } }, replies };
+  };
+
+  test("another one can be asked about, and gone down into, where that was saved", async () => {
+    const { take, answer } = openFile(file());
+    expect(await take?.({ asking: "question" })).toMatchObject({ mass: { id: 3, row: 2 } });
+    expect(await answer?.({ id: "1", kind: "segment_line", of: 3, column: 1 })).toEqual({ every: 1 });
+    expect(await take?.({ asking: null, segment_path: ["doc 1"] })).toMatchObject({ mass: { id: 4 } });
+    expect(await take?.({ segment: "sentence 1" })).toMatchObject({ segment: "sentence 1", mass: { id: 4 } });
+  });
+
+  test("what was not saved is said, and put back", async () => {
+    const { take, refused } = openFile(file());
+    expect(await take?.({ asking: "doc 1" })).toEqual({ asking: null });
+    expect(await take?.({ head: 2 })).toMatchObject({ head: 2, mass: null });
+    expect(refused).toEqual(["What you chose was not saved: open the notebook to compute it."]);
+  });
+});
 
 describe("answers", () => {
   test("rows, columns and cells of every head whose numbers are here", async () => {
@@ -244,5 +275,42 @@ describe("the contract with Python", () => {
           .join(" "),
       ).toBe(colors);
     }
+  });
+});
+
+describe("a comparison of several sides", () => {
+  const AT = { b: [1, 0, 2], c: null } as const;
+
+  function compared(): Snapshot {
+    const file = saved({ view: "compare", against: "b", against_at: AT.b });
+    const of = (name: "b" | "c") => keyOf([0, 0, 0, "weights", "max", name, AT[name]]);
+    const by = ["layer", "batch", "head", "stage", "pool", "against", "against_at"] as const;
+    return {
+      ...file,
+      derived: {
+        ...file.derived,
+        comparison: { by, values: { [of("b")]: { a: "of b" }, [of("c")]: { a: "of c" } } },
+        against_at: { by: ["against"], values: { [keyOf(["b"])]: AT.b, [keyOf(["c"])]: AT.c } },
+      },
+    };
+  }
+
+  test("each side looks where it looked when it was saved", async () => {
+    const { take, refused } = openFile(compared());
+    for (const name of ["c", "b", "c"] as const) {
+      const now = await take?.({ against: name });
+      expect([now?.against_at, now?.comparison]).toEqual([AT[name], { a: `of ${name}` }]);
+    }
+    expect(refused).toEqual([]);
+  });
+
+  test("a comparison that is not in the file is refused with a word, and other views stay free", async () => {
+    const { take, refused } = openFile(compared());
+    expect(await take?.({ against_at: [0, 0, 1] })).toEqual({ against_at: AT.b });
+    expect(await take?.({ heads: [2], head: 2 })).toEqual({ heads: [0], head: 0 });
+    expect(refused).toHaveLength(2);
+    await take?.({ view: "heatmap" });
+    expect(await take?.({ heads: [2], head: 2 })).toMatchObject({ head: 2, comparison: null });
+    expect(refused).toHaveLength(2);
   });
 });

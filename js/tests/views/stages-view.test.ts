@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals-core";
 import { describe, expect, test, vi } from "vitest";
 import { newestOnly, whatIfName } from "../../src/components/what-if";
-import type { Envelope, PairMessage, StagesMessage, WhatIf } from "../../src/contract/messages";
+import type { Envelope, Facts, PairMessage, StagesMessage, WhatIf } from "../../src/contract/messages";
 import type { Traits } from "../../src/contract/traits";
 import { waterfall } from "../../src/data/stage-data";
 import type { Store } from "../../src/state/store";
@@ -266,8 +266,30 @@ describe("what if", () => {
       [{ drop_keys: [3, 4] }, "without 2 keys"],
       [{ drop_keys: [] }, "none"],
       [{ window: null }, "no window"],
+      [{ keep: { policy: "window", budget: 16 } }, "window and first keys, 16 keys"],
+      [{ keep: { policy: "tova", budget: 0.25 } }, "TOVA, 25 % of the keys"],
+      [{ keep: null }, "none"],
     ];
     for (const [changes, name] of names) expect(whatIfName(changes)).toBe(name);
+  });
+
+  test("what a cache keeps is a policy and a budget, by a slider whose newest value is always sent", async () => {
+    const facts = { ...(stateOf(WEIGHTS).facts as Facts), is_causal: true, queries: 64, keys: 64 };
+    const { host, view } = await draw({ query: 2, key: 1, pair: pairOf(2, 1), facts });
+    view.button(/^What if/).click();
+    await settle();
+    view.button(/^heavy hitters/).click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ what_if: { keep: { policy: "heavy_hitters", budget: 16 } } });
+    const slider = view.find("input[type=range]") as HTMLInputElement;
+    expect([slider.min, slider.max, slider.value]).toEqual(["2", "64", "16"]);
+    slider.value = "40";
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await settle();
+    expect(JSON.stringify(host.sent)).toContain('"keep":{"policy":"heavy_hitters","budget":40}');
+    view.button("all keys").click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ what_if: {} });
   });
 
   test("is chosen below the pictures and taken back with a click", async () => {

@@ -54,7 +54,8 @@ function folded(total: number, keep: readonly number[], unit: number): Lane {
   rows.forEach((row, at) => {
     if (row.kind === "token") places.set(row.index, (at + 0.5) * pitch);
   });
-  return { rows, pitch, height: rows.length * pitch, step: 1, y: (index) => places.get(index) ?? null };
+  // As tall as all of them, however many rows there are: folding and unfolding moves nothing below.
+  return { rows, pitch, height: TALL * unit, step: 1, y: (index) => places.get(index) ?? null };
 }
 
 const token = (index: number): Row => ({ kind: "token", index });

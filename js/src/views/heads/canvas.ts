@@ -4,20 +4,9 @@ import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
 import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
-import type { ColorMapper, Paints } from "../../draw/color-mapper";
+import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
 import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
-
-/** A small picture is on its own range: 0 to 1. */
-export const OWN_RANGE: ColorMapper = {
-  signed: false,
-  log: false,
-  domain: { low: 0, high: 1 },
-  index: (value) => Math.round(255 * value),
-  position: (value) => value,
-  clips: () => false,
-  share: (value) => value,
-};
 
 /** Small pictures as they are painted, kept while they and the colors are the same. */
 export class Atlas {

@@ -2,7 +2,7 @@
 
 import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
-import type { Line, Placed } from "./lines";
+import type { Line, Placed } from "../../text/lines";
 import type { TokenLooks } from "./looks";
 import { type Flow, SLACK } from "./model";
 

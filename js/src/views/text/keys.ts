@@ -2,8 +2,8 @@
 
 import { headLines, pinLines } from "../../components/keyboard";
 import type { KeyLine, Ui } from "../../state/ui";
-import type { Line } from "./lines";
-import { lineOf } from "./lines";
+import type { Line } from "../../text/lines";
+import { lineOf } from "../../text/lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 

@@ -12,8 +12,8 @@ import { isRankingOf, latestAnswer, stableComputed } from "../../state/queries";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import type { Labels } from "../../text/labels";
+import { breakLines, type Line, type Placed, placed } from "../../text/lines";
 import { shorten } from "../../text/tokens";
-import { breakLines, type Line, type Placed, placed } from "./lines";
 import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
 
 /** Weights below this share of the greatest are not colored. */

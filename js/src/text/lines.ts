@@ -1,7 +1,7 @@
 /** Running text: tokens in lines, with the spaces and line breaks of the text. Pure functions. */
 
-import type { Labels } from "../../text/labels";
-import { endsWord, type Piece } from "../../text/tokens";
+import type { Labels } from "./labels";
+import { endsWord, type Piece } from "./tokens";
 
 /** One token of a text, and what stands before it in its line. */
 export interface Placed {
@@ -136,11 +136,11 @@ function isFromRight(tokens: readonly Placed[], from: number): boolean {
 }
 
 /** Return the line that the token at a place is in. */
-export function lineOf(lines: readonly Line[], at: number): number {
+export function lineOf(lines: readonly { readonly start: number }[], at: number): number {
   let [low, high] = [0, lines.length - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if ((lines[middle] as Line).start <= at) low = middle;
+    if (lines[middle]!.start <= at) low = middle;
     else high = middle - 1;
   }
   return low;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { labels, withPatches } from "../../src/text/labels";
+import { breakLines, placed } from "../../src/text/lines";
 import { joinOf, styleOf } from "../../src/text/tokens";
-import { breakLines, placed } from "../../src/views/text/lines";
 import { patchAt, patchesOf, sizeOf } from "../../src/views/text/patches";
 
 /** A sequence as the text that a reader sees, one line break to each token that ends a line. */

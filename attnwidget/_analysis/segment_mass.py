@@ -1,0 +1,491 @@
+"""How much weight goes from segment to segment: mass, mass per token, and lift over even attention."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._engine.base import AttentionBase, Head
+from .._engine.matmul import exactly
+from .._engine.overview import progress_bar
+from .._engine.segment_sums import AllowedSums, KeyGroups, WeightSums, counting, summing, together
+from .._engine.softmax import run_to_end
+from .._engine.stages import QUERIES
+from .._segments.named import FIRST, Labels
+from .._segments.segments import Segments
+from .._utils.indexing import Indices, as_index, as_indices, cuts
+from .._utils.validation import as_choice, nearest, told
+from .all_heads import LayerSource
+
+MEASURES = ("mass", "per_token", "lift")
+SINK = "learned sink"
+SELF = "self"
+
+
+# What is measured, raw.
+
+
+class SegmentSums(NamedTuple):
+    """Weights from rows to groups of keys, nothing set aside. A row is a query, or the mean over several.
+
+    A query that may attend to nothing is in no mean; a row without any other is NaN.
+
+    others: (heads, rows, groups), the weight on the keys of each group, but for a query's own.
+    even_others: (heads, rows, groups), the share of these keys among all that may be attended to.
+    own: (heads, rows, groups), the weight of a query's own key, in the group that has it.
+    even_own: (heads, rows, groups), the share of that key.
+    sink: (heads, rows), the weight of the learned sink; None where no head has one.
+    """
+
+    others: Tensor
+    even_others: Tensor
+    own: Tensor
+    even_own: Tensor
+    sink: Tensor | None
+
+    @property
+    def mass(self) -> Tensor:
+        """The weight on all keys of each group, (heads, rows, groups)."""
+        return self.others + self.own
+
+    @property
+    def even(self) -> Tensor:
+        """The share of each group among the keys that may be attended to, (heads, rows, groups)."""
+        return self.even_others + self.even_own
+
+
+class RowGroups(NamedTuple):
+    """Queries, and the row that each is counted in.
+
+    queries: (n,) int64, ascending.
+    rows: (n,) int64, the number of its row.
+    total: how many rows there are.
+    """
+
+    queries: Labels
+    rows: Labels
+    total: int
+
+
+def segment_sums(
+    att: AttentionBase, batch: int, heads: Sequence[int], rows: RowGroups, labels: Labels, count: int
+) -> Generator[int, None, SegmentSums]:
+    """Sum the weights of some heads from rows to groups of keys.
+
+    Args:
+        att: the attention.
+        batch: which sample.
+        heads: which heads, ascending.
+        rows: the queries and their rows.
+        labels: (K,) int64, the number of the group of each key; -1 of a key in none.
+        count: how many groups there are.
+
+    Yields:
+        After each block, of little more than a million cells, how many it had.
+    """
+    return (yield from exactly(att.device, _summing(att, batch, heads, rows, labels, count)))
+
+
+def _summing(
+    att: AttentionBase, batch: int, heads: Sequence[int], rows: RowGroups, labels: Labels, count: int
+) -> Generator[int, None, SegmentSums]:
+    groups = KeyGroups(labels, count, att.device)
+    own_keys = own_keys_of(att)
+    means = _Means(len(heads), rows.total, count, att, any_sink=att.has_sinks)
+    parts = _together(heads, together(att))
+    step = max(1, QUERIES // max(map(len, parts)))
+    for piece in cuts(range(len(rows.queries)), 1, step):
+        queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
+        own = None if own_keys is None else own_keys[rows.queries[piece.start : piece.stop]]
+        places = None if own is None else torch.from_numpy(own).to(att.device)
+        into = torch.from_numpy(rows.rows[piece.start : piece.stop]).to(att.device)
+        own_groups = None if places is None else groups.labels[places.clamp(min=0)]
+        counts: AllowedSums | None = None
+        for part in parts:
+            if counts is None or not att.rules.same_for_heads:
+                counts = yield from counting(Head(att, batch, heads[part.start]), queries, groups, places)
+            of = range(heads[part.start], heads[part.stop - 1] + 1)
+            found = yield from summing(att, batch, of, queries, groups, places, among_many=len(rows.queries) > QUERIES)
+            means.add(part, into, found, counts, own_groups)
+    return means.result()
+
+
+def _together(heads: Sequence[int], several: int) -> list[range]:
+    """Return ranges of places in `heads` that are computed in one product: neighbors of one key head."""
+    found: list[range] = []
+    for at, head in enumerate(heads):
+        last = found[-1] if found else range(0)
+        joins = last and heads[last.stop - 1] == head - 1 and heads[last.start] // several == head // several
+        if joins:
+            found[-1] = range(last.start, at + 1)
+        else:
+            found.append(range(at, at + 1))
+    return found
+
+
+def _as_indices(queries: Labels, device: torch.device) -> Indices:
+    first, last = int(queries[0]), int(queries[-1])
+    if last - first + 1 == len(queries):
+        return range(first, last + 1)
+    return torch.from_numpy(queries).to(device)
+
+
+def own_keys_of(att: AttentionBase) -> Labels | None:
+    """Return of each query the key at its own place, (Q,) int64, -1 where there is none; None if none is known."""
+    found = att.own_keys(range(att.shape.Q))
+    if found is None:
+        return None
+    keys = np.asarray(found, np.int64)
+    return np.where(keys < att.shape.K, keys, -1)
+
+
+class _Means:
+    """Means over the queries of each row, summed in float64."""
+
+    def __init__(self, heads: int, rows: int, groups: int, att: AttentionBase, *, any_sink: bool) -> None:
+        self.dtype = att.result_dtype
+        how: dict[str, Any] = {"dtype": torch.float64 if att.device.type != "mps" else self.dtype, "device": att.device}
+        self.others, self.even, self.own, self.even_own = torch.zeros(4, heads, rows, groups, **how).unbind()
+        self.sink = torch.zeros(heads, rows, **how) if any_sink else None
+        self.queries = torch.zeros(heads, rows, **how)
+
+    def add(
+        self, heads: range, rows: Tensor, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
+    ) -> None:
+        """Add some queries of some heads; those that may attend to nothing count for nothing."""
+        kept = (counts.total > 0).nonzero()[:, 0]
+        into, total = rows[kept], counts.total[kept].to(self.even.dtype)
+        even = counts.others[kept] / total[:, None]
+        even_own = counts.own[kept] / total
+        for at, head in enumerate(heads):
+            self.queries[head].index_add_(0, into, torch.ones_like(total))
+            self.others[head].index_add_(0, into, found.others[at, kept].to(total.dtype))
+            self.even[head].index_add_(0, into, even)
+            if own_groups is not None:
+                self._add_own(head, into, own_groups[kept], found.own[at, kept].to(total.dtype), even_own)
+            if self.sink is not None and found.sink is not None:
+                self.sink[head].index_add_(0, into, found.sink[at, kept].to(total.dtype))
+
+    def _add_own(self, head: int, into: Tensor, own_groups: Tensor, own: Tensor, even: Tensor) -> None:
+        groups = self.own.shape[2]
+        there = own_groups < groups
+        at = (into * groups + own_groups)[there]
+        self.own[head].view(-1).index_add_(0, at, own[there])
+        self.even_own[head].view(-1).index_add_(0, at, even[there])
+
+    def result(self) -> SegmentSums:
+        """Return the means."""
+        count = self.queries.masked_fill(self.queries == 0, nan)
+        each = [(x / count[..., None]).to(self.dtype) for x in (self.others, self.even, self.own, self.even_own)]
+        sink = None if self.sink is None else (self.sink / count).to(self.dtype)
+        return SegmentSums(each[0], each[1], each[2], each[3], sink)
+
+
+# What a user asks for.
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentMass:
+    """How much weight goes from segments to segments, read as one of three measures.
+
+    *mass* M[s, t]: the mean over the queries of s of the weight on all keys of t; a row sums to 1, a learned sink
+    included. *per token*: M[s, t] / |t|. *lift*: M[s, t] / E[s, t], where E[s, t], even attention, is the mean over the
+    same queries of the share of t among the keys that each may attend to: 1 is what weights without any preference
+    come to, so it alone is fair to short segments and under a causal mask. What is set aside is taken off both M and E,
+    and what is left divided by its sum over the row: a query that gives nearly all its weight to what is set aside
+    counts for little. Queries that may attend to nothing are left out.
+
+    Attributes:
+        mass: (S, T), (H, S, T) or (L, H, S, T); NaN in a row without queries, and of a head that a layer has not.
+        even: even attention, in the same shape.
+        aside: (S,), (H, S) or (L, H, S): the mass that was set aside, of each row as it was before.
+        queries: the names of the rows.
+        keys: the names of the columns, "learned sink" last where there is one.
+        sizes: of each column how many keys it has; 0 of the learned sink.
+        measure: which of the three `values` are.
+        without: what was set aside.
+        layers: the names of the layers, of a stack.
+    """
+
+    mass: Tensor
+    even: Tensor
+    aside: Tensor
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    sizes: tuple[int, ...]
+    measure: str = "mass"
+    without: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> Tensor:
+        """The numbers of the measure, in the shape of `mass`."""
+        return {"mass": lambda: self.mass, "per_token": lambda: self.per_token, "lift": lambda: self.lift}[
+            self.measure
+        ]()
+
+    @property
+    def per_token(self) -> Tensor:
+        """The mass of each segment divided by its number of keys; NaN of the learned sink, which has none."""
+        sizes = torch.tensor(self.sizes, dtype=self.mass.dtype, device=self.mass.device)
+        return self.mass / sizes.masked_fill(sizes == 0, nan)
+
+    @property
+    def lift(self) -> Tensor:
+        """The mass divided by that of even attention; NaN where no query may attend to the segment."""
+        return self.mass / self.even.masked_fill(self.even == 0, nan)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of `values`."""
+        return self.mass.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the values, for numpy, matplotlib and whatever takes arrays."""
+        values = self.values.cpu().numpy()
+        return values.astype(dtype, copy=bool(copy)) if dtype is not None or copy else values
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a dict for each number, as `pandas.DataFrame` takes it.
+
+        Returns:
+            layer, name (of a stack), head (of several), query, key, mass, per_token, lift, even, aside, tokens; None
+            for what is NaN.
+
+        >>> from attnwidget import Attention, segments
+        >>> att = Attention(*torch.zeros(2, 4, 8), is_causal=True)
+        >>> found = att.by_segment(segments({"a": (1, 3), "b": (3, 4)}), head=0)
+        >>> [(one["query"], one["key"], round(one["mass"], 2)) for one in found.records() if one["query"] == "b"]
+        [('b', 'first token', 0.25), ('b', 'a', 0.5), ('b', 'b', 0.25)]
+        """
+        each = {"mass": self.mass, "per_token": self.per_token, "lift": self.lift, "even": self.even}
+        numbers = {name: x.cpu().numpy() for name, x in each.items()}
+        aside = self.aside.cpu().numpy()
+        found = []
+        for at in np.ndindex(*self.mass.shape):
+            *before, row, column = at
+            record: dict[str, Any] = {}
+            if len(before) == 2:
+                record |= {"layer": before[0], "name": self.layers[before[0]]}
+            record |= {"head": before[-1]} if before else {}
+            record |= {"query": self.queries[row], "key": self.keys[column]}
+            record |= {name: _number(x[at]) for name, x in numbers.items()}
+            found.append({**record, "aside": _number(aside[at[:-1]]), "tokens": self.sizes[column]})
+        return found
+
+    def __repr__(self) -> str:
+        rows, columns = f"{len(self.queries)} rows", f"{len(self.keys)} segments"
+        without = f", without {', '.join(self.without)}" if self.without else ""
+        return f"SegmentMass({self.measure}, {rows} × {columns}, {tuple(self.shape)}{without})"
+
+
+def _number(x: Any) -> float | None:
+    return None if np.isnan(x) else float(x)
+
+
+class Question(NamedTuple):
+    """What is asked of one attention: rows and groups of keys, with their names."""
+
+    rows: RowGroups
+    queries: tuple[str, ...]
+    labels: Labels
+    keys: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+def by_segment(
+    att: AttentionBase,
+    queries: Any,
+    keys: Segments | None,
+    *,
+    batch: Any,
+    head: Any,
+    measure: str,
+    without: str | Iterable[str],
+    progress: bool,
+) -> SegmentMass:
+    """Measure one attention: see `Attention.by_segment`."""
+    as_choice(measure, MEASURES, "measure")
+    batch, _ = att.find(batch, 0)
+    heads = range(att.shape.H) if head is None else [as_index(head, att.shape.H, "head", "heads")]
+    asked = question(att, queries, keys)
+    aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
+    steps = segment_sums(att, batch, heads, asked.rows, asked.labels, len(asked.keys))
+    raw = _run(steps, len(heads) * len(asked.rows.queries) * att.shape.K, progress)
+    found = reading(raw, asked, aside, measure)
+    if head is None:
+        return found
+    return replace(found, mass=found.mass[0], even=found.even[0], aside=found.aside[0])
+
+
+def by_segment_of_layers(
+    layers: LayerSource,
+    names: Sequence[str],
+    queries: Any,
+    keys: Segments | None,
+    *,
+    batch: Any,
+    measure: str,
+    without: str | Iterable[str],
+    progress: bool,
+) -> SegmentMass:
+    """Measure all heads of all layers: see `AttentionStack.by_segment`."""
+    as_choice(measure, MEASURES, "measure")
+    each = []
+    atts = [layers[layer] for layer in range(len(layers))]
+    most = max(att.shape.H for att in atts)
+    any_sink = any(att.has_sinks for att in atts)
+    asked = [_named(name, question, att, queries, keys) for name, att in zip(names, atts, strict=True)]
+    aside = set_aside(without, asked[0].keys, has_sink=any_sink)
+    counts = [att.shape.H * len(one.rows.queries) * att.shape.K for att, one in zip(atts, asked, strict=True)]
+
+    def steps() -> Generator[int, None, None]:
+        for name, att, one in zip(names, atts, asked, strict=True):
+            where, _ = _named(name, att.find, batch, 0)
+            each.append((yield from segment_sums(att, where, range(att.shape.H), one.rows, one.labels, len(one.keys))))
+
+    _run(steps(), sum(counts), progress)
+    four = ([x for x in one[:4] if x is not None] for one in each)
+    others, even_others, own, even_own = (_stacked(list(x), most) for x in zip(*four, strict=True))
+    sink = _stacked([_sink_of(one) for one in each], most) if any_sink else None
+    raw = SegmentSums(others, even_others, own, even_own, sink)
+    return replace(reading(raw, asked[0], aside, measure), layers=tuple(names))
+
+
+def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Question:
+    """Read what is asked of one attention.
+
+    Raises:
+        TypeError, ValueError, KeyError, IndexError: it cannot be read, or does not fit the attention.
+    """
+    if keys is None:
+        if not isinstance(queries, Segments):
+            raise TypeError(f"queries is {told(queries)} and there are no keys: give keys=segments(…) as well")
+        keys = queries
+    if not isinstance(keys, Segments):
+        raise TypeError(f"keys is {told(keys)}: give what segments(…) returns, such as segments({{'doc 1': (1, 9)}})")
+    K = att.shape.K
+    if keys.length != K:
+        raise ValueError(f"the segments are of {keys.length:,} tokens, but there are {K:,} keys: {MADE_OF}")
+    labels, names, sizes = keys.labels(), keys.distinct, keys.sizes
+    if (labels < 0).any():
+        labels = np.where(labels < 0, len(names), labels)
+        names, sizes = (*names, ELSEWHERE), (*sizes, int((labels == len(names)).sum()))
+    rows, row_names = _rows_of(att, queries, keys)
+    return Question(rows, row_names, labels, names, sizes)
+
+
+MADE_OF = "make them of the tokens that this attention is of, or give length="
+ELSEWHERE = "elsewhere"  # keys that are in no segment, as outside of what `Segments.inside` has
+
+
+def _rows_of(att: AttentionBase, queries: Any, keys: Segments) -> tuple[RowGroups, tuple[str, ...]]:
+    if isinstance(queries, Segments | str):
+        found = keys if isinstance(queries, str) else queries
+        labels, names = _labels_of_queries(att, found), found.distinct
+        if isinstance(queries, str):
+            found.positions(queries)  # raises, if there is none
+            labels, names = np.where(labels == names.index(queries), 0, -1), (queries,)
+        chosen = np.flatnonzero(labels >= 0)
+        return RowGroups(chosen, labels[chosen], len(names)), names
+    indices = as_indices(queries, att.shape.Q, "query", "queries", torch.device("cpu"))
+    places = np.asarray(indices, np.int64).reshape(-1)
+    order = np.argsort(places, kind="stable")
+    return RowGroups(places[order], order, len(places)), tuple(str(place) for place in places)
+
+
+def _labels_of_queries(att: AttentionBase, found: Segments) -> Labels:
+    """Return of each query the number of its segment, -1 for none: by its place, where the segments are of the keys."""
+    shape, labels = att.shape, found.labels()
+    own = own_keys_of(att)
+    if own is not None and found.length == shape.K:
+        return np.where(own < 0, -1, labels[own.clip(0)])
+    if found.length == shape.Q:
+        return labels
+    is_unknown = own is None and found.length == shape.K
+    known = ", and at which of the keys' places these stand is not known" if is_unknown else ""
+    raise ValueError(
+        f"the segments are of {found.length:,} tokens, but there are {shape.Q:,} queries{known}: give positions of "
+        "queries, or segments of their own"
+    )
+
+
+def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bool) -> tuple[str, ...]:
+    """Return the columns that are set aside, and "self".
+
+    Raises:
+        ValueError: no column is called that.
+
+    >>> set_aside(("sink", "self"), ("first token", "a"), has_sink=True)
+    ('first token', 'learned sink', 'self')
+    """
+    there = (*keys, *([SINK] if has_sink else []))
+    found: dict[str, None] = {}
+    for name in (without,) if isinstance(without, str) else without:
+        if name == "sink":
+            found.update(dict.fromkeys(one for one in (FIRST, SINK) if one in there))
+        elif name == SELF or name in there:
+            found[name] = None
+        else:
+            known = ("sink", SELF, *there)
+            raise ValueError(f"without has {name!r}: {nearest(name, known)}give some of {', '.join(known)}")
+    return tuple(found)
+
+
+def reading(raw: SegmentSums, asked: Question, aside: tuple[str, ...], measure: str) -> SegmentMass:
+    """Return what was summed, with some of it set aside."""
+    is_self_aside = SELF in aside
+    mass, even = (raw.others, raw.even_others) if is_self_aside else (raw.mass, raw.even)
+    keys, sizes = asked.keys, asked.sizes
+    if raw.sink is not None:
+        mass = torch.cat([mass, raw.sink[..., None]], -1)
+        even = torch.cat([even, raw.even_others[..., :1] * 0], -1)  # NaN in a row without queries
+        keys, sizes = (*keys, SINK), (*sizes, 0)
+    kept = [i for i, name in enumerate(keys) if name not in aside]
+    gone = [i for i, name in enumerate(keys) if name in aside]
+    off = mass[..., gone].sum(-1) + (raw.own.sum(-1) if is_self_aside else 0)
+    mass, even = mass[..., kept], even[..., kept]
+    if aside:
+        mass, even = (x / x.sum(-1, keepdim=True).where(x.sum(-1, keepdim=True) != 0, nan) for x in (mass, even))
+    names = tuple(keys[i] for i in kept)
+    return SegmentMass(mass, even, off, asked.queries, names, tuple(sizes[i] for i in kept), measure, aside)
+
+
+def _run(steps: Generator[int, None, Any], cells: int, progress: bool) -> Any:
+    """Run steps to their end, with a bar if that is wanted, and return what they return."""
+    if not progress:
+        return run_to_end(steps)
+    with progress_bar()(total=cells, unit="cell", unit_scale=True, desc="segments") as bar:
+        while True:
+            try:
+                bar.update(next(steps))
+            except StopIteration as end:
+                bar.update(bar.total - bar.n)
+                return end.value
+
+
+def _named(name: str, ask: Any, *arguments: Any) -> Any:
+    """Call something, and name the layer in what it raises."""
+    try:
+        return ask(*arguments)
+    except (ValueError, IndexError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _sink_of(found: SegmentSums) -> Tensor:
+    """Return what the sink takes, (heads, rows); 0 of a layer that has none, where others have."""
+    return found.own[..., 0] * 0 if found.sink is None else found.sink
+
+
+def _stacked(each: Sequence[Tensor], heads: int) -> Tensor:
+    """Return tensors (H, …) of all layers as one, (L, H, …); NaN where a layer has fewer heads."""
+    found = each[0].new_full((len(each), heads, *each[0].shape[1:]), nan)
+    for layer, x in enumerate(each):
+        found[layer, : len(x)] = x
+    return found

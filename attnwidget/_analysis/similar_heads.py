@@ -1,0 +1,114 @@
+"""Heads that are like one: by their metrics, and by the small picture of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._utils.indexing import as_index
+from .all_heads import LayerSource, RowPlan, head_numbers
+from .head_sampling import HeadSampler
+from .metrics import NAMES
+
+LEAST_SPREAD = 1e-5  # of the largest number: below, a metric is the same in all heads but for rounding
+PICTURE = 32  # rows and columns of a small picture, at most
+
+
+def similar(
+    layers: LayerSource,
+    names: Sequence[str],
+    layer: int,
+    head: int,
+    batch: int,
+    by: str,
+    top: int | None,
+    ids: Callable[[int, int], Tensor | None],
+) -> list[dict[str, Any]]:
+    """Return the heads nearest to one: see `AttentionStack.similar`."""
+    there = [number for number in range(len(layers)) if batch < layers[number].shape.B]
+    if layer not in there:
+        raise IndexError(f"batch {batch} is not there: {names[layer]} has {layers[layer].shape.B}")
+    heads = [(number, one) for number in there for one in range(layers[number].shape.H)]
+    own = heads.index((layer, as_index(head, layers[layer].shape.H, "head", "heads")))
+    pictures, metrics = _measured(layers, there, batch, ids)
+    by_metrics, by_picture = metric_distances(metrics, own), picture_distances(pictures, own)
+    order = _order(by_metrics, by_picture, by)
+    found = []
+    for place in (one for one in order if one != own):
+        number, one = heads[place]
+        where = {"layer": number, "name": names[number], **head_numbers(layers[number], one)}
+        apart = {"metrics": float(by_metrics[place]), "picture": float(by_picture[place])}
+        found.append({**where, **{name: None if x != x else x for name, x in apart.items()}})
+    return [{"rank": rank, **one} for rank, one in enumerate(found[:top], 1)]
+
+
+def _measured(
+    layers: LayerSource, there: Sequence[int], batch: int, ids: Callable[[int, int], Tensor | None]
+) -> tuple[list[Tensor], Tensor]:
+    """Return the small picture of each head, (rows, columns), and the metrics of all, (heads, metrics)."""
+    plan = RowPlan([layers[number].shape for number in there], batch)
+    pictures: list[Tensor] = []
+    metrics: list[Tensor] = []
+    for number, queries in zip(there, plan.queries, strict=True):
+        att = layers[number]
+        sampler = HeadSampler(att, batch, range(att.shape.H), queries, size=PICTURE, ids=ids(number, batch))
+        for _ in sampler.steps():
+            pass
+        pictures += sampler.values.double().cpu().unbind()
+        metrics.append(sampler.means.values[: len(NAMES)].mT)
+    return pictures, torch.cat(metrics)
+
+
+def metric_distances(metrics: Tensor, own: int) -> Tensor:
+    """Return how far the metrics of each head are from those of one.
+
+    Args:
+        metrics: (heads, metrics), NaN where a head has none.
+        own: the number of the head.
+
+    Returns:
+        (heads,): √ of the mean, over the metrics that both have and that differ among heads, of the squared
+        differences in units of the metric's standard deviation over all heads. NaN without any.
+    """
+    centered = metrics - metrics.nanmean(0)
+    spread = centered.square().nanmean(0).sqrt()
+    apart = ((metrics - metrics[own]) / spread).square()
+    alike = ~(spread > LEAST_SPREAD * metrics.abs().nan_to_num(0).amax(0))
+    apart[:, alike] = torch.nan
+    return apart.nanmean(1).sqrt()
+
+
+def picture_distances(pictures: Sequence[Tensor], own: int) -> Tensor:
+    """Return how unlike the small pictures of each head and of one are.
+
+    Args:
+        pictures: of each head (rows, columns).
+        own: the number of the head.
+
+    Returns:
+        (heads,): 1 − the cosine of both pictures as vectors, 0 to 1; NaN of another size, as where a layer has other
+        lengths.
+    """
+    mine = pictures[own].flatten()
+    found = [
+        float(1 - F.cosine_similarity(mine, one.flatten(), 0)) if one.shape == pictures[own].shape else torch.nan
+        for one in pictures
+    ]
+    return torch.tensor(found, dtype=torch.float64).clamp(min=0)
+
+
+def _order(by_metrics: Tensor, by_picture: Tensor, by: str) -> list[int]:
+    """Return the heads, the nearest first; by both, the sum of their ranks in each decides, then the metrics."""
+    ranks = {"metrics": _ranks(by_metrics), "picture": _ranks(by_picture)}
+    key = ranks["metrics"] + ranks["picture"] if by == "both" else ranks[by]
+    return sorted(range(len(key)), key=lambda place: (int(key[place]), int(ranks["metrics"][place]), place))
+
+
+def _ranks(distances: Tensor) -> Tensor:
+    """Return the rank of each distance, from 0; of equal ones the same, and last where there is none."""
+    known = distances.nan_to_num(nan=torch.inf)
+    return (known[:, None] > known).sum(1)

@@ -1,0 +1,337 @@
+"""Weights summed over groups of keys, streamed block by block, exact at any length; and what even attention would be.
+
+Sums of exp cost no pass of their own: the softmax needs their total anyway, and that is the sum of the groups. Heads
+that share a key head are computed in one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._rules.rules import whole
+from .._utils.indexing import Block, Indices, cuts, positions, take
+from .base import AttentionBase, Head
+from .matmul import LOG2_E, Product, Scratch
+from .softmax import is_small, sink_weights
+from .sources import Products
+from .stages import KEYS, QUERIES, allowed_cells, blocks, new, streamed
+
+CELLS = QUERIES * KEYS  # of a block
+MAX_KEYS = 4 * KEYS  # of a block
+LONG_RUN = 128  # keys, from which on a run is summed in a tree: many equal numbers, one by one, are all rounded alike
+LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number of float32; slower below
+
+
+class KeyGroups:
+    """Groups of keys, each a few runs or many.
+
+    Args:
+        labels: (K,) the number of the group of each key, from 0 up; -1 of a key in none.
+        count: how many groups there are.
+        device: where sums are.
+    """
+
+    def __init__(self, labels: np.ndarray[tuple[int], np.dtype[np.int64]], count: int, device: torch.device) -> None:
+        self.count = count
+        filled = np.where(labels < 0, count, labels)  # what is in none counts for the total
+        edges = np.flatnonzero(np.diff(filled)) + 1
+        self.starts = np.concatenate([[0], edges])
+        self.stops = np.concatenate([edges, [len(filled)]])
+        self.of_run = filled[self.starts]
+        self.labels = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
+        self.rows = count + 1
+
+    def add_(self, sums: Tensor, keys: range, e: Tensor) -> None:
+        """Add a block to sums by group.
+
+        Args:
+            sums: (groups, n), overwritten.
+            keys: of the block.
+            e: (keys, n).
+        """
+        first, last = np.searchsorted(self.stops, keys.start, "right"), np.searchsorted(self.starts, keys.stop, "left")
+        short = keys.start  # where what is not added yet begins
+        for run in range(int(first), int(last)):
+            start, stop = max(keys.start, int(self.starts[run])), min(keys.stop, int(self.stops[run]))
+            if stop - start < LONG_RUN:
+                continue
+            self._add_short(sums, range(short, start), keys, e)
+            sums[self.of_run[run]] += e[start - keys.start : stop - keys.start].sum(0)
+            short = stop
+        self._add_short(sums, range(short, keys.stop), keys, e)
+
+    def _add_short(self, sums: Tensor, part: range, keys: range, e: Tensor) -> None:
+        if len(part):
+            rows = e[part.start - keys.start : part.stop - keys.start]
+            sums.index_add_(0, self.labels[part.start : part.stop], rows)
+
+
+class WeightSums(NamedTuple):
+    """The weights of some queries of some heads, by group of keys.
+
+    others: (heads, queries, groups), without that of a query's own key.
+    own: (heads, queries), the weight of each query's own key; 0 where it has none.
+    sink: (heads, queries), that of the learned sink; None where no head has one.
+    """
+
+    others: Tensor
+    own: Tensor
+    sink: Tensor | None
+
+
+def summing(
+    att: AttentionBase,
+    batch: int,
+    heads: range,
+    rows: Indices,
+    groups: KeyGroups,
+    own: Tensor | None,
+    *,
+    among_many: bool = True,
+) -> Generator[int, None, WeightSums]:
+    """Sum the weights of some queries by group of keys.
+
+    Args:
+        att: the attention.
+        batch: which sample.
+        heads: one head, or several that may be computed together: see `together`.
+        rows: which queries.
+        groups: of the keys.
+        own: (queries,) int64, the key at each query's own place, -1 where there is none; None where none is known.
+        among_many: whether so many queries are computed that it is worth while to look at all keys for the largest.
+
+    Yields:
+        After each block, how many cells it had.
+    """
+    head = Head(att, batch, heads[0])
+    if streamed(att, "weights") == "weights":
+        return (yield from _summing_given(head, rows, groups, own))
+    total = _RunningSums(att, heads, len(rows), groups, own)
+    if isinstance(att.source, Products) and not att.rules.biases:
+        small = among_many and all(is_small(Head(att, batch, one), rows) for one in heads)
+        for keys, S in _products(att, batch, heads, rows):
+            total.add(keys, S, small=small)
+            yield S.numel()
+            del S
+    else:
+        for keys, S, _ in blocks(head, rows, "masked"):
+            total.add(keys, S.mul_(LOG2_E), small=False)
+            yield S.numel()
+            del S
+    return total.finish()
+
+
+def together(att: AttentionBase) -> int:
+    """Return how many heads, from a multiple of that number on, may be computed in one product."""
+    if isinstance(att.source, Products) and att.rules.same_for_heads and not att.rules.biases:
+        return att.shape.H // att.shape.G
+    return 1
+
+
+def _summing_given(
+    head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None
+) -> Generator[int, None, WeightSums]:
+    """Sum weights that are given, or made of others: as they are, whatever they come to."""
+    att = head.att
+    sums = new(att, groups.rows, len(rows)).zero_()
+    of_own = new(att, len(rows)).zero_()
+    for keys, S, _ in blocks(head, rows, "weights", zeros=False):
+        take_own_(of_own, own, keys, S)
+        groups.add_(sums, keys, S)
+        yield S.numel()
+        del S
+    sink = sink_weights(head, rows)
+    return WeightSums(sums[: groups.count].mT[None], of_own[None], None if sink is None else sink[None])
+
+
+class _RunningSums:
+    """Sums of exp by group for some queries of some heads, as blocks of keys come in; in powers of two.
+
+    A learned sink comes first, as a key would.
+    """
+
+    def __init__(self, att: AttentionBase, heads: range, queries: int, groups: KeyGroups, own: Tensor | None) -> None:
+        self.att, self.heads, self.queries, self.groups = att, heads, queries, groups
+        self.own = None if own is None else own.repeat(len(heads))
+        n = len(heads) * queries
+        self.sums = new(att, groups.rows, n).zero_()
+        self.of_own, self.of_sink = new(att, 2, n).zero_()
+        self.m = new(att, n).fill_(-inf)
+        if att.sinks is not None:
+            logits = att.sinks[heads.start : heads.stop].to(att.device, att.result_dtype) * LOG2_E
+            self.m = logits.repeat_interleave(queries)
+            self.of_sink.masked_fill_(self.m != -inf, 1.0)
+        self.is_direct = False
+
+    def add(self, keys: range, S: Tensor, *, small: bool) -> None:
+        """Add a block of masked scores times log₂ e, (keys, n), which it overwrites.
+
+        Args:
+            keys: of the block.
+            S: the block.
+            small: whether no maximum need be taken off any score of these queries, the sink's included.
+        """
+        if small:
+            self._begin_direct()
+            e = S.exp2_()
+        else:
+            m = torch.maximum(self.m, S.amax(0))  # keeps NaN
+            base = m.masked_fill(m == -inf, 0)
+            shrink = torch.exp2(self.m - base)
+            e = torch.threshold_(S.sub_(base), LEAST_EXPONENT, -inf).exp2_()
+            for x in (self.sums, self.of_own, self.of_sink):
+                x *= shrink
+            self.m = m
+        take_own_(self.of_own, self.own, keys, e)
+        self.groups.add_(self.sums, keys, e)
+
+    def _begin_direct(self) -> None:
+        if not self.is_direct:
+            self.of_sink = self.m.exp2()  # 0 where there is none
+            self.is_direct = True
+
+    def finish(self) -> WeightSums:
+        """Return the weights."""
+        total = self.sums.sum(0) + self.of_own + self.of_sink
+        total.masked_fill_(total == 0, 1)  # of a query that may attend to nothing
+        shape = (len(self.heads), self.queries)
+        others = (self.sums[: self.groups.count] / total).view(-1, *shape).permute(1, 2, 0)
+        sink = None if self.att.sinks is None else (self.of_sink / total).view(shape)
+        return WeightSums(others, (self.of_own / total).view(shape), sink)
+
+
+def take_own_(sums: Tensor, own: Tensor | None, keys: range, e: Tensor) -> None:
+    """Move what each query gives its own key from a block (keys, n), where it is 0 then, to sums (n,).
+
+    A difference of sums would be rounding where nearly all of a weight is a query's own.
+    """
+    if own is None:
+        return
+    here = (own >= keys.start) & (own < keys.stop)
+    if bool(here.any()):
+        at = (own - keys.start).clamp(0, len(keys) - 1)[None]
+        found = e.gather(0, at)
+        sums += found[0].where(here, 0)
+        e.scatter_(0, at, found.masked_fill(here, 0))
+
+
+def _products(att: AttentionBase, batch: int, heads: range, rows: Indices) -> Iterator[tuple[range, Tensor]]:
+    """Iterate over blocks of masked scores times log₂ e, (keys, heads · queries), of heads that share a key head."""
+    source, capped = att.source, att.softcap
+    assert isinstance(source, Products)
+    q = take(source.q[batch, heads.start : heads.stop], rows, 1).to(att.result_dtype)  # (heads, queries, D)
+    product = Product((q * (att.scale * (LOG2_E if capped is None else 1))).flatten(0, 1))
+    k = source.k[batch, att.group(heads[0])]
+    columns = len(heads) * len(rows)
+    limit = max(KEYS, min(MAX_KEYS, CELLS // columns // KEYS * KEYS))
+    scratch = Scratch(limit * columns, att.result_dtype, att.device)
+    row = Block(batch, heads[0], rows, range(att.shape.K))
+    for keys in att.rules.pieces(row, 1, limit):
+        allowed = att.rules.allowed(row._replace(keys=keys))
+        if allowed is False:
+            continue
+        S = product.of(take(k, keys, 0).to(att.result_dtype), scratch)
+        if capped is not None:
+            S.div_(capped).tanh_().mul_(capped * LOG2_E)
+        if isinstance(allowed, Tensor):  # before exp: this stops NaN in what is blocked
+            blocked = allowed.logical_not().mT.expand(len(keys), len(rows))
+            S.view(len(keys), len(heads), len(rows)).masked_fill_(blocked[:, None], -inf)
+        yield keys, S
+        del S
+
+
+# Even attention.
+
+
+class AllowedSums(NamedTuple):
+    """To how many keys some queries may attend, by group.
+
+    others: (queries, groups) int64, without a query's own key.
+    total: (queries,) int64, of all keys, those in no group too.
+    own: (queries,) bool, whether each may attend to its own key.
+    """
+
+    others: Tensor
+    total: Tensor
+    own: Tensor
+
+
+def counting(head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None) -> Generator[int, None, AllowedSums]:
+    """Count the keys that some queries may attend to, by group: from the ends of rows where rules are known.
+
+    Yields:
+        After each block that is looked at cell by cell, how many cells it had.
+    """
+    known = _ends(head, rows)
+    if known is None:
+        return (yield from _counting_cells(head, rows, groups, own))
+    start, stop, is_open = known
+    K, device = head.att.shape.K, head.att.device
+    borders = torch.from_numpy(np.stack([groups.starts, groups.stops])).to(device)  # (2, runs)
+    ends = torch.stack([start, stop])[:, :, None]  # (2, queries, 1)
+    first, last = borders[0].clamp(min=ends[0]), borders[1].clamp(max=ends[1])
+    if is_open is None:
+        found = (last - first).clamp_(min=0)  # (queries, runs)
+    else:
+        up_to = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), is_open.cumsum(0)])
+        found = (up_to[last.clamp(0, K)] - up_to[first.clamp(0, K)]).clamp_(min=0)
+    counts = torch.zeros(len(start), groups.rows, dtype=torch.int64, device=device)
+    counts.index_add_(1, torch.from_numpy(groups.of_run).to(device), found)
+    is_own = torch.zeros(len(start), dtype=torch.bool, device=device)
+    if own is not None:
+        is_own = (own >= 0) & (own >= start) & (own < stop)
+        is_own &= True if is_open is None else is_open[own.clamp(0, K - 1)]
+        counts.scatter_add_(1, groups.labels[own.clamp(0, K - 1)][:, None], -is_own.long()[:, None])
+    return AllowedSums(counts[:, : groups.count], counts.sum(1) + is_own, is_own)
+
+
+def _ends(head: Head, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Return where the keys of each query begin and end, and which are for any query; None where more is to be known.
+
+    Returns:
+        (queries,) twice, 0 ≤ start, stop ≤ K; (K,) bool, None where all are.
+    """
+    att = head.att
+    if att.rules.by_score:
+        return None
+    places = positions(rows, att.device)
+    start, stop = torch.zeros_like(places), torch.full_like(places, att.shape.K)
+    is_open: Tensor | None = None
+    one = head.block(range(1))
+    for part in (part for rule in att.rules.rules for part in rule.parts_of_all()):
+        limits, ends = part.band_limits(head.batch), part.row_ends(head.block(rows))
+        if limits is not None:
+            start = start if limits.low is None else torch.maximum(start, places + limits.low)
+            stop = stop if limits.high is None else torch.minimum(stop, places + limits.high + 1)
+            stop = stop if limits.stop is None else stop.clamp(max=limits.stop)
+        elif ends is not None:
+            start, stop = torch.maximum(start, ends[0].to(att.device)), torch.minimum(stop, ends[1].to(att.device))
+        elif part.by_key:
+            found = whole(part.allowed(one), one.queries, one.keys, att.device)[0]
+            is_open = found if is_open is None else is_open & found
+        else:
+            return None
+    return start, stop, is_open
+
+
+def _counting_cells(
+    head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None
+) -> Generator[int, None, AllowedSums]:
+    att = head.att
+    counts = torch.zeros(groups.rows, len(rows), dtype=torch.float32, device=att.device)  # exact up to 2²⁴ keys
+    of_own = torch.zeros(len(rows), dtype=torch.float32, device=att.device)
+    for keys in cuts(range(att.shape.K), 1, KEYS):
+        found = allowed_cells(att, head.block(rows, keys))
+        if found is not False:
+            cells = whole(found, rows, keys, att.device).mT.to(torch.float32)
+            take_own_(of_own, own, keys, cells)
+            groups.add_(counts, keys, cells)
+        yield len(rows) * len(keys)
+    others = counts.mT.to(torch.int64)
+    return AllowedSums(others[:, : groups.count], others.sum(1) + of_own.long(), of_own > 0)

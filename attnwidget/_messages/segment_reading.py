@@ -1,0 +1,65 @@
+"""Mass, mass per token and lift, with some segments set aside: js/src/data/segments.ts takes the same readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._segments.named import FIRST
+from .segment_mass import SINK
+from .segment_rows import Numbers
+
+MEASURES = ("mass", "per_token", "lift")
+SINKS, SELF = "sink", "self"  # words of `aside`
+
+
+def aside_columns(names: Sequence[str], aside: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which columns are set aside.
+
+    >>> aside_columns(["first token", "doc 1", "learned sink"], ["sink", "self"])
+    array([ True, False,  True])
+    """
+    wanted = {*aside, *((FIRST, SINK) if SINKS in aside else ())}
+    return np.array([name in wanted for name in names], bool)
+
+
+def read(
+    parts: Mapping[str, np.ndarray[Any, Any]],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    aside: Sequence[str],
+    measure: str,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Take a reading of masses; where some are set aside, both mass and even attention are shares of the rest.
+
+    Args:
+        parts: "mass", "even" and, of both, the part of the own keys, "self" and "self_even": (rows, columns).
+        names, sizes: of the columns.
+        aside: names of columns, "sink" and "self".
+        measure: "mass", "per_token" or "lift".
+
+    Returns:
+        (rows, columns), NaN where a column is set aside; what even attention gives, the same; and (rows,) the mass
+        that is set aside.
+    """
+    gone = aside_columns(names, aside)
+    own = SELF in aside
+    mass, even = (
+        np.asarray(parts[name], np.float64) - (np.asarray(parts[own_part], np.float64) if own else 0.0)
+        for name, own_part in (("mass", "self"), ("even", "self_even"))
+    )
+    left = np.where(gone, 0.0, mass).sum(1)
+    set_aside = np.asarray(parts["mass"], np.float64).sum(1) - left
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if gone.any() or own:
+            mass = mass / np.where(left > 0, left, np.nan)[:, None]
+            total = np.where(gone, 0.0, even).sum(1)
+            even = even / np.where(total > 0, total, np.nan)[:, None]
+        found = mass
+        if measure == "per_token":
+            found = mass / np.where(np.array(sizes) > 0, sizes, np.nan)
+        elif measure == "lift":
+            found = np.where(even > 0, mass / even, np.nan)
+    return np.where(gone, np.nan, found), np.where(gone, np.nan, even), set_aside

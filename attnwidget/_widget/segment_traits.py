@@ -1,0 +1,159 @@
+"""The traits of segments: which there are, which are looked at, and how; checked against the selected sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import traitlets
+
+from .._messages.segment_mass import SINK
+from .._segments.named import FIRST, TEMPLATE
+from .._segments.segments import Segments
+from .._utils.validation import nearest, told
+from .segment_store import SegmentStore, columns_of
+from .token_traits import TokenTraits
+from .traits import Choice, Names, Text, WrongValue, refusing
+
+NO_SEGMENTS = 'there are no segments: give segments= as well, such as "sentences"'
+
+
+class TextOrNone(Text):
+    """A string that can be sent, or None."""
+
+    default_value: Any = None
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return None if value is None else super().validate(obj, value)
+
+
+class SegmentTraits(TokenTraits):
+    """The traits of segments; those of the selected sample are sent."""
+
+    _segment_store: SegmentStore
+    _is_changing: bool
+
+    segments = traitlets.Any(None, help="The named parts of the text: one for all samples, or one for each.").tag(
+        sync=True, role="given", to_json=lambda value, self: self._segments_message("query")
+    )
+    key_segments = traitlets.Any(None, help="Those of the keys; None: as the queries'.").tag(
+        sync=True, role="given", to_json=lambda value, self: self._segments_message("key")
+    )
+    measure = Choice("mass", "per_token", "lift", help="How the attention to a segment is read.").tag(
+        sync=True, role="look"
+    )
+    aside = Names((FIRST, TEMPLATE), help="Segments that are set aside; also 'sink' and 'self'.").tag(
+        sync=True, role="look"
+    )
+    asking = TextOrNone(help="The segment whose attention is looked at; None: the answer.").tag(
+        sync=True, role="numbers"
+    )
+    segment = TextOrNone(help="The pinned segment, or None.").tag(sync=True, role="selection")
+    segment_path = Names((), help="The segments that are gone down into, outermost first.").tag(
+        sync=True, role="numbers"
+    )
+
+    def _segments_of(self, side: str, at: tuple[int, int] | None = None) -> Segments | None:
+        """Return the segments of the selected layer and sample, or of others; None where there are none that fit."""
+        try:
+            return self._segment_store.of(side, self._shown, *(at or (self.layer, self.batch)))
+        except Exception:  # whatever a source raises: the message says it
+            return None
+
+    def _segments_message(self, side: str) -> dict[str, Any] | None:
+        return self._segment_store.message(side, self._shown, self.layer, self.batch, self.asking)
+
+    @traitlets.validate("segments", "key_segments")
+    def _segments_can_be(self, proposal: Any) -> Any:
+        value, name = proposal["value"], proposal["trait"].name
+        if value is None:
+            return None
+        if self._is_changing:  # another stack, of whose segments the message says what is wrong
+            return value
+        with refusing():  # also a layer set at the same time, that is not there
+            side = "key" if name == "key_segments" else "query"
+            self._segment_store.check(value, side, self._shown, self.layer, self.batch)
+        return value
+
+    @traitlets.validate("asking")
+    def _asking_is_there(self, proposal: Any) -> str | None:
+        name = proposal["value"]
+        return name if name is None else self._one_of(name, "asking", self._needed("query").distinct)
+
+    @traitlets.validate("segment")
+    def _segment_is_there(self, proposal: Any) -> str | None:
+        name = proposal["value"]
+        return name if name is None else self._one_of(name, "segment", self._column_names(self.segment_path))
+
+    @traitlets.validate("segment_path")
+    def _path_is_there(self, proposal: Any) -> list[str]:
+        path: list[str] = proposal["value"]
+        for depth, name in enumerate(path):
+            self._one_of(name, "segment_path", self._column_names(path[:depth]))
+            self._column_names(path[: depth + 1])
+        return path
+
+    def _needed(self, side: str, at: tuple[int, int] | None = None) -> Segments:
+        found = self._segments_of(side, at)
+        if found is None:
+            raise WrongValue(NO_SEGMENTS)
+        return found
+
+    def _column_names(self, path: Sequence[str], at: tuple[int, int] | None = None) -> list[str]:
+        """Return the names of the columns of a place, of the selected layer and sample or of others.
+
+        Raises:
+            WrongValue: there is no such place.
+        """
+        found, layer = self._needed("key", at), self.layer if at is None else at[0]
+        try:
+            columns = columns_of(found, path, lambda names, _: [0] * len(names))
+        except (KeyError, ValueError) as error:
+            raise WrongValue(f"segment_path is {told(list(path))}: {error.args[0]}") from None
+        return [*columns.names, *([SINK] if self._shown.layers[layer].has_sinks else [])]
+
+    def _is_column(self, name: str | None, path: Sequence[str], at: tuple[int, int] | None = None) -> bool:
+        try:
+            return name is None or name in self._column_names(path, at)
+        except traitlets.TraitError:
+            return False
+
+    @staticmethod
+    def _one_of(name: str, what: str, names: Sequence[str]) -> str:
+        if name not in names:
+            raise WrongValue(f"{what} is {told(name)}: {nearest(name, names)}give one of {told(', '.join(names))}")
+        return name
+
+    @traitlets.observe("segment_path")
+    def _leave_the_segment(self, change: Any) -> None:
+        """Pin no segment that is not among the columns of another place."""
+        if not self._is_column(self.segment, self.segment_path):
+            self.segment = None
+
+    def _segments_that_are_there(self, at: tuple[int, int]) -> dict[str, Any]:
+        """Return the traits of segments without what is not there: another sample or layer may have others."""
+        queries, path = self._segments_of("query", at), [*self.segment_path]
+        if path and not self._has_place(path, at):
+            path = []
+        asking = None if queries is None or self.asking not in queries.distinct else self.asking
+        segment = self.segment if self._is_column(self.segment, path, at) else None
+        return {"asking": asking, "segment_path": path, "segment": segment}
+
+    def _has_place(self, path: Sequence[str], at: tuple[int, int]) -> bool:
+        try:
+            return bool(self._column_names(path, at))
+        except traitlets.TraitError:
+            return False
+
+    def _what_is_there(self) -> dict[str, Any]:
+        """Return the selection without what is not there."""
+        found = super()._what_is_there()
+        return found | self._segments_that_are_there((found["layer"], found["batch"]))
+
+    def _to_send_again(self) -> Iterator[str]:
+        """Yield the traits that are to be sent again, as another sample or layer is selected."""
+        yield from super()._to_send_again()
+        if self.segments is not None or self.key_segments is not None or self._segment_store.has_told:
+            for name, side in (("segments", "query"), ("key_segments", "key")):
+                if self._segment_store.is_new(name, self._segments_message(side)):
+                    yield name

@@ -1,0 +1,405 @@
+/** Where did the answer look? Its tokens, the segments × segments, and all heads: three pictures of one attention. */
+
+import { computed, effect, signal } from "@preact/signals-core";
+import type { ComponentChildren } from "preact";
+import { Chevron, mount, part, px, type View } from "../../components/dom";
+import { Menu } from "../../components/menu";
+import { Message } from "../../components/message";
+import { KernelError } from "../../kernel/kernel";
+import { askSegmentsBy } from "../../state/segment-queries";
+import type { SegmentReading, Ui } from "../../state/ui";
+import { count } from "../../text/format";
+import { HeadsCaption, headsPart } from "./heads";
+import { listPart, subjectOf } from "./list";
+import { MatrixHead, matrixPart } from "./matrix";
+import { MeasureWords } from "./measure";
+import { askingSection } from "./menus";
+import { type RestRow, type SegmentsModel, segmentsModel } from "./model";
+import { inWords, spokenNumbers } from "./numbers";
+import { goUp } from "./pins";
+import type { HeadsState } from "./states";
+import { styleOf } from "./style";
+import { TokensLegend, tokensPart } from "./tokens";
+
+const GAP = 36;
+const LIST = 260;
+const WIDE_LIST = 300;
+const MATRIX = 380;
+
+/** How wide each part may be, in pixels; beside each other or one below the other. */
+interface Rooms {
+  readonly beside: boolean;
+  readonly tokens: number;
+  readonly list: number;
+  readonly matrix: number;
+  readonly heads: number;
+}
+
+/** Return the segments view. */
+export function segments(ui: Ui): View {
+  const model = segmentsModel(ui);
+  const node = part("aw-segments");
+  const state = computed(() => stateOf(ui));
+  const body = part("aw-seg-body");
+  const message = mount(part("aw-seg-message"), () => <Problem ui={ui} state={state.value} />);
+  message.node.setAttribute("role", "group");
+  message.node.style.width = "100%";
+  const live = part("aw-visually-hidden");
+  live.setAttribute("aria-live", "polite");
+  node.append(message.node, body, live);
+  ui.cameFrom.value = null;
+  const ends = [
+    effect(() => {
+      if (state.value !== "there") {
+        body.replaceChildren();
+        return;
+      }
+      const own = new AbortController();
+      const parts = bodyOf({ ...ui, stop: own.signal }, model, body);
+      return () => {
+        own.abort();
+        for (const view of parts) view.dispose();
+      };
+    }),
+    effect(() => {
+      // What stands in the place of the pictures is found where they are.
+      message.node.hidden = state.value === "there";
+      message.node.dataset.aw = state.value === "there" ? "" : "picture";
+      message.node.setAttribute("aria-label", state.value === "waiting" ? "Segments are computed" : "No segments");
+    }),
+    effect(() => {
+      ui.segmentReading.value = readingOf(model);
+    }),
+    effect(() => {
+      live.textContent = spoken(ui, model);
+    }),
+    effect(() => {
+      const list = ui.mode.value === "beside" || ui.mode.value === "wide";
+      ui.extent.value = list ? Math.min(ui.width.value, 1280 * ui.unit.value) : null;
+    }),
+  ];
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      message.dispose();
+      ui.segmentReading.value = null;
+    },
+  };
+}
+
+/** All parts in the page, in the order in which they are read. */
+function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement): View[] {
+  const rooms = computed(() => roomsOf(ui));
+  const room = (of: (rooms: Rooms) => number) => computed(() => of(rooms.value));
+  const open = { heads: signal(true), matrix: signal(false) };
+  const style = computed(() => styleOf(ui));
+
+  const tokens = tokensPart(
+    ui,
+    model,
+    room((now) => now.tokens),
+  );
+  const list = listPart(ui, model);
+  const matrix = matrixPart(
+    ui,
+    model,
+    room((now) => now.matrix),
+  );
+  const heads = headsPart(
+    ui,
+    model,
+    room((now) => now.heads),
+  );
+  const first = part("aw-seg-pair");
+  const second = part("aw-seg-pair");
+  const several = computed(() => model.left.value.columns.length > 1);
+  const reading = mount(part("aw-seg-reading"), () =>
+    ui.mode.value === "beside" || ui.mode.value === "wide" ? null : <MeasureWords ui={ui} />,
+  );
+  const tokensHead = mount(part("aw-seg-heading"), () => <TokensHead ui={ui} model={model} />);
+  const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => (
+    <TokensLegend ui={ui} model={model} style={style.value} />
+  ));
+  const alone = mount(part("aw-seg-alone"), () => <Alone model={model} />);
+  const answer = section([tokensHead.node, tokens.node, legend.node, alone.node]);
+  const matrixHead = mount(part("aw-seg-heading"), () => (
+    <Folding ui={ui} open={open.matrix} name={<MatrixHead model={model} />} note={sizeOf(model)} />
+  ));
+  const headsHead = mount(part("aw-seg-heading"), () => (
+    <Folding
+      ui={ui}
+      open={open.heads}
+      name={headsTitle(model)}
+      note={<HeadsNote ui={ui} model={model} heads={heads} />}
+    />
+  ));
+  const matrixSection = section([matrixHead.node, matrix.node]);
+  const headsSection = section([headsHead.node, heads.node]);
+  first.append(answer, list.node);
+  body.replaceChildren(reading.node, first, second);
+  const views = [reading, tokensHead, tokens, legend, alone, list, matrixHead, matrix, headsHead, heads];
+  const end = effect(() => {
+    const now = rooms.value;
+    const narrow = ui.mode.value === "narrow";
+    second.replaceChildren(
+      ...(narrow || !now.beside
+        ? [...(narrow ? [headsSection, matrixSection] : [matrixSection, headsSection])]
+        : [matrixSection, headsSection]),
+    );
+    for (const pair of [first, second]) pair.toggleAttribute("data-beside", now.beside);
+    answer.style.width = px(now.tokens);
+    list.node.style.width = px(now.list);
+    matrixSection.style.width = now.beside ? px(now.matrix) : "100%";
+    headsSection.style.width = now.beside ? px(now.heads) : "100%";
+    second.hidden = !several.value;
+    matrix.node.hidden = narrow && !open.matrix.value;
+    heads.node.hidden = narrow && !open.heads.value;
+  });
+  return [...views, { node: body, dispose: end }];
+}
+
+function section(nodes: readonly HTMLElement[]): HTMLElement {
+  const own = document.createElement("section");
+  own.append(...nodes);
+  return own;
+}
+
+/** How wide the parts may be: beside each other from 720 on. */
+function roomsOf(ui: Ui): Rooms {
+  const unit = ui.unit.value;
+  const wide = ui.mode.value === "wide";
+  const beside = wide || ui.mode.value === "beside";
+  const all = Math.min(ui.width.value, 1280 * unit);
+  if (!beside) return { beside, tokens: all, list: all, matrix: all, heads: all };
+  const list = (wide ? WIDE_LIST : LIST) * unit;
+  const matrix = Math.min(MATRIX * unit, 0.43 * all);
+  return { beside, tokens: all - GAP * unit - list, list, matrix, heads: all - GAP * unit - matrix };
+}
+
+// --- headings -----------------------------------------------------------------------------------------------------------
+
+/** "Where did the answer look", with a menu where there is no answer; how the columns are to be read; the way up. */
+function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
+  const now = model.mass.value;
+  if (now === null) return null;
+  const isAnswer = now.asking === "answer";
+  const pins = [model.pinned.value, model.second.value].filter((column) => column >= 0);
+  return (
+    <>
+      <h4 class="aw-heading">
+        {isAnswer ? "Where did the answer look" : "Where did"}
+        {!isAnswer && <Menu name="Asking" value={now.asking} side="left" sections={[askingSection(ui)]} />}
+        {!isAnswer && "look"}
+      </h4>
+      {now.path.length > 0 && (
+        <button type="button" class="aw-seg-up" onClick={() => goUp(ui, model)}>
+          ‹ {now.path.length > 1 ? now.path.at(-2) : "all segments"}{" "}
+          <span class="aw-muted">inside {now.path.at(-1)}</span>
+        </button>
+      )}
+      <span class="aw-seg-caption">
+        a column for each token
+        {pins.length > 0 && (
+          <>
+            ,{" "}
+            {pins.map((column, index) => (
+              <>
+                {index > 0 && " and "}
+                <b class="aw-pill">
+                  <bdi>{now.keys[column]}</bdi>
+                </b>
+              </>
+            ))}{" "}
+            on the base line
+          </>
+        )}
+      </span>
+    </>
+  );
+}
+
+const headsTitle = (model: SegmentsModel) => {
+  const name = model.mass.value?.keys[model.pinned.value];
+  return name === undefined ? "Which heads read which segment" : `Which heads read ${inWords(name)}`;
+};
+
+const sizeOf = (model: SegmentsModel) =>
+  `${count(model.rows.value.length)} × ${count(model.left.value.columns.length)}`;
+
+function HeadsNote({
+  ui,
+  model,
+  heads,
+}: {
+  ui: Ui;
+  model: SegmentsModel;
+  heads: View & { readonly state: HeadsState };
+}) {
+  const all = model.headOrder.value.length;
+  if (ui.mode.value !== "narrow") return <HeadsCaption model={model} state={heads.state} />;
+  const { start, stop } = heads.state.shown.value;
+  return <>{`${stop - start} of ${count(all)}`}</>;
+}
+
+interface FoldingProps {
+  readonly ui: Ui;
+  readonly open: { value: boolean };
+  readonly name: ComponentChildren;
+  readonly note: ComponentChildren;
+}
+
+/** A heading; where there is little room a button that folds what is under it. */
+function Folding({ ui, open, name, note }: FoldingProps) {
+  if (ui.mode.value !== "narrow") {
+    return (
+      <>
+        <h4 class="aw-heading">{name}</h4>
+        {typeof note !== "string" && <span class="aw-seg-caption">{note}</span>}
+      </>
+    );
+  }
+  return (
+    <h4 class="aw-heading aw-seg-fold">
+      <button
+        type="button"
+        aria-expanded={open.value}
+        onClick={() => {
+          open.value = !open.value;
+        }}
+      >
+        {name}
+        <Chevron />
+        <span class="aw-seg-caption">{note}</span>
+      </button>
+    </h4>
+  );
+}
+
+/** Of a single segment there is nothing to compare. */
+function Alone({ model }: { model: SegmentsModel }) {
+  const now = model.mass.value;
+  const [only, ...others] = model.left.value.columns;
+  if (now === null || only === undefined || others.length > 0) return null;
+  const aside = model.left.value.without.length > 0 ? " that is not set aside" : "";
+  return (
+    <p class="aw-prompt">
+      All mass{aside} is on {now.keys[only]}: there is no other segment{aside}.
+    </p>
+  );
+}
+
+// --- states ---------------------------------------------------------------------------------------------------------------
+
+type State = "none" | "error" | "waiting" | "there";
+
+function stateOf({ store }: Ui): State {
+  if (store.segments.value === null) return "none";
+  if ((store.segments.value.error ?? store.mass.value?.error ?? null) !== null) return "error";
+  return store.mass.value === null ? "waiting" : "there";
+}
+
+const CALL = 'w.segments = "sentences"';
+
+/** What stands in the place of the pictures: no segments, or none that fit. */
+function Problem({ ui, state }: { ui: Ui; state: State }) {
+  const { store, kernel } = ui;
+  if (state === "there") return null;
+  if (state === "waiting") return <div class="aw-seg-waiting" />;
+  if (state === "error") {
+    const text = store.segments.value?.error ?? store.mass.value?.error ?? "";
+    return <Message sign="error" title="These segments cannot be shown" text={text} />;
+  }
+  const by = (unit: "sentences" | "paragraphs" | "lines") => ({
+    name: `By ${unit}`,
+    run() {
+      askSegmentsBy(kernel, unit).catch((error: unknown) => {
+        if (error instanceof KernelError) ui.told.value = { title: "No segments were made", text: error.message };
+      });
+    },
+  });
+  const can = store.facts.value.saved === undefined;
+  return (
+    <Message
+      sign="empty"
+      title="No segments yet"
+      text={`Name the parts of the text: ${CALL}, or cap.widget(segments={"doc 1": (12, 40)}).`}
+      {...(can ? { actions: [by("sentences"), by("paragraphs")] } : {})}
+    />
+  );
+}
+
+// --- what is pointed at -----------------------------------------------------------------------------------------------------
+
+/** The exact numbers under the pointer, or else of what is pinned. */
+function readingOf(model: SegmentsModel): SegmentReading | null {
+  const now = model.mass.value;
+  if (now === null) return null;
+  const spot = model.hover.value;
+  const column = (spot?.column ?? -1) >= 0 ? spot!.column : model.pinned.value;
+  if (column < 0) return null;
+  const table = model.heads.value;
+  if (spot?.part === "heads" && spot.head !== undefined && table !== null) {
+    const at = table.columns[column] ?? -1;
+    if (at < 0) return null;
+    return numbersOf(now.keys[column]!, { rest: table.rest, row: spot.head }, at, table.sizes[at]!, {
+      query: null,
+      from: now.asking,
+      head: table.heads[spot.head]!,
+    });
+  }
+  const matrix = model.matrix.value;
+  if (spot?.part === "matrix" && spot.row !== undefined && matrix !== null) {
+    const from = { query: null, from: now.rows[spot.row]!, head: null };
+    return numbersOf(now.keys[column]!, { rest: matrix, row: spot.row }, column, now.keySizes[column]!, from);
+  }
+  const { token, row } =
+    spot?.part === "tokens" && spot.token !== undefined
+      ? { token: spot.token, row: model.tokenRow(spot.token) }
+      : subjectOf(model);
+  if (row === null) return null;
+  const query = token >= 0 ? now.positions[token]! : null;
+  return numbersOf(now.keys[column]!, row, column, now.keySizes[column]!, { query, from: now.asking, head: null });
+}
+
+function numbersOf(
+  to: string,
+  { rest, row }: RestRow,
+  column: number,
+  size: number,
+  from: Pick<SegmentReading, "query" | "from" | "head">,
+): SegmentReading {
+  const at = row * rest.columns + column;
+  const [mass, even, raw] = [rest.mass[at]!, rest.even[at]!, rest.raw[at]!];
+  const lift = even > 0 ? mass / even : Number.NaN;
+  return {
+    ...from,
+    to,
+    mass,
+    raw,
+    even,
+    lift,
+    perToken: size > 0 ? mass / size : Number.NaN,
+    isAside: Number.isNaN(mass),
+  };
+}
+
+/** "answer token nail, doc 3, mass .5276, 3.8 times even". */
+function spoken(ui: Ui, model: SegmentsModel): string {
+  const reading = ui.segmentReading.value;
+  const spot = model.hover.value;
+  const now = model.mass.value;
+  if (now === null) return "";
+  if (reading === null) {
+    if (spot?.part !== "tokens" || spot.token === undefined) return "";
+    return `${now.asking} token ${ui.store.queryLabels.value.at(now.positions[spot.token] ?? 0).text}`;
+  }
+  const { query, from, head, to, mass, lift } = reading;
+  const who =
+    query !== null
+      ? `${from} token ${ui.store.queryLabels.value.at(query).text}`
+      : head !== null
+        ? `layer ${head.layer} head ${head.head}, ${from}`
+        : from;
+  return `${who}, ${to}, ${spokenNumbers(mass, lift)}`;
+}

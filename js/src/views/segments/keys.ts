@@ -1,0 +1,160 @@
+/** The keyboard on the three pictures: arrows point, Enter pins and leads down, Backspace and Esc lead up. */
+
+import { headLines, pressKey } from "../../components/keyboard";
+import { MEASURES } from "../../data/segments";
+import type { KeyLine, Ui } from "../../state/ui";
+import { tokenBeyond } from "./layout";
+import type { SegmentsModel, Spot } from "./model";
+import { goUp, pinCell, pinColumn, pinHead, pinStack } from "./pins";
+import type { HeadsState, TokensState } from "./states";
+
+type LinesOf = (step: number) => readonly KeyLine[];
+
+/** Listen to keys on one of several pictures; the list of keys is of the one that has the focus. */
+function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
+  const listen = { signal: ui.stop };
+  const show = () => {
+    ui.keyLines.value = () => linesOf(1);
+  };
+  if (element.dataset.aw === "picture") show();
+  element.addEventListener("focus", show, listen);
+  element.addEventListener("keydown", (event) => pressKey(event, linesOf), listen);
+}
+
+/** What all three have: the way up, heads and layers, the next reading. */
+function commonLines(ui: Ui, model: SegmentsModel): KeyLine[] {
+  const up = () => goUp(ui, model);
+  const measure = model.measure.value;
+  const next = () => ui.store.show({ measure: MEASURES[(MEASURES.indexOf(measure) + 1) % MEASURES.length]! });
+  const inside = (model.mass.value?.path.length ?? 0) > 0;
+  const pinned = model.pinned.value >= 0 || model.token.value >= 0;
+  const lines: KeyLine[] = [];
+  if (inside || pinned) {
+    const does = inside ? "one level up" : "free what is pinned";
+    lines.push({ shown: "Esc", does, keys: { Escape: up, Backspace: up } });
+  }
+  return [...lines, ...headLines(ui), { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } }];
+}
+
+const clamp = (at: number, count: number) => Math.max(0, Math.min(count - 1, at));
+
+/** Left and right a token, up and down a line or, with a token pinned or pointed at, a segment. */
+export function watchTokenKeys(ui: Ui, model: SegmentsModel, state: TokensState, canvas: HTMLElement): void {
+  watch(ui, canvas, (step) => {
+    const many = state.tokens.value.length;
+    const { columns } = model.left.value;
+    const layout = state.layout.value;
+    if (many === 0 || layout === null) return [];
+    const spot = model.hover.value?.part === "tokens" ? model.hover.value : null;
+    const token = spot?.token ?? (model.token.value >= 0 ? model.token.value : -1);
+    const column = (spot?.column ?? -1) >= 0 ? spot!.column : model.pinned.value;
+    const point = (to: Partial<Spot>) => {
+      const next: Spot = { part: "tokens", token: clamp(Math.max(0, token), many), column, ...to };
+      model.hover.value = next;
+      state.follow(next.token ?? 0);
+    };
+    const along = (by: number) => () => point({ token: token < 0 ? 0 : clamp(token + by, many) });
+    const across = (by: number) => () => {
+      const at = columns.indexOf(column);
+      point({ column: columns[at < 0 ? 0 : clamp(at + by, columns.length)] ?? -1 });
+    };
+    const line = (by: number) => () => point({ token: token < 0 ? 0 : tokenBeyond(layout, token, by) });
+    const pin = () => pinStack(ui, model, Math.max(0, token), column);
+    return [
+      {
+        shown: "← →",
+        does: "token before, token after; with Shift 10 further on",
+        keys: { ArrowLeft: along(-step), ArrowRight: along(step) },
+      },
+      { shown: "↑ ↓", does: "segment above, segment below", keys: { ArrowUp: across(1), ArrowDown: across(-1) } },
+      {
+        shown: "Home End",
+        does: "first token, last token; Page keys: a line",
+        keys: {
+          Home: () => point({ token: 0 }),
+          End: () => point({ token: many - 1 }),
+          PageUp: line(-1),
+          PageDown: line(1),
+        },
+      },
+      { shown: "Enter", does: "pin; again: look inside", keys: { Enter: pin, " ": pin } },
+      ...commonLines(ui, model),
+    ];
+  });
+}
+
+/** Arrows from cell to cell. */
+export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElement): void {
+  watch(ui, canvas, (step) => {
+    const now = model.mass.value;
+    const [rows, columns] = [model.rows.value, model.left.value.columns];
+    if (now === null || rows.length === 0 || columns.length === 0) return [];
+    const spot = model.hover.value?.part === "matrix" ? model.hover.value : null;
+    const down = Math.max(0, rows.indexOf(spot?.row ?? now.row));
+    const across = Math.max(0, columns.indexOf(spot?.column ?? model.pinned.value));
+    const move = (dy: number, dx: number) => () => {
+      const [row, column] = [rows[clamp(down + dy, rows.length)]!, columns[clamp(across + dx, columns.length)]!];
+      model.hover.value = { part: "matrix", row, column };
+    };
+    const pin = () => pinCell(ui, model, rows[down]!, columns[across]!);
+    return [
+      {
+        shown: "← ↑ → ↓",
+        does: "point at another cell; with Shift 10 further on",
+        keys: {
+          ArrowUp: move(-step, 0),
+          ArrowDown: move(step, 0),
+          ArrowLeft: move(0, -step),
+          ArrowRight: move(0, step),
+        },
+      },
+      {
+        shown: "Home End",
+        does: "first column, last column",
+        keys: { Home: move(0, -columns.length), End: move(0, columns.length) },
+      },
+      { shown: "Enter", does: "pin; again: look inside", keys: { Enter: pin, " ": pin } },
+      ...commonLines(ui, model),
+    ];
+  });
+}
+
+/** Up and down a head, left and right the column that sorts. */
+export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, canvas: HTMLElement): void {
+  watch(ui, canvas, (step) => {
+    const order = model.headOrder.value;
+    const columns = model.headColumns.value;
+    if (order.length === 0) return [];
+    const spot = model.hover.value?.part === "heads" ? model.hover.value : null;
+    const here = model.heads.value?.heads.findIndex(
+      ({ layer, head }) => layer === ui.store.layer.value && head === ui.store.head.value,
+    );
+    const at = order.indexOf(spot?.head ?? here ?? -1);
+    const move = (by: number) => () => {
+      const place = at < 0 ? 0 : clamp(at + by, order.length);
+      model.hover.value = { part: "heads", head: order[place]!, column: model.pinned.value };
+      state.follow(place);
+    };
+    const sort = (by: number) => () => {
+      const from = columns.indexOf(model.pinned.value);
+      const to = columns[from < 0 ? 0 : clamp(from + by, columns.length)];
+      if (to !== undefined && to !== model.pinned.value) pinColumn(ui, model, to);
+    };
+    const pin = () => pinHead(ui, model, order[Math.max(0, at)]!);
+    return [
+      {
+        shown: "↑ ↓",
+        does: "point at another head; with Shift 10 further on",
+        keys: {
+          ArrowUp: move(-step),
+          ArrowDown: move(step),
+          Home: move(-order.length),
+          End: move(order.length),
+        },
+      },
+      { shown: "← →", does: "sort by the segment before, after", keys: { ArrowLeft: sort(-1), ArrowRight: sort(1) } },
+      { shown: "Enter", does: "select the head; again: look inside", keys: { Enter: pin, " ": pin } },
+      ...commonLines(ui, model),
+    ];
+  });
+}

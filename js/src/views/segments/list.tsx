@@ -1,0 +1,296 @@
+/** The ranked list beside the tokens: what the pinned token, or the whole answer, attends to. */
+
+import { computed, effect, signal } from "@preact/signals-core";
+import { mount, part, Token, type View } from "../../components/dom";
+import { byLargest, largest, meanOf, rankAmong } from "../../data/segments";
+import { segmentStyle } from "../../draw/segment-colors";
+import { isAway } from "../../kernel/kernel";
+import { stableComputed } from "../../state/queries";
+import { askKeys, type SegmentKeys } from "../../state/segment-queries";
+import type { Ui } from "../../state/ui";
+import { count, listNumber } from "../../text/format";
+import type { RestRow, SegmentsModel } from "./model";
+import { inWords, liftText, measureWord, readingText } from "./numbers";
+import { pinColumn } from "./pins";
+
+const MOST = { narrow: 5, other: 12 } as const;
+const MOST_KEYS = 64;
+/** Keys below this share are counted, not listed. */
+const LEAST_KEY = 0.01;
+const MOST_LISTED = 6;
+
+interface Keys {
+  readonly of: string;
+  readonly found: SegmentKeys;
+}
+
+/** Return the list: the reading of every segment, the keys of the pinned one, and how it is among all heads. */
+export function listPart(ui: Ui, model: SegmentsModel): View {
+  const keys = signal<Keys | null>(null);
+  const wanted = stableComputed(() => {
+    const now = model.mass.value;
+    const [query, column] = [ui.store.query.value, model.pinned.value];
+    if (now === null || query === null || model.token.value < 0 || column < 0) return null;
+    return { id: now.id, query, column };
+  });
+  const end = effect(() => {
+    const of = wanted.value;
+    if (of === null || isAway(ui.kernel.state.value)) return;
+    const current = new AbortController();
+    const mass = model.mass.peek()!;
+    askKeys(ui.kernel, mass, { query: of.query, column: of.column, count: MOST_KEYS }, current.signal).then(
+      (found) => {
+        if (!current.signal.aborted) keys.value = { of: JSON.stringify(of), found };
+      },
+      () => {}, // the kernel's state says why
+    );
+    return () => current.abort();
+  });
+  const unfolded = computed(() =>
+    wanted.value !== null && keys.value?.of === JSON.stringify(wanted.value) ? keys.value.found : null,
+  );
+  const view = mount(part("aw-seg-list", "panel"), () => <List ui={ui} model={model} keys={unfolded.value} />);
+  return {
+    node: view.node,
+    dispose() {
+      end();
+      view.dispose();
+    },
+  };
+}
+
+/** Whose attention the list is of: the pinned token's, else that under the pointer, else the whole segment's. */
+export function subjectOf(model: SegmentsModel): { token: number; row: RestRow | null } {
+  const hovered = model.hover.value?.part === "tokens" ? (model.hover.value.token ?? -1) : -1;
+  const token = model.token.value >= 0 ? model.token.value : hovered;
+  return { token, row: token >= 0 ? model.tokenRow(token) : model.whole.value };
+}
+
+function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: SegmentKeys | null }) {
+  const now = model.mass.value;
+  const { token, row } = subjectOf(model);
+  if (now === null) return null;
+  const position = token >= 0 ? now.positions[token] : undefined;
+  const measure = model.measure.value;
+  return (
+    <>
+      <div class="aw-panel-head">
+        {position !== undefined ? (
+          <span class={token === model.token.value ? "aw-pill" : "aw-name"}>
+            <Token labels={ui.store.queryLabels.value} index={position} subscript />
+          </span>
+        ) : (
+          <span class="aw-name">{inWords(now.asking)}</span>
+        )}
+        <span>attends to</span>
+      </div>
+      {row === null ? (
+        <p class="aw-prompt">Its numbers are on the way.</p>
+      ) : model.left.value.columns.length === 0 ? (
+        <p class="aw-prompt">Everything is set aside.</p>
+      ) : (
+        <>
+          <div class="aw-seg-row aw-seg-columns-head" data-measure={measure} aria-hidden="true">
+            <span />
+            <span />
+            <span />
+            <span>{measureWord(measure)}</span>
+            <span>{measure === "lift" ? "mass" : "lift"}</span>
+          </div>
+          <Rows ui={ui} model={model} row={row} keys={token === model.token.value ? keys : null} />
+        </>
+      )}
+      <AllHeads ui={ui} model={model} />
+    </>
+  );
+}
+
+interface RowsProps {
+  readonly ui: Ui;
+  readonly model: SegmentsModel;
+  readonly row: RestRow;
+  readonly keys: SegmentKeys | null;
+}
+
+function Rows({ ui, model, row, keys }: RowsProps) {
+  const now = model.mass.value!;
+  const measure = model.measure.value;
+  const value = (column: number) => model.reading(row, column);
+  const order = byLargest(model.left.value.columns, value);
+  const most = ui.mode.value === "narrow" ? MOST.narrow : MOST.other;
+  const shown = order.length <= most + 1 ? order : order.slice(0, most);
+  for (const pin of [model.pinned.value, model.second.value]) if (pin >= 0 && !shown.includes(pin)) shown.push(pin);
+  const others = order.filter((column) => !shown.includes(column));
+  const scale = largest(shown.flatMap((column) => [value(column), model.even(row, column)])) || 1;
+  const sums = others.reduce((sum, column) => sum + (value(column) || 0), 0);
+  const { without, self } = model.left.value;
+  const aside = row.rest.aside[row.row]!;
+  const names = [...without.map((column) => now.keys[column]!), ...(self ? [] : ["own key"])];
+  return (
+    <ol class="aw-seg-rows" data-measure={measure} aria-label={`${measureWord(measure)} by segment`}>
+      {shown.map((column) => (
+        <>
+          <Row key={column} {...{ ui, model, row, column, scale }} />
+          {column === model.pinned.value && keys !== null && (
+            <PinnedKeys key="keys" {...{ ui, model, row, keys, scale, column }} />
+          )}
+        </>
+      ))}
+      {others.length > 0 && (
+        <li class="aw-seg-row aw-seg-rest">
+          <span />
+          <span>{count(others.length)} more segments</span>
+          {measure === "mass" && <span class="aw-number">{listNumber(sums, "weights")}</span>}
+        </li>
+      )}
+      {names.length > 0 && (
+        <li class="aw-seg-row aw-seg-rest" title={names.join(", ")}>
+          <span />
+          <span>set aside: {names.join(", ")}</span>
+          <span class="aw-number">{listNumber(aside, "weights")}</span>
+        </li>
+      )}
+    </ol>
+  );
+}
+
+function Row({ ui, model, row, column, scale }: Omit<RowsProps, "keys"> & { column: number; scale: number }) {
+  const now = model.mass.value!;
+  const measure = model.measure.value;
+  const value = model.reading(row, column);
+  const even = model.even(row, column);
+  const at = row.row * row.rest.columns + column;
+  const [mass, evenMass] = [row.rest.mass[at]!, row.rest.even[at]!];
+  const pinned = column === model.pinned.value;
+  const second = column === model.second.value;
+  const name = now.keys[column]!;
+  const color = segmentStyle(now.keyColors[column] ?? -1, ui.theme.value);
+  const other = measure === "lift" ? readingText(mass, "mass") : liftText(evenMass > 0 ? mass / evenMass : Number.NaN);
+  const hovered = model.hover.value?.column === column;
+  return (
+    <li>
+      <button
+        type="button"
+        class="aw-seg-row"
+        aria-current={pinned || undefined}
+        data-hovered={hovered || undefined}
+        title={name}
+        onClick={(event: MouseEvent) => pinColumn(ui, model, column, event.shiftKey)}
+        onPointerEnter={(event: PointerEvent) => {
+          if (event.pointerType !== "touch") model.hover.value = { part: "list", column };
+        }}
+        onPointerLeave={() => {
+          model.hover.value = null;
+        }}
+      >
+        <i class="aw-seg-mark" style={{ background: color }} />
+        <span class={pinned ? "aw-seg-name aw-pill" : second ? "aw-seg-name aw-seg-outline" : "aw-seg-name"}>
+          <bdi>{name}</bdi>
+        </span>
+        <span class="aw-seg-bar">
+          {value > 0 && <i style={{ width: share(value, scale), background: color }} />}
+          {Number.isFinite(even) && <u style={{ left: share(even, scale) }} />}
+        </span>
+        <span class="aw-number">{readingText(value, measure)}</span>
+        <span class="aw-lift">{other}</span>
+      </button>
+    </li>
+  );
+}
+
+const share = (value: number, scale: number) => `${(100 * Math.max(0, Math.min(value, scale))) / scale}%`;
+
+/** The strongest keys of the pinned segment, as shares of what is not set aside, and what the others have. */
+function PinnedKeys({
+  ui,
+  model,
+  row,
+  keys,
+  scale,
+  column,
+}: RowsProps & { keys: SegmentKeys; scale: number; column: number }) {
+  const now = model.mass.value!;
+  const labels = ui.store.keyLabels.value;
+  const at = row.row * row.rest.columns + column;
+  const per = row.rest.raw[at]! > 0 ? row.rest.mass[at]! / row.rest.raw[at]! : 0;
+  const own = model.left.value.self ? -1 : (now.positions[model.token.value] ?? -1);
+  const all = [...keys.positions].map((position, index) => ({ position, value: keys.values[index]! * per }));
+  const counted = all.filter(({ position }) => position !== own);
+  const listed = counted.filter(({ value }) => value >= LEAST_KEY).slice(0, MOST_LISTED);
+  const rest = counted.slice(listed.length).reduce((sum, { value }) => sum + value, keys.rest.sum * per);
+  const many = counted.length - listed.length + keys.rest.count;
+  const color = segmentStyle(now.keyColors[column] ?? -1, ui.theme.value);
+  const inMass = model.measure.value === "mass";
+  return (
+    <>
+      {listed.map(({ position, value }) => (
+        <li key={`key ${position}`}>
+          <button
+            type="button"
+            class="aw-seg-row aw-seg-key"
+            title="Show this cell in the heatmap"
+            onClick={() => {
+              const query = ui.store.query.value;
+              ui.store.select({ query, key: position });
+              ui.destination.value = { query, key: position, close: true };
+              ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${now.keys[column]}` };
+              ui.store.show({ view: "heatmap" });
+            }}
+          >
+            <span />
+            <span class="aw-seg-name">
+              <Token labels={labels} index={position} subscript />
+            </span>
+            <span class="aw-seg-bar">{inMass && <i style={{ width: share(value, scale), background: color }} />}</span>
+            <span class="aw-number">{listNumber(value, "weights")}</span>
+          </button>
+        </li>
+      ))}
+      {many > 0 && (
+        <li class="aw-seg-row aw-seg-key aw-seg-rest">
+          <span />
+          <span>{`${count(many)} ${listed.length > 0 ? "more " : ""}${many === 1 ? "key" : "keys"}`}</span>
+          <span class="aw-number">{listNumber(rest, "weights")}</span>
+        </li>
+      )}
+    </>
+  );
+}
+
+/** The pinned segment in the whole answer, in all heads, and which head this is among them. */
+function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
+  const { store } = ui;
+  const whole = model.whole.value;
+  const table = model.heads.value;
+  const column = model.pinned.value;
+  const now = model.mass.value;
+  if (whole === null || now === null || column < 0) return <div class="aw-seg-sums" />;
+  const measure = model.measure.value;
+  const values = table === null ? [] : table.heads.map((_, row) => model.headReading(table, row, column));
+  const here = table?.heads.findIndex(({ layer, head }) => layer === now.of.layer && head === now.of.head) ?? -1;
+  const rank = rankAmong(values, here);
+  const many = store.facts.value.layers.length > 1;
+  const partial = table !== null && table.share < 1;
+  return (
+    <div class="aw-seg-sums">
+      <div>
+        <span>{now.asking === "answer" ? "Whole answer" : `Whole ${now.asking}`}</span>
+        <b>{readingText(model.reading(whole, column), measure)}</b>
+      </div>
+      {values.length > 1 && (
+        <div>
+          <span>{partial ? "Heads so far" : `All ${count(values.length)} heads`}</span>
+          <b>{readingText(meanOf(values), measure)}</b>
+        </div>
+      )}
+      {rank !== null && values.length > 1 && (
+        <div>
+          <span>Rank of {many ? `${now.of.layer}·${now.of.head}` : `head ${now.of.head}`}</span>
+          <b>
+            {count(rank.rank)} of {count(rank.of)}
+          </b>
+        </div>
+      )}
+    </div>
+  );
+}

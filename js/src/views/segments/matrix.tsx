@@ -1,0 +1,441 @@
+/** Segments × segments of the selected head: rows attend to columns. */
+
+import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
+import { mount, part, px, type View } from "../../components/dom";
+import { pointIn } from "../../components/gestures";
+import { Ramp } from "../../components/legend";
+import { largest } from "../../data/segments";
+import type { Paints } from "../../draw/color-mapper";
+import { segmentStyle } from "../../draw/segment-colors";
+import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
+import type { Ui } from "../../state/ui";
+import { legendTicks } from "../../text/format";
+import { shorten } from "../../text/tokens";
+import { watchMatrixKeys } from "./keys";
+import { layMatrix, type MatrixLayout } from "./matrix-layout";
+import type { SegmentsModel, Spot } from "./model";
+import { axisText, cellText, inWords, measureWord, shareText } from "./numbers";
+import { ask, pinCell, pinColumn } from "./pins";
+import { cleared, styleOf } from "./style";
+
+const FONT = 12;
+
+export interface MatrixState {
+  readonly layout: ReadonlySignal<MatrixLayout | null>;
+  /** The largest number in it. */
+  readonly most: ReadonlySignal<number>;
+}
+
+/** Return the matrix; `room` is how wide it may be. */
+export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>): View {
+  const node = part("aw-seg-matrix");
+  const figure = part("aw-seg-figure");
+  const canvas = document.createElement("canvas");
+  canvas.tabIndex = 0;
+  canvas.dataset.aw = "segment-matrix";
+  canvas.setAttribute("role", "application");
+  canvas.setAttribute("aria-roledescription", "matrix of segments");
+  const measure = textMeasure(ui);
+  const layout = computed(() => {
+    const now = model.mass.value;
+    if (now === null || room.value === 0) return null;
+    const [rows, columns] = [model.rows.value, model.left.value.columns];
+    const wide = (name: string) => measure.value(name, FONT, 600);
+    return layMatrix({
+      rows: rows.map((row) => wide(now.rows[row]!)),
+      columns: columns.map((column) => wide(now.keys[column]!)),
+      room: room.value,
+      unit: ui.unit.value,
+      aside: model.left.value.without.length > 0 || !model.left.value.self,
+      narrow: ui.mode.value === "narrow",
+    });
+  });
+  const most = computed(() => largest(numbersOf(model)));
+  const state: MatrixState = { layout, most };
+  const labels = mount(part("aw-seg-labels"), () => (
+    <Labels ui={ui} model={model} state={state} measure={measure.value} />
+  ));
+  const legend = mount(part("aw-legend", "legend"), () => <Legend ui={ui} model={model} state={state} />);
+  figure.append(canvas, labels.node);
+  node.append(figure, legend.node);
+  const ends = [
+    effect(() => {
+      const at = layout.value;
+      if (at === null) return;
+      Object.assign(figure.style, { width: px(at.width), height: px(at.height) });
+      Object.assign(canvas.style, { left: px(at.left), top: px(at.top) });
+      legend.node.style.paddingLeft = px(at.left);
+    }),
+    effect(() => {
+      const [at, paints] = [layout.value, ui.paints.value?.sequential];
+      if (at !== null && paints) paintMatrix(ui, model, canvas, at, most.value, paints);
+    }),
+    effect(() => {
+      const [rows, columns] = [model.rows.value.length, model.left.value.columns.length];
+      canvas.setAttribute("aria-label", `${measureWord(model.measure.value)} from ${rows} segments to ${columns}`);
+    }),
+  ];
+  watchPointer(ui, model, state, canvas);
+  watchMatrixKeys(ui, model, canvas);
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+      labels.dispose();
+      legend.dispose();
+    },
+  };
+}
+
+function* numbersOf(model: SegmentsModel): Generator<number> {
+  const rest = model.matrix.value;
+  if (rest === null) return;
+  for (const row of model.rows.value) {
+    for (const column of model.left.value.columns) yield model.reading({ rest, row }, column);
+  }
+}
+
+function paintMatrix(
+  ui: Ui,
+  model: SegmentsModel,
+  canvas: HTMLCanvasElement,
+  at: MatrixLayout,
+  most: number,
+  paints: Paints,
+): void {
+  const style = styleOf(ui);
+  const rest = model.matrix.value;
+  const context = cleared(canvas, at.columns * at.pitch, at.rows * at.pitch, style.dpr);
+  if (context === null || rest === null) return;
+  context.font = `400 ${11 * style.unit}px ${style.font}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  model.rows.value.forEach((row, down) => {
+    model.left.value.columns.forEach((column, across) => {
+      const value = model.reading({ rest, row }, column);
+      const cell = { x: across * at.pitch, y: down * at.pitch, value, text: "" };
+      if (at.numbers) cell.text = cellText(value, model.measure.value);
+      paintCell(context, at, cell, { most, paints, ink: style.ink });
+    });
+  });
+}
+
+interface Cell {
+  readonly x: number;
+  readonly y: number;
+  readonly value: number;
+  readonly text: string;
+}
+
+interface CellLook {
+  readonly most: number;
+  readonly paints: Paints;
+  readonly ink: string;
+}
+
+function paintCell(
+  context: CanvasRenderingContext2D,
+  at: MatrixLayout,
+  cell: Cell,
+  { most, paints, ink }: CellLook,
+): void {
+  const { x, y, value, text } = cell;
+  const side = at.pitch - at.gap;
+  if (Number.isNaN(value)) {
+    paintNone(context, x, y, side, ink);
+    return;
+  }
+  const entry = Math.round(255 * Math.min(1, most > 0 ? value / most : 0));
+  context.fillStyle = paints.css[entry]!;
+  context.beginPath();
+  if (side >= 12) context.roundRect(x, y, side, side, (side >= 18 ? 2.5 : 1.5) * at.unit);
+  else context.rect(x, y, side, side);
+  context.fill();
+  if (text === "" || context.measureText(text).width > side - 2) return;
+  context.fillStyle = paints.inkOn[entry]!;
+  context.fillText(text, x + side / 2, y + side / 2 + 0.5);
+}
+
+/** No query of the row may attend to it: no tile, and where there is room a slash. */
+function paintNone(context: CanvasRenderingContext2D, x: number, y: number, side: number, ink: string): void {
+  if (side < 10) return;
+  context.globalAlpha = 0.2;
+  context.strokeStyle = ink;
+  context.lineWidth = 0.75;
+  context.beginPath();
+  context.moveTo(x + side * 0.3, y + side * 0.7);
+  context.lineTo(x + side * 0.7, y + side * 0.3);
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+function watchPointer(ui: Ui, model: SegmentsModel, state: MatrixState, canvas: HTMLCanvasElement): void {
+  const spotAt = (event: MouseEvent): Spot | null => {
+    const at = state.layout.peek();
+    if (at === null) return null;
+    const { x, y } = pointIn(canvas, event);
+    const row = model.rows.value[Math.floor(y / at.pitch)];
+    const column = model.left.value.columns[Math.floor(x / at.pitch)];
+    return row === undefined || column === undefined ? null : { part: "matrix", row, column };
+  };
+  const listen = { signal: ui.stop };
+  canvas.addEventListener(
+    "pointermove",
+    (event) => {
+      if (event.pointerType === "touch") return;
+      const [next, now] = [spotAt(event), model.hover.peek()];
+      if (next?.row !== now?.row || next?.column !== now?.column || now?.part !== "matrix") model.hover.value = next;
+    },
+    listen,
+  );
+  canvas.addEventListener("pointerleave", () => (model.hover.value = null), listen);
+  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
+  canvas.addEventListener(
+    "click",
+    (event) => {
+      const spot = spotAt(event);
+      if (spot !== null) pinCell(ui, model, spot.row!, spot.column, event.shiftKey);
+    },
+    listen,
+  );
+}
+
+interface LabelsProps {
+  readonly ui: Ui;
+  readonly model: SegmentsModel;
+  readonly state: MatrixState;
+  readonly measure: TextMeasure;
+}
+
+/** Names beside rows and above columns with their colors, what is set aside, rings and lines. */
+function Labels({ ui, model, state, measure }: LabelsProps) {
+  const at = state.layout.value;
+  const now = model.mass.value;
+  const rest = model.matrix.value;
+  if (at === null || now === null || rest === null) return null;
+  const [rows, columns] = [model.rows.value, model.left.value.columns];
+  const hovered = model.hover.value;
+  const pinnedRow = rows.indexOf(now.row);
+  const pinnedColumn = columns.indexOf(model.pinned.value);
+  const hoverRow = hovered?.part === "matrix" ? rows.indexOf(hovered.row ?? -1) : -1;
+  const hoverColumn = hovered === null ? -1 : columns.indexOf(hovered.column);
+  const color = (name: string) =>
+    segmentStyle(now.keyColors[now.keys.indexOf(name)] ?? slotOfRow(model, name), ui.theme.value);
+  const shownRow = (index: number) => isNamed(at, index, pinnedRow);
+  const shownColumn = (index: number) => isNamed(at, index, pinnedColumn);
+  const side = at.pitch - at.gap;
+  const ring = (row: number, column: number, pinned: boolean) =>
+    row >= 0 &&
+    column >= 0 && (
+      <i
+        class="aw-ring"
+        key={pinned ? "pin" : "hover"}
+        data-pinned={pinned || undefined}
+        data-small={at.pitch < 16 || undefined}
+        style={{
+          transform: `translate(${at.left + column * at.pitch}px, ${at.top + row * at.pitch}px)`,
+          width: px(Math.max(side, 6)),
+          height: px(Math.max(side, 6)),
+        }}
+      />
+    );
+  return (
+    <>
+      {rows.map((row, index) => (
+        <>
+          {at.margins && (
+            <i
+              class="aw-seg-edge"
+              key={`edge ${row}`}
+              style={{
+                left: px(at.left - 6 * at.unit),
+                top: px(at.top + index * at.pitch),
+                width: px(3 * at.unit),
+                height: px(side),
+                background: color(now.rows[row]!),
+              }}
+            />
+          )}
+          {shownRow(index) && (
+            <button
+              type="button"
+              tabIndex={-1}
+              key={row}
+              class={index === pinnedRow ? "aw-label aw-pill" : "aw-label"}
+              data-hovered={index === hoverRow || undefined}
+              title={now.rows[row]}
+              style={{
+                top: px(at.top + index * at.pitch + side / 2),
+                right: px(at.width - at.left + (index === pinnedRow ? 7 : 12) * at.unit),
+                transform: "translateY(-50%)",
+              }}
+              onClick={() => ask(ui, now.rows[row]!)}
+            >
+              <bdi>
+                {shorten(now.rows[row]!, at.rowRoom, (text) => measure(text, FONT, index === pinnedRow ? 600 : 400))}
+              </bdi>
+            </button>
+          )}
+          {at.aside > 0 && shownRow(index) && (
+            <span
+              class="aw-seg-aside"
+              key={`aside ${row}`}
+              style={{ left: px(at.aside), top: px(at.top + index * at.pitch + side / 2) }}
+            >
+              {shareText(rest.aside[row]!)}
+            </span>
+          )}
+        </>
+      ))}
+      {columns.map((column, index) => (
+        <>
+          {at.margins && (
+            <i
+              class="aw-seg-edge"
+              key={`edge ${column}`}
+              style={{
+                left: px(at.left + index * at.pitch),
+                top: px(at.top - 6 * at.unit),
+                width: px(side),
+                height: px(3 * at.unit),
+                background: color(now.keys[column]!),
+              }}
+            />
+          )}
+          {shownColumn(index) && (
+            <Slanted
+              key={column}
+              {...{ at, index }}
+              name={now.keys[column]!}
+              text={shorten(now.keys[column]!, at.columnRoom, (text) => measure(text, FONT, 600))}
+              pinned={index === pinnedColumn}
+              hovered={index === hoverColumn}
+              choose={(add: boolean) => pinColumn(ui, model, column, add)}
+            />
+          )}
+        </>
+      ))}
+      {at.aside > 0 && (
+        <span
+          class="aw-label aw-seg-slanted aw-seg-aside-name"
+          style={{ left: px(at.aside + 6 * at.unit), top: px(at.top - 11 * at.unit) }}
+        >
+          set aside
+        </span>
+      )}
+      {pinnedRow >= 0 && <Lines from={at.top + pinnedRow * at.pitch} {...{ at, side }} across />}
+      {pinnedColumn >= 0 && <Lines from={at.left + pinnedColumn * at.pitch} {...{ at, side }} />}
+      {(hoverRow !== pinnedRow || hoverColumn !== pinnedColumn) && ring(hoverRow, hoverColumn, false)}
+      {ring(pinnedRow, pinnedColumn, true)}
+    </>
+  );
+}
+
+const slotOfRow = (model: SegmentsModel, name: string) => {
+  const segments = model.segments.value;
+  return segments === null ? -1 : (segments.colors[segments.distinct.indexOf(name)] ?? -1);
+};
+
+/** Every so many names stand there, and the pinned one, beside which the others step back. */
+function isNamed({ every, pitch, unit }: MatrixLayout, index: number, pinned: number): boolean {
+  if (index === pinned) return true;
+  return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= 18 * unit);
+}
+
+interface SlantedProps {
+  readonly at: MatrixLayout;
+  readonly index: number;
+  readonly name: string;
+  readonly text: string;
+  readonly pinned: boolean;
+  readonly hovered: boolean;
+  choose(add: boolean): void;
+}
+
+function Slanted({ at, index, name, text, pinned, hovered, choose }: SlantedProps) {
+  const middle = at.left + (index + 0.5) * at.pitch - at.gap / 2;
+  return (
+    <button
+      type="button"
+      tabIndex={-1}
+      class={pinned ? "aw-label aw-seg-slanted aw-pill" : "aw-label aw-seg-slanted"}
+      data-hovered={hovered || undefined}
+      title={name}
+      style={{
+        left: px(middle + 2 * at.unit),
+        top: px(at.top - 11 * at.unit),
+        transform: `translateY(-100%) rotate(-45deg) translateX(${pinned ? -4 * at.unit : 0}px)`,
+      }}
+      onClick={(event: MouseEvent) => choose(event.shiftKey)}
+    >
+      <bdi>{text}</bdi>
+    </button>
+  );
+}
+
+/** Lines along both edges of the pinned row or column. */
+function Lines({ at, from, side, across }: { at: MatrixLayout; from: number; side: number; across?: boolean }) {
+  return (
+    <>
+      {[from - 1, from + side].map((edge) => (
+        <i
+          class="aw-rule"
+          key={edge}
+          style={
+            across
+              ? { left: px(at.left), width: px(at.columns * at.pitch), top: px(edge), height: "1px" }
+              : { top: px(at.top), height: px(at.rows * at.pitch), left: px(edge), width: "1px" }
+          }
+        />
+      ))}
+    </>
+  );
+}
+
+function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
+  const paints = ui.paints.value?.sequential;
+  const most = state.most.value;
+  const now = model.mass.value;
+  const rest = model.matrix.value;
+  if (!paints || now === null || rest === null) return null;
+  const measure = model.measure.value;
+  const hovered = model.hover.value;
+  const [row, column] = hovered?.part === "matrix" ? [hovered.row!, hovered.column] : [now.row, model.pinned.value];
+  const value = column < 0 ? Number.NaN : model.reading({ rest, row }, column);
+  const ticks = legendTicks(0, most, "linear", "weights", 0.2).map(({ value, text }, index, all) => ({
+    at: most > 0 ? value / most : 0,
+    text: measure === "mass" ? text : axisText(value, measure),
+    end: index > 0 && index === all.length - 1,
+  }));
+  const name = measureWord(measure);
+  const sampled = now.share < 1;
+  const masked = [...numbersOf(model)].some(Number.isNaN);
+  return (
+    <>
+      <div class="aw-ramp">
+        <span>{name.charAt(0).toUpperCase() + name.slice(1)}</span>
+        <Ramp paints={paints} ticks={ticks} mark={Number.isNaN(value) || most === 0 ? null : value / most} />
+      </div>
+      {(sampled || masked || !now.exact) && (
+        <div class="aw-kinds">
+          {masked && <span>no tile: no query may attend to it</span>}
+          {sampled && <span>{Math.floor(100 * now.share)} % of the queries looked at</span>}
+          {!now.exact && <span>numbers rounded to 1 of 125</span>}
+        </div>
+      )}
+    </>
+  );
+}
+
+/** Return what is above the matrix. */
+export function MatrixHead({ model }: { model: SegmentsModel }) {
+  const path = model.mass.value?.path ?? [];
+  return (
+    <>
+      From each segment to each
+      <span class="aw-muted">
+        {path.length > 0 ? `to those inside ${inWords(path.at(-1)!)}` : "rows attend to columns"}
+      </span>
+    </>
+  );
+}

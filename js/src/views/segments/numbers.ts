@@ -1,0 +1,55 @@
+/** Numbers and words of this view, as the reader sees and hears them. */
+
+import type { Measure } from "../../contract/values";
+import { MEASURE_WORDS } from "../../data/segments";
+import { cellNumber, listNumber } from "../../text/format";
+
+const TIMES = "×";
+
+/** `×3.8`; `×12` from 10 on. */
+export function liftText(lift: number): string {
+  if (!Number.isFinite(lift)) return "";
+  if (lift > 0 && lift < 0.05) return `${TIMES}<.1`;
+  return `${TIMES}${lift >= 9.95 ? Math.round(lift).toLocaleString("en") : lift.toFixed(1)}`;
+}
+
+/** In a list: `.5276`, or `×3.8`. */
+export function readingText(value: number, measure: Measure): string {
+  if (Number.isNaN(value)) return "–";
+  return measure === "lift" ? liftText(value) : listNumber(value, "weights");
+}
+
+/** In a cell, about four characters; nothing where it is too small for them. */
+export function cellText(value: number, measure: Measure): string {
+  if (Number.isNaN(value)) return "";
+  if (measure === "mass") return cellNumber(value, "weights");
+  if (measure === "lift") return value >= 0.05 ? liftText(value).slice(1) : "";
+  const text = value.toFixed(3).replace(/^0/, "");
+  return Number(text) === 0 ? "" : text;
+}
+
+/** `.24`: a share where there is little room. */
+export function shareText(value: number): string {
+  if (Number.isNaN(value)) return "–";
+  if (value === 0) return "0";
+  if (value < 0.005) return "<.01";
+  return value.toFixed(2).replace(/^0/, "");
+}
+
+/** On an axis: `.3`, `.02`, `×4`. */
+export function axisText(value: number, measure: Measure): string {
+  const text = String(Number(value.toPrecision(2))).replace(/^0\./, ".");
+  return measure === "lift" ? TIMES + text : text;
+}
+
+/** `mass .5276, 3.8 times even`, for those who hear it. */
+export function spokenNumbers(mass: number, lift: number): string {
+  if (Number.isNaN(mass)) return "no key of it is allowed";
+  const times = Number.isFinite(lift) ? `, ${lift >= 9.95 ? Math.round(lift) : lift.toFixed(1)} times even` : "";
+  return `mass ${listNumber(mass, "weights")}${times}`;
+}
+
+export const measureWord = (measure: Measure) => MEASURE_WORDS[measure];
+
+/** Return how a segment is named in a sentence: "the answer", "doc 3". */
+export const inWords = (name: string) => (name === "answer" || name === "question" ? `the ${name}` : name);

@@ -1,0 +1,68 @@
+/** The small pictures of heads: those that were sent, or of the layers in view those that are asked for. */
+
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import type { Grid } from "../../contract/decode";
+import { picturesOf } from "../../data/survey";
+import { isAway } from "../../kernel/kernel";
+import type { Ui } from "../../state/ui";
+import type { SegmentsModel } from "./model";
+
+const MOST = 200; // heads of one request
+
+/** Return the picture of each row of the table of heads, of those in view at least. */
+export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySignal<readonly number[]>) {
+  const { store, kernel } = ui;
+  const arrived = signal(0);
+  const layers = new Map<number, readonly Grid[]>();
+  const asked = new Set<number>();
+  const place = (row: number) => model.heads.value?.heads[row];
+  let batch = -1;
+  let version = -1;
+  const forget = () => {
+    const now = [store.batch.value, store.facts.value.version] as const;
+    if (now[0] === batch && now[1] === version) return;
+    [batch, version] = now;
+    layers.clear();
+    asked.clear();
+  };
+  const known = (layer: number, head: number): Grid | null => {
+    const { thumbnails, survey } = store;
+    const sent = thumbnails.value;
+    if (sent !== null && sent.layer === layer && sent.batch === store.batch.value) return sent.heads[head] ?? null;
+    const all = survey.value;
+    const at =
+      all?.batch === store.batch.value ? all.heads.findIndex((one) => one.layer === layer && one.head === head) : -1;
+    return (at >= 0 ? all?.pictures[at] : null) ?? layers.get(layer)?.[head] ?? null;
+  };
+  const wanted = computed(() => {
+    const found = visible.value.map(place).filter((of) => of !== undefined);
+    return [...new Set(found.map(({ layer }) => layer))];
+  });
+  const ask = async (layer: number) => {
+    asked.add(layer);
+    try {
+      const many = model.heads.peek()?.heads.filter((of) => of.layer === layer).length ?? 0;
+      const body = { layer, batch: store.batch.peek(), heads: [0, Math.min(MOST, many)] };
+      const reply = await kernel.request("thumbnails", body, { signal: ui.stop });
+      layers.set(layer, await picturesOf(reply.values, layer, body.batch, reply.buffers));
+      arrived.value++;
+    } catch {
+      asked.delete(layer); // the kernel's state says why; a plate stays
+    }
+  };
+  const end = effect(() => {
+    forget();
+    if (isAway(kernel.state.value)) return;
+    for (const layer of wanted.value) {
+      if (!asked.has(layer) && !layers.has(layer) && known(layer, 0) === null) void ask(layer);
+    }
+  });
+  return {
+    arrived,
+    of(row: number): Grid | null {
+      const at = place(row);
+      return at === undefined ? null : known(at.layer, at.head);
+    },
+    dispose: end,
+  };
+}

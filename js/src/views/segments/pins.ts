@@ -1,0 +1,113 @@
+/** What a click pins, and where the next one leads: to the segments inside, or to the cells, and back. */
+
+import { type Piece, piecesBelow } from "../../data/segments";
+import type { Ui } from "../../state/ui";
+import type { SegmentsModel } from "./model";
+
+/** Pin a column, with `add` on top of the first; what is pinned already leads down. */
+export function pinColumn(ui: Ui, model: SegmentsModel, column: number, add = false): void {
+  const now = model.mass.value;
+  const name = now?.keys[column];
+  if (now === null || name === undefined || !model.left.value.columns.includes(column)) return;
+  if (add && model.pinned.value >= 0) {
+    model.second.value = model.second.value === column || column === model.pinned.value ? -1 : column;
+  } else if (column === model.pinned.value) goDown(ui, model, column);
+  else {
+    model.second.value = -1;
+    ui.store.select({ segment: name });
+  }
+}
+
+/** Pin a token of the asking segment; the pinned one is freed. */
+export function pinToken(ui: Ui, model: SegmentsModel, at: number): void {
+  const position = model.mass.value?.positions[at];
+  if (position === undefined) return;
+  ui.store.select({ query: at === model.token.value ? null : position, key: null });
+}
+
+/** Pin a token and a column; where both are pinned it leads down. */
+export function pinStack(ui: Ui, model: SegmentsModel, at: number, column: number, add = false): void {
+  const position = model.mass.value?.positions[at];
+  if (position === undefined) return;
+  if (add || column < 0) {
+    if (column < 0) pinToken(ui, model, at);
+    else pinColumn(ui, model, column, true);
+    return;
+  }
+  if (at === model.token.value && column === model.pinned.value) {
+    goDown(ui, model, column);
+    return;
+  }
+  ui.store.select({ query: position, key: null });
+  if (column !== model.pinned.value) pinColumn(ui, model, column);
+}
+
+/** Look at the attention of another segment. */
+export function ask({ store }: Ui, name: string): void {
+  if (store.mass.value?.asking !== name) store.show({ asking: name });
+}
+
+/** Pin a row and a column; where both are pinned it leads down. */
+export function pinCell(ui: Ui, model: SegmentsModel, row: number, column: number, add = false): void {
+  const now = model.mass.value;
+  if (now === null) return;
+  if (row !== now.row) ask(ui, now.rows[row]!);
+  else if (column === model.pinned.value) {
+    goDown(ui, model, column);
+    return;
+  }
+  if (column !== model.pinned.value) pinColumn(ui, model, column, add);
+}
+
+/** Select a head; the selected one leads down. */
+export function pinHead(ui: Ui, model: SegmentsModel, row: number): void {
+  const at = model.heads.value?.heads[row];
+  if (at === undefined) return;
+  const { store } = ui;
+  if (at.layer === store.layer.value && at.head === store.head.value && store.shownHeads.value.length < 2) {
+    goDown(ui, model, model.pinned.value);
+  } else store.select({ layer: at.layer, head: at.head, heads: [at.head] });
+}
+
+/** Show the segments inside a column, or where there are none its cells. */
+export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
+  const { store } = ui;
+  const now = model.mass.value;
+  const name = now?.keys[column];
+  const inKeys = store.keySegments.value ?? store.segments.value;
+  if (now === null || name === undefined || inKeys === null) return;
+  const path = [...now.path, name];
+  if (piecesBelow(inKeys, path).length > 0) {
+    store.select({ segment: null });
+    store.show({ segment_path: path });
+    return;
+  }
+  const keys = spanOf(piecesBelow(inKeys, now.path).filter((piece) => piece.name === name));
+  const asking = store.segments.value ?? inKeys;
+  const queries = spanOf(piecesBelow(asking).filter((piece) => piece.name === now.asking));
+  if (keys === null || queries === null) return; // a learned sink has no cells, nor has what is outside
+  ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
+  ui.destination.value = { query: null, key: null, close: false, block: { queries, keys } };
+  store.show({ view: "heatmap" });
+}
+
+/** The longest of some pieces: of a segment that is in several places a picture shows one. */
+function spanOf(pieces: readonly Piece[]) {
+  const longest = pieces.reduce<Piece | null>(
+    (most, piece) => (most === null || piece.stop - piece.start > most.stop - most.start ? piece : most),
+    null,
+  );
+  return longest && { start: longest.start, stop: longest.stop };
+}
+
+/** Go up one level; on the outermost free what is pinned: the second segment, the token, the segment. */
+export function goUp(ui: Ui, model: SegmentsModel): void {
+  const { store } = ui;
+  const path = model.mass.value?.path ?? [];
+  if (path.length > 0) {
+    store.show({ segment_path: path.slice(0, -1) });
+    store.select({ segment: path.at(-1) ?? null });
+  } else if (model.second.value >= 0) model.second.value = -1;
+  else if (model.token.value >= 0) store.select({ query: null, key: null });
+  else if (model.pinned.value >= 0) store.select({ segment: null });
+}

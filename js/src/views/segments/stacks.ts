@@ -1,0 +1,176 @@
+/** How tall the bands of each token's stack are, and how they are painted. */
+
+import type { Measure } from "../../contract/values";
+import { type Band, type LineBox, linesWithin, type TokenLayout } from "./layout";
+import type { RestRow, SegmentsModel } from "./model";
+import { cleared, type Style, whole } from "./style";
+
+/** Between two bands, and between the strip of what is set aside and the stack, in pixels. */
+const APART = 0.75;
+const ROUND = 1.5;
+
+export interface Stack {
+  /** Of each band, on the axis's scale; 0 where it has none. */
+  readonly heights: Float32Array;
+  readonly total: number;
+}
+
+/**
+ * Return how tall the bands of a token are. Masses make 1 in all, and masses per token a sum; of lifts, which have none,
+ * only those of pinned columns are drawn, or the largest.
+ */
+export function stackOf(model: SegmentsModel, row: RestRow, bands: readonly Band[]): Stack {
+  const measure = model.measure.value;
+  const heights = new Float32Array(bands.length);
+  let total = 0;
+  bands.forEach((band, at) => {
+    for (const column of band.columns) {
+      const value = model.reading(row, column);
+      if (value > 0) heights[at]! += value;
+    }
+    total += heights[at]!;
+  });
+  if (measure !== "lift") return { heights, total };
+  const shown = bands.some(({ pinned }) => pinned) ? bands.findIndex(({ pinned }) => pinned) : indexOfMost(heights);
+  const only = heights.map((height, at) => (at === shown && bands[at]!.columns.length === 1 ? height : 0));
+  return { heights: only, total: only[shown] ?? 0 };
+}
+
+const indexOfMost = (numbers: Float32Array) =>
+  numbers.reduce((most, value, at) => (value > numbers[most]! ? at : most), 0);
+
+export interface TokenScene {
+  readonly model: SegmentsModel;
+  readonly layout: TokenLayout;
+  readonly bands: readonly Band[];
+  readonly box: LineBox;
+  readonly style: Style;
+  /** Left of the lines, the room of their axis. */
+  readonly left: number;
+  /** Where the axis ends. */
+  readonly most: number;
+  readonly measure: Measure;
+  readonly view: { readonly top: number; readonly width: number; readonly height: number };
+}
+
+/** Draw the stacks of all lines in view. */
+export function paintStacks(canvas: HTMLCanvasElement, scene: TokenScene): void {
+  const { layout, box, view, style } = scene;
+  const context = cleared(canvas, view.width, view.height, style.dpr);
+  if (context === null) return;
+  const { start, stop } = linesWithin(layout.lines.length, box.pitch, view.top, view.top + view.height);
+  for (let line = start; line < stop; line++) {
+    const top = line * box.pitch - view.top;
+    const { start: first, stop: last } = layout.lines[line]!;
+    for (let at = first; at < last; at++) paintToken(context, scene, at, top);
+    paintEven(context, scene, line, top);
+  }
+}
+
+function paintToken(context: CanvasRenderingContext2D, scene: TokenScene, at: number, top: number): void {
+  const { model, layout, box, style, left } = scene;
+  const { dpr } = style;
+  const row = model.tokenRow(at);
+  const x = whole(left + layout.lefts[at]!, dpr);
+  const wide = whole(left + layout.lefts[at]! + layout.widths[at]!, dpr) - x;
+  const base = whole(top + box.top + box.tall, dpr);
+  if (row === null) {
+    context.fillStyle = style.plate;
+    context.fillRect(x, base - box.tall, wide, box.tall);
+    return;
+  }
+  const out = Math.max(0, Math.min(1, row.rest.aside[row.row]!)) * box.aside;
+  if (out > 0) {
+    context.fillStyle = style.track;
+    context.beginPath();
+    const tall = Math.max(out, 1 / dpr);
+    context.roundRect(x, whole(top + box.aside - tall, dpr), wide, whole(tall, dpr) || 1 / dpr, Math.min(1, tall / 2));
+    context.fill();
+  }
+  paintBands(context, scene, row, { x, wide, base });
+}
+
+function paintBands(
+  context: CanvasRenderingContext2D,
+  scene: TokenScene,
+  row: RestRow,
+  { x, wide, base }: { x: number; wide: number; base: number },
+): void {
+  const { model, bands, box, style, most } = scene;
+  const { dpr } = style;
+  const { heights } = stackOf(model, row, bands);
+  const anyPinned = bands.some(({ pinned }) => pinned);
+  const gap = Math.max(1, Math.round(APART * dpr)) / dpr;
+  let sum = 0;
+  bands.forEach((band, at) => {
+    if (heights[at] === 0) return;
+    const lower = whole(base - (Math.min(sum, most) / most) * box.tall, dpr);
+    sum += heights[at]!;
+    const upper = whole(base - (Math.min(sum, most) / most) * box.tall, dpr);
+    const tall = lower - upper - (sum < most * (1 - 1e-6) || at < bands.length - 1 ? gap : 0);
+    if (tall <= 0) return;
+    context.globalAlpha = anyPinned && !band.pinned ? style.paler : 1;
+    context.fillStyle = style.color(band.slot);
+    context.fillRect(x, lower - tall, wide, tall);
+    if (band.pinned && style.outlined) {
+      context.strokeStyle = style.ink;
+      context.lineWidth = ROUND;
+      context.strokeRect(x + ROUND / 2, lower - tall + ROUND / 2, wide - ROUND, Math.max(0, tall - ROUND));
+    }
+  });
+  context.globalAlpha = 1;
+}
+
+/** What even attention would give the pinned columns: a line, in steps where a mask allows each token other keys. */
+function paintEven(context: CanvasRenderingContext2D, scene: TokenScene, line: number, top: number): void {
+  const { model, layout, bands, box, style, left, most } = scene;
+  const pinned = bands.filter((band) => band.pinned).flatMap((band) => band.columns);
+  if (pinned.length === 0) return;
+  const of = layout.lines[line]!;
+  const places: { from: number; to: number; y: number }[] = [];
+  for (let at = of.start; at < of.stop; at++) {
+    const row = model.tokenRow(at);
+    if (row === null) continue;
+    const even = evenOf(model, row, pinned);
+    if (Number.isNaN(even) || even > most) continue;
+    const [from, to] = [left + layout.lefts[at]! - 2, left + layout.lefts[at]! + layout.widths[at]! + 2];
+    places.push({ from, to, y: whole(top + box.top + box.tall * (1 - even / most), style.dpr) });
+  }
+  places.sort((a, b) => a.from - b.from);
+  for (const [color, below] of [
+    [style.page, 1],
+    [style.ink, 0],
+  ] as const) {
+    context.fillStyle = color;
+    places.forEach(({ from, to, y }, at) => {
+      const next = places[at + 1];
+      context.fillRect(from, y + below, (next === undefined ? to : next.from) - from, 1);
+      if (next !== undefined && next.y !== y && below === 0) {
+        context.fillRect(next.from, Math.min(y, next.y), 1, Math.abs(next.y - y) + 1);
+      }
+    });
+  }
+}
+
+/** Return what even attention gives some columns in all. */
+export function evenOf(model: SegmentsModel, row: RestRow, columns: readonly number[]): number {
+  if (model.measure.value === "lift") return model.even(row, columns[0]!);
+  return columns.reduce((sum, column) => sum + model.even(row, column), 0);
+}
+
+/** Return which band of a token is at a height, counted up from the base line as a share of the axis; −1 above all. */
+export function bandAt(
+  model: SegmentsModel,
+  row: RestRow,
+  bands: readonly Band[],
+  share: number,
+  most: number,
+): number {
+  const { heights } = stackOf(model, row, bands);
+  let sum = 0;
+  for (let at = 0; at < bands.length; at++) {
+    sum += heights[at]! / most;
+    if (heights[at]! > 0 && share < sum) return at;
+  }
+  return -1;
+}

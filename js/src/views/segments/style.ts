@@ -1,0 +1,62 @@
+/** The colors and the type that the canvases of this view need, as the page has them. */
+
+import type { Theme } from "../../contract/values";
+import { palerIn, segmentColor } from "../../draw/segment-colors";
+import type { Ui } from "../../state/ui";
+
+export interface Style {
+  readonly theme: Theme;
+  readonly dpr: number;
+  readonly unit: number;
+  readonly font: string;
+  readonly page: string;
+  readonly ink: string;
+  readonly ink2: string;
+  readonly ink3: string;
+  readonly track: string;
+  readonly plate: string;
+  /** How strong segments are drawn beside a pinned one. */
+  readonly paler: number;
+  /** Whether what is pinned has an outline, as nothing is paler. */
+  readonly outlined: boolean;
+  color(slot: number): string;
+}
+
+/** Read the page's style; again whenever the theme, the font or the size is another. */
+export function styleOf(ui: Ui): Style {
+  const theme = ui.theme.value;
+  void ui.paints.value;
+  const style = getComputedStyle(ui.root);
+  const named = (name: string) => style.getPropertyValue(name).trim();
+  const ink3 = named("--aw-ink3");
+  return {
+    theme,
+    dpr: ui.dpr.value,
+    unit: ui.unit.value,
+    font: ui.font.value,
+    page: ui.paints.value?.sequential.page ?? named("--aw-bg"),
+    ink: named("--aw-ink"),
+    ink2: named("--aw-ink2"),
+    ink3,
+    track: named("--aw-track"),
+    plate: named("--aw-plate"),
+    paler: palerIn(theme),
+    outlined: theme === "contrast" || theme === "contrast-light",
+    color: (slot) => segmentColor(slot, theme, ink3),
+  };
+}
+
+/** Return a canvas's context in CSS pixels, cleared; null where it cannot draw. */
+export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
+  const [wide, tall] = [Math.round(width * dpr), Math.round(height * dpr)];
+  if (canvas.width !== wide) canvas.width = wide;
+  if (canvas.height !== tall) canvas.height = tall;
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context?.setTransform(dpr, 0, 0, dpr, 0, 0);
+  context?.clearRect(0, 0, width, height);
+  return context;
+}
+
+/** Return a length on a whole device pixel. */
+export const whole = (length: number, dpr: number) => Math.round(length * dpr) / dpr;

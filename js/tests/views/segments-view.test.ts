@@ -1,0 +1,250 @@
+// @vitest-environment jsdom
+/** The segments view in a page: what is pointed at and pinned, what leads down and back, and its states. */
+
+import { describe, expect, test } from "vitest";
+import type { Traits } from "../../src/contract/traits";
+import type { HostOptions, HostRequest } from "../../src/kernel/host";
+import { pressOn, settle, show, type View } from "../helpers/page.ts";
+import { headMassOf, massOf, segmentsOf, wholes } from "../helpers/segments.ts";
+import { asked, type Cells, factsOf, floats, stateOf, tokensOf } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
+
+useFakeTime();
+
+const CELLS: Cells = Array.from({ length: 8 }, (_, query) =>
+  Array.from({ length: 8 }, (__, key) => (query + key) / 64),
+);
+const WORDS = ["[CLS]", "mill", "key", "nail", "where", "?", "the", "nail"];
+
+function state(changes: Partial<Traits> = {}): Traits {
+  const facts = { ...factsOf(CELLS), layers: ["a", "b"], heads: 2, groups: 2, ...changes.facts };
+  const made: Partial<Traits> = {
+    ...{ view: "segments", segments: segmentsOf(), key_segments: null, mass: massOf(), head_mass: headMassOf() },
+    ...{ measure: "mass", aside: ["first token", "template"], asking: null, segment: null, segment_path: [] },
+    ...{ tokens: tokensOf(WORDS), key_tokens: tokensOf(WORDS) },
+    ...changes,
+    facts,
+  };
+  return { ...stateOf(CELLS, { facts }), ...made } as Traits;
+}
+
+const KEYS = { positions: wholes([3, 1]), values: floats([0.2, 0.001]), rest: { count: 1, sum: 0.004 } };
+const answer = ({ kind }: HostRequest) => (kind === "segment_keys" ? KEYS : {}) as never;
+
+async function draw(changes: Partial<Traits> = {}, options: HostOptions = { answer }, width = 960) {
+  const shown = await show(state(changes), options, { width });
+  await settle(400);
+  return { ...shown, set: () => Object.assign({}, ...shown.host.saved) as Partial<Traits> };
+}
+
+/** A point of the first line: in a token's stack so high, or on its word. */
+function stack(view: View, token: number, share: number) {
+  const word = view.all(".aw-seg-word")[token]!;
+  const x = Number.parseFloat(word.style.left) + Number.parseFloat(word.style.width) / 2;
+  return { x, y: 21 + 96 * (1 - share) };
+}
+
+const list = (view: View) => view.all("button.aw-seg-row:not(.aw-seg-key)").map((row) => row.title);
+
+describe("where the answer looked", () => {
+  test("the list ranks what is not set aside, as shares of the rest, with lift", async () => {
+    const { view } = await draw();
+    expect(view.text(".aw-seg-heading")).toContain("Where did the answer look");
+    expect(list(view)).toEqual(["doc 1", "answer", "question"]);
+    const row = view.text("button.aw-seg-row");
+    expect(row).toContain(".5714"); // .5 of .875
+    expect(row).toContain("×1.2"); // against .4 of .87
+    expect(view.panel).toContain("set aside: first token .1250");
+    expect(view.status).toContain("2 of 8 queries · 3 segments · mass is a share of what is not set aside");
+  });
+
+  test("a stack under the pointer is read exactly, and heard", async () => {
+    const { view } = await draw();
+    view.point(stack(view, 0, 0.5));
+    await settle();
+    expect(view.status).toContain("the 6 → doc 1");
+    expect(view.status).toContain("mass 0.857143"); // .75 of .875
+    expect(view.status).toContain("weight 0.750000");
+    expect(view.status).toMatch(/even \.4598 .*lift 1\.86/);
+    expect(view.text("[aria-live]")).toBe("answer token the, doc 1, mass .8571, 1.9 times even");
+    expect(view.panel).toContain("the attends to");
+    view.leave();
+    await settle();
+    expect(view.panel).toContain("the answer attends to");
+  });
+
+  test("a click pins the token and its segment; that moves to the base line, and its keys unfold", async () => {
+    const { view, host, set } = await draw();
+    view.mouse("click", stack(view, 1, 0.1)); // doc 1 is the lowest band
+    await settle();
+    expect(set()).toMatchObject({ query: 7, segment: "doc 1" });
+    expect(view.text(".aw-seg-word.aw-pill")).toBe("nail");
+    expect(view.text(".aw-seg-caption")).toContain("doc 1 on the base line");
+    await settle(400);
+    expect(asked(host.sent, "segment_keys")[0]).toMatchObject({ of: 1, query: 7, column: 1, count: 64 });
+    expect(view.text(".aw-seg-key")).toMatch(/nail ?3 .2286/); // .2 of .875
+    expect(view.all(".aw-seg-key").at(-1)!.textContent).toContain("2 more keys");
+    expect(view.text(".aw-seg-sums")).toContain("Whole answer .5714");
+    expect(view.text(".aw-seg-sums")).toContain("Heads so far");
+  });
+
+  test("a second click at the same place leads down: inside, and where there is nothing inside to the cells", async () => {
+    const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
+    view.mouse("click", stack(view, 1, 0.1));
+    await settle();
+    expect(set()).toMatchObject({ segment_path: ["doc 1"], segment: null });
+    host.fromPython({
+      segment_path: ["doc 1"],
+      mass: massOf({ id: 5, path: ["doc 1"], keys: ["sentence 1", "sentence 2", "outside doc 1", "first token"] }),
+    });
+    await settle();
+    expect(view.text(".aw-seg-up")).toBe("‹ all segments inside doc 1");
+    view.button("‹ all segments inside doc 1").click();
+    await settle();
+    expect(set()).toMatchObject({ segment_path: [], segment: "doc 1" });
+  });
+
+  test("the cells of a block are shown in the heatmap, and there is a way back", async () => {
+    const { view, set } = await draw({ segment: "question" });
+    view
+      .all<HTMLButtonElement>("button.aw-seg-row")
+      .find((row) => row.title === "question")!
+      .click();
+    await settle();
+    expect(set()).toMatchObject({ view: "heatmap" });
+    expect(view.text(".aw-back-slot")).toContain("‹ segments answer → question");
+    await view.press("Backspace");
+    await settle();
+    expect(set()).toMatchObject({ view: "segments" });
+    expect(view.all(".aw-back")).toHaveLength(0);
+  });
+});
+
+describe("keys", () => {
+  test("arrows point at tokens and segments, Enter pins and then leads down, Esc frees", async () => {
+    const { view, host, set } = await draw();
+    await view.press("ArrowRight");
+    await view.press("ArrowUp");
+    expect(view.text("[aria-live]")).toContain("answer token the, doc 1");
+    await view.press("ArrowRight");
+    await view.press("ArrowUp");
+    expect(view.text("[aria-live]")).toContain("answer token nail, question, mass .2857");
+    expect(host.saved).toEqual([]);
+    expect(await view.press("Enter")).toEqual({ prevented: true, escaped: false });
+    expect(set()).toMatchObject({ query: 7, segment: "question" });
+    await view.press("Escape");
+    expect(set()).toMatchObject({ query: null });
+    await view.press("Escape");
+    expect(set()).toMatchObject({ segment: null });
+    await view.press("r");
+    expect(set()).toMatchObject({ measure: "per_token" });
+    await view.press("]");
+    expect(set()).toMatchObject({ head: 1 });
+  });
+
+  test("in the matrix from cell to cell, in the heads from head to head and column to column", async () => {
+    const { view, set } = await draw();
+    const matrix = view.find("[data-aw=segment-matrix]");
+    await pressOn(matrix, "ArrowUp");
+    expect(view.text("[aria-live]")).toContain("question, doc 1");
+    await pressOn(matrix, "Enter");
+    expect(set()).toMatchObject({ asking: "question", segment: "doc 1" });
+    const heads = view.find("[data-aw=segment-heads]");
+    await pressOn(heads, "ArrowRight");
+    expect(set()).toMatchObject({ segment: "question" });
+    await pressOn(heads, "ArrowDown");
+    await pressOn(heads, "Enter");
+    expect(set()).toMatchObject({ layer: 1, head: 1 });
+  });
+});
+
+describe("the matrix and the heads", () => {
+  test("names, numbers of what is set aside, and no tile where nothing is allowed", async () => {
+    const { view } = await draw();
+    expect(view.all(".aw-seg-labels > button").map((name) => name.title)).toEqual([
+      ...["doc 1", "question", "answer"],
+      ...["doc 1", "question", "answer"],
+    ]);
+    expect(view.all(".aw-seg-aside").map((one) => one.textContent)).toEqual([".50", ".25", ".13"]);
+    expect(view.text(".aw-seg-matrix .aw-legend")).toContain("no tile: no query may attend to it");
+  });
+
+  test("heads are sorted by the pinned column, both ways, those that are not known last", async () => {
+    const { view, set } = await draw({ segment: "doc 1" });
+    const ids = () => view.all(".aw-seg-id").map((one) => one.textContent);
+    expect(ids()).toEqual(["0·0", "1·0", "0·1", "1·1"]);
+    expect(view.text(".aw-seg-heads")).toContain(".571");
+    expect(view.text(".aw-seg-foot")).toContain("50 % of all heads so far");
+    view.button("Sort by doc 1, largest first").click();
+    await settle();
+    expect(ids()).toEqual(["0·1", "1·0", "0·0", "1·1"]);
+    view.button("Sort by answer").click();
+    await settle();
+    expect(set()).toMatchObject({ segment: "answer" });
+  });
+});
+
+describe("what is set aside, and the reading", () => {
+  test("both are chosen in the toolbar, and hold in all three pictures", async () => {
+    const { view, set, host } = await draw();
+    view.button("lift").click();
+    await settle();
+    expect(set()).toMatchObject({ measure: "lift" });
+    expect(view.text("button.aw-seg-row")).toContain("doc 1 ×1.2 .5714");
+    view.button("Aside 1").click();
+    await settle();
+    view.button(/^question/).click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ aside: ["first token", "template", "question"] });
+    expect(list(view)).not.toContain("question");
+  });
+
+  test("everything set aside: the strip is full, and it is said", async () => {
+    const { view } = await draw({ aside: ["first token", "doc 1", "question", "answer"] });
+    expect(view.text(".aw-seg-legend")).toContain("everything is set aside");
+    expect(view.panel).toContain("Everything is set aside.");
+    expect(view.all(".aw-seg-pair[hidden]")).toHaveLength(1);
+  });
+});
+
+describe("states", () => {
+  test("no segments: the call that makes them, and by sentences", async () => {
+    const { view, host } = await draw({ segments: null, mass: null, head_mass: null });
+    expect(view.text(".aw-seg-message")).toContain("No segments yet");
+    expect(view.text(".aw-seg-message")).toContain('w.segments = "sentences"');
+    view.button("By sentences").click();
+    await settle();
+    expect(asked(host.sent, "segment_by")[0]).toMatchObject({ unit: "sentences" });
+  });
+
+  test("segments that do not fit: Python's sentence", async () => {
+    const { view } = await draw({ segments: { error: "doc 1 ends at 40 of 8 tokens" }, mass: null });
+    expect(view.text(".aw-seg-message")).toContain("doc 1 ends at 40 of 8 tokens");
+  });
+
+  test("one segment: the matrix and the heads leave", async () => {
+    const { view } = await draw({ aside: ["first token", "question", "answer"] });
+    expect(view.text(".aw-seg-alone")).toContain("All mass that is not set aside is on doc 1");
+    expect(view.all(".aw-seg-pair[hidden]")).toHaveLength(1);
+  });
+
+  test("no answer: the question has a menu of segments", async () => {
+    const { view, set } = await draw({ mass: massOf({ asking: "question", row: 2 }) });
+    expect(view.text(".aw-seg-heading")).toContain("Where did question");
+    view.button("Asking question").click();
+    await settle();
+    view.button("doc 1").click();
+    await settle();
+    expect(set()).toMatchObject({ asking: "doc 1" });
+  });
+
+  test("narrow: the heads fold, the matrix is folded at first, and the reading is above", async () => {
+    const { view } = await draw({}, { answer }, 360);
+    expect(view.find(".aw-seg-matrix").hidden).toBe(true);
+    expect(view.find(".aw-seg-heads").hidden).toBe(false);
+    view.button(/From each segment to each/).click();
+    await settle();
+    expect(view.find(".aw-seg-matrix").hidden).toBe(false);
+    expect(view.text(".aw-seg-reading")).toBe("Measure mass per token lift");
+  });
+});

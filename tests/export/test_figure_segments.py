@@ -1,0 +1,96 @@
+"""The segments view as a figure: its words and numbers, its colors, and nothing that sticks out."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from attnwidget import AttentionWidget
+
+pytest.importorskip("matplotlib")
+
+WORDS = [
+    "<s>",
+    "You",
+    "answer",
+    ".",
+    "The",
+    "key",
+    "hangs",
+    "on",
+    "a",
+    "nail",
+    ".",
+    "Where",
+    "is",
+    "the",
+    "key",
+    "?",
+    "The",
+    "key",
+    "hangs",
+    "there",
+    ".",
+]
+SEGMENTS = {"system": (1, 4), "doc 1": (4, 11), "question": (11, 16), "answer": (16, 21)}
+
+
+def widget(given: Any = SEGMENTS, **show: Any) -> AttentionWidget:
+    q, k, v = torch.randn(3, 1, 2, len(WORDS), 8, generator=torch.Generator().manual_seed(1))
+    return AttentionWidget(q, k, v, is_causal=True, **{"tokens": WORDS, "segments": given, "view": "segments", **show})
+
+
+def page(w: AttentionWidget, **keywords: Any) -> str:
+    into = io.BytesIO()
+    w.figure(**keywords).savefig(into, format="svg")
+    return into.getvalue().decode()
+
+
+def texts(w: AttentionWidget, **keywords: Any) -> list[str]:
+    return re.findall(r"<text [^>]*>([^<]*)</text>", page(w, **keywords))
+
+
+def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> None:
+    w = widget(segment="doc 1", aside=["sink"])
+    written = texts(w)
+    assert {"Where did the answer look", "From each segment to each", "hangs", "doc 1", "question"} <= {*written}
+    weights = w.attention.block("weights")  # type: ignore[union-attr]
+    rest = weights[16:, 1:].double().sum(1).mean()
+    share = float(weights[16:, 4:11].double().sum(1).mean() / rest)
+    assert f"{share:.4f}"[1:] in written
+    assert any(text.startswith("aside: first token, ") for text in written)
+    w.asking = "question"
+    assert "Where did question look" in texts(w)
+    w.measure = "lift"
+    assert f"{share:.4f}"[1:] not in texts(w)
+
+
+def test_segments_have_the_widgets_colors_in_both_themes() -> None:
+    for theme, color in (("light", "#c6823b"), ("dark", "#a76404")):
+        assert color in page(widget(aside=[]), theme=theme), "of the third, which is the question"
+
+
+@pytest.mark.parametrize("width", [3.3, 7])
+@pytest.mark.parametrize(
+    "given", [SEGMENTS, {f"a very long name of segment {n}": (1 + n, 2 + n) for n in range(20)}], ids=["few", "many"]
+)
+def test_nothing_sticks_out(width: float, given: Any) -> None:
+    figure = widget(given).figure(width=width)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    across, down = canvas.get_width_height()
+    for text in figure.axes[0].texts:
+        box = text.get_window_extent(canvas.get_renderer())
+        assert -2 <= box.x0 <= box.x1 <= across + 2, text.get_text()
+        assert -2 <= box.y0 <= box.y1 <= down + 2, text.get_text()
+
+
+def test_without_segments_the_way_to_them_is_told() -> None:
+    w = widget(None)
+    with pytest.raises(ValueError, match="there are no segments: give segments="):
+        w.figure()
