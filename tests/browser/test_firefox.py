@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from firefox import find_firefox
 from gallery import Gallery, show
 from lab import Browser, Firefox, Lab, LabServer, OfflinePages
+from test_saving import choose, saved
 
 from attnwidget import AttentionWidget
 from attnwidget.samples import load_sample
@@ -65,6 +67,18 @@ def test_pointing_zooming_and_keys_reach_python(pages: OfflinePages) -> None:
     shown.page.get_by_role("radio", name="head 2", exact=True).click()
     shown.settle()
     assert w.head == 2
+    shown.check()
+    pages.close()
+
+
+def test_files_are_saved_and_the_call_is_copied(pages: OfflinePages, tmp_path: Path) -> None:
+    shown = show(pages, bank())
+    for item, begins in (("as PNG", b"\x89PNG"), ("as SVG", b"<?xml"), ("as HTML", b"<!doctype html>")):
+        assert saved(shown, item, tmp_path).read_bytes().lower().startswith(begins.lower())
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("The call is in the clipboard").wait_for()
+    choose(shown, "Copy", "picture")
+    shown.page.get_by_text("The picture is in the clipboard").wait_for()
     shown.check()
     pages.close()
 

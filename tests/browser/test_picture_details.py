@@ -145,6 +145,18 @@ def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> Non
     shown.check()
 
 
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [320, 900])
+def test_without_a_kernel_the_stages_view_draws_what_the_picture_has(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(bank(), host=host, width=width)
+    shown.end_kernel()
+    shown.page.evaluate("() => window.mounted[0].host.fromPython({ view: 'stages', query: 14, key: 16 })")
+    shown.page.get_by_text("Of the stages only the weights were saved").wait_for()
+    assert shown.page.locator(".aw-small-head b").all_inner_texts() == ["Weights"]
+    shown.screenshot(f"stages-without-a-kernel-{width}-{host}")
+    shown.check()
+
+
 BREAK = """() => {
   const create = document.createElement.bind(document);
   document.createElement = (name, ...rest) => {

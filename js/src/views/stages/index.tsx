@@ -91,7 +91,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           A pair's numbers are exact.
         </p>
       )}
-      {found.output === null && store.facts.value.value_size !== null && (
+      {found.output === null && !found.isAlone && store.facts.value.value_size !== null && (
         <p class="aw-prompt">
           The output, {count(store.facts.value.queries)} × {count(store.facts.value.value_size)}, is too large to draw
           here: `w.attention.output(batch, head)` computes it.
@@ -134,10 +134,12 @@ function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: 
 }
 
 /** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
-function prompt({ store }: Ui): string {
+function prompt({ store, kernel }: Ui): string {
   const { saved } = store.facts.value;
   const pinned = store.query.value !== null && store.key.value !== null;
   if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
+  if (isAway(kernel.state.value))
+    return "The steps of a pair come from the kernel: run this widget's cell to see them.";
   return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
 }
 
