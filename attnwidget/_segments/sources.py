@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -150,21 +151,52 @@ def _as_span(value: Any, length: int) -> tuple[int, int] | None:
 
 
 def _located(name: str, wanted: str, text: TokenText, within: Sequence[range]) -> range:
-    """Return the tokens of a text inside the text."""
-    bare = wanted.strip()
+    """Return the tokens of a text inside the text; where it is not there as it is written, by its letters alone."""
     stretches = _stretches(text, within, apart=False)
-    at = (
-        [(first, m.start()) for part, first in stretches for m in re.finditer(f"(?={re.escape(bare)})", part)]
-        if bare
-        else []
-    )
-    if len(at) != 1:
-        how = f"{len(at)} times" if at else "not"
+    found = _exact_places(wanted.strip(), stretches) or _places_by_letters(wanted, stretches)
+    if len(found) != 1:
+        how = f"{len(found)} times" if found else "not"
         raise ValueError(
-            f"the text of {name!r}, {bare[:40]!r}, is there {how}: give it as the model read it, or its (start, stop)"
+            f"the text of {name!r}, {wanted.strip()[:40]!r}, is {how} in the text: give all of it as the model read "
+            "it, or its (start, stop)"
         )
-    start = sum(at[0])
-    return between_characters(name, start, start + len(bare), text.cores)
+    return between_characters(name, *found[0], text.cores)
+
+
+def _exact_places(wanted: str, stretches: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
+    places = [
+        first + found.start()
+        for part, first in stretches
+        for found in (re.finditer(f"(?={re.escape(wanted)})", part) if wanted else ())
+    ]
+    return [(start, start + len(wanted)) for start in places]
+
+
+def _places_by_letters(wanted: str, stretches: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
+    """Find a text without regard to case, accents and white space, which tokenizers may drop."""
+    letters, _ = _letters(wanted)
+    found: list[tuple[int, int]] = []
+    for part, first in stretches:
+        among, places = _letters(part)
+        for match in re.finditer(f"(?={re.escape(letters)})", among) if letters else ():
+            start, last = places[match.start()], places[match.start() + len(letters) - 1]
+            found.append((first + start, first + last + 1))
+    return found
+
+
+def _letters(text: str) -> tuple[str, list[int]]:
+    """Return a text in lower case without accents and white space, and which character each of it is of.
+
+    >>> _letters("Où est-il ?")
+    ('ouest-il?', [0, 1, 3, 4, 5, 6, 7, 8, 10])
+    """
+    kept = [
+        (letter, at)
+        for at, one in enumerate(text)
+        for letter in unicodedata.normalize("NFKD", one.casefold())
+        if not letter.isspace() and not unicodedata.combining(letter)
+    ]
+    return "".join(letter for letter, _ in kept), [at for _, at in kept]
 
 
 def _in_tokens(name: str, start: int, stop: int, text: TokenText, unit: str) -> range:

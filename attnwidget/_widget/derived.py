@@ -107,6 +107,7 @@ class Derived:
                 raise
             if rule.instead is not None:
                 log_told(log, name, error)
-                return rule.instead(error, *of), None
+                found = rule.instead(error, *of)
+                return found, sentence_of(error) if found is None else None
             log.warning("%s could not be computed", name, exc_info=True)
             return None, sentence_of(error)

@@ -78,7 +78,7 @@ class KeywordsOfLooks(TypedDict, total=False):
     threshold: float
     direction: Literal["query", "key"]
     bar: Metric
-    order: Literal["layer"] | Metric
+    order: Literal["layer", "similar"] | Metric
     combine: Literal["none", "mean", "max"]
     what_if: dict[str, Any]
     segments: SegmentSource

@@ -100,6 +100,10 @@ class ShownLayers:
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
+    def given_ids(self, side: str, layer: int, batch: int) -> list[int] | None:
+        """Return the same as ids, where they were given so."""
+        return self._token_store.given_ids(side, self.given[layer].shape, batch)
+
     def word_ends(self, side: str, layer: int, batch: int) -> Tensor | None:
         """Return where the words of a sample begin, and the last ends, (words + 1,); None where there are no tokens."""
         found = self._token_store.bounds(side, self.given[layer])

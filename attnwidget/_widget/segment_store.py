@@ -25,6 +25,16 @@ MAX_NAMES = 48 * 1024  # bytes of their names
 MAX_KEPT = 16  # texts of which the segments are kept
 
 
+SIDES = ("query", "key")
+
+
+class Text(NamedTuple):
+    """The tokens of a sample, as strings and, where they were given so, as ids; None where they are not known."""
+
+    tokens: list[str] | None
+    ids: list[int] | None
+
+
 class GivenSegments(NamedTuple):
     """Segments as a user gives them, with the tokens of the widget: see `AttentionWidget`."""
 
@@ -92,7 +102,8 @@ class SegmentStore:
         key = (id(own), id(tokens), side, att.shape, att.part, batch if shown.words else 0, shown.words)
         kept = self._read.get(key)
         if kept is None or kept[0] is not (own, tokens)[0]:
-            made = _fitting(own, side, att, tokens, shown.given_tokens("key", layer, batch), self._given().tokenizer)
+            texts = [Text(shown.given_tokens(one, layer, batch), shown.given_ids(one, layer, batch)) for one in SIDES]
+            made = _fitting(own, side, att, texts, self._given().tokenizer)
             if shown.words and (ends := shown.word_ends(side, layer, batch)) is not None:
                 made = in_words(made, ends)
             if len(self._read) >= MAX_KEPT:
@@ -180,23 +191,33 @@ def is_by_sample(source: Any) -> bool:
     )
 
 
-def _fitting(own: Any, side: str, att: Attention, tokens: Any, key_tokens: Any, tokenizer: Any) -> Segments:
-    """Read segments for the queries or the keys of a layer; those of the keys' text are cut to the queries' places."""
+def _fitting(own: Any, side: str, att: Attention, texts: Sequence[Text], tokenizer: Any) -> Segments:
+    """Read segments for the queries or the keys of a layer; those of the keys' text are cut to the queries' places.
+
+    Args:
+        own: what was given for the sample.
+        side: "query" or "key".
+        att: the layer.
+        texts: of its queries and of its keys.
+        tokenizer: of both.
+    """
     if own is None:
         raise ValueError("this sample has no segments: give some for each")
+    of_queries, of_keys = texts
     many = att.shape.Q if side == "query" else att.shape.K
     places = att.own_keys(range(att.shape.Q)) if side == "query" and att.shape.Q != att.shape.K else None
     if places is None or (isinstance(own, Segments) and own.length == many):
-        return _read(own, many, tokens, tokenizer)
-    return at_places(_read(own, att.shape.K, key_tokens, tokenizer), places, many)
+        return _read(own, many, of_queries if side == "query" else of_keys, tokenizer)
+    return at_places(_read(own, att.shape.K, of_keys, tokenizer), places, many)
 
 
-def _read(own: Any, many: int, tokens: Any, tokenizer: Any) -> Segments:
+def _read(own: Any, many: int, text: Text, tokenizer: Any) -> Segments:
     if isinstance(own, Segments):
         if own.length != many:
             raise ValueError(f"the segments are of {own.length:,} tokens, and this layer has {many:,}")
         return own
-    found = read_segments(own, tokenizer=tokenizer, tokens=tokens, length=None if tokens is not None else many)
+    length = None if text.tokens is not None else many
+    found = read_segments(own, tokenizer=tokenizer, ids=text.ids, tokens=text.tokens, length=length)
     if found.length != many:
         raise ValueError(f"the segments are of {found.length:,} tokens, and this layer has {many:,}")
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from .._analysis.metrics import as_ids
@@ -86,6 +87,18 @@ class TokenStore:
             return self.check(tokens, shape.B, _length(side, shape), name)
         except ValueError:  # they were checked for another layer
             return None
+
+    def given_ids(self, side: str, shape: Shape, batch: int) -> list[int] | None:
+        """Return the tokens of a sample as ids, where they were given so and there are as many as positions."""
+        tokens: Any = self._given().of(side, shape)
+        if self._given().tokenizer is None or tokens is None:
+            return None
+        tokens = tokens.get("input_ids") if isinstance(tokens, Mapping) else tokens
+        tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+        if isinstance(tokens, list | tuple) and tokens and isinstance(tokens[0], list | tuple):
+            tokens = tokens[batch if len(tokens) > 1 else 0]
+        is_ids = isinstance(tokens, list | tuple) and all(isinstance(one, int | np.integer) for one in tokens)
+        return [int(one) for one in tokens] if is_ids and len(tokens) == _length(side, shape) else None
 
     def as_strings(self, name: str, shape: Shape) -> Any:
         """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""

@@ -119,7 +119,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
             "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
-        order: "layer", or the metric by which all heads are ordered.
+        order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
+            first, as `AttentionStack.similar` finds them.
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
             returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
             with one of these for each sample.
@@ -182,7 +183,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     )
 
     bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
+    order = Choice("layer", "similar", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")

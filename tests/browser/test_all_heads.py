@@ -168,3 +168,29 @@ def test_a_picture_says_which_head_it_is_of(gallery: Show) -> None:
     )
     assert inks[4] > 1
     assert [tones for head, tones in enumerate(inks) if head != 4] == [1] * 5
+
+
+@pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 320)])
+def test_heads_like_one_and_only_some_layers(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(bank(order="similar"), host=host, width=width)
+    shown.check()
+    prompt = shown.page.locator(".aw-all-heads > .aw-prompt")
+    assert "Those most like layer 5, head 7 first" in prompt.inner_text()
+    for name, value in (("First layer", "2"), ("Last layer", "3")):
+        field = shown.page.locator(f'.aw-only input[aria-label="{name}"]')
+        field.fill(value)
+        field.blur()
+    shown.settle()
+    assert "24 of 72 heads" in prompt.inner_text()
+    shown.check()
+
+
+def test_what_a_cache_keeps_is_chosen_by_a_slider(gallery: Show) -> None:
+    rules = {"keep": {"policy": "window", "budget": 16}}
+    shown = gallery(layers(4, tokens=64, view="stages", query=40, key=3, what_if=rules))
+    shown.page.locator(".aw-rules-toggle").first.click()
+    slider = shown.page.locator(".aw-budget input")
+    slider.fill("40")
+    shown.page.wait_for_function("() => document.querySelector('.aw-budget').textContent.includes('40 of 64 keys')")
+    assert shown.widgets[0].what_if == {"keep": {"policy": "window", "budget": 40}}
+    shown.check()

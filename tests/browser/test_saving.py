@@ -6,13 +6,16 @@ import io
 import xml.dom.minidom
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from gallery import Gallery
 from lab import SCREENSHOTS, OfflinePages, Page
+from playwright.sync_api import expect
 
 from attnwidget import AttentionWidget
+from attnwidget._widget import requested_files
 
 Show = Callable[..., Gallery]
 TOKENS = ["the", "bank", "lent", "her", "money", "<b>", "日本", "."]
@@ -163,3 +166,25 @@ def test_in_a_saved_file_there_is_a_picture_and_the_call(offline_page: OfflinePa
     with image.open(tmp_path / "a.png") as picture:
         assert len(picture.convert("RGB").getcolors(maxcolors=1 << 24)) > 60
     assert page.blocked == []
+
+
+def test_a_file_that_takes_several_messages_is_asked_for_until_it_is_made(
+    gallery: Show, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)  # a step to a message
+    made: list[float] = []
+    part = requested_files.RequestedFiles.part
+
+    def noted(*asked: Any) -> Any:
+        found = part(*asked)
+        made.append(found.share)
+        return found
+
+    monkeypatch.setattr(requested_files.RequestedFiles, "part", noted)
+    shown = gallery(widget())
+    page = saved(shown, "as HTML", tmp_path)
+    assert "attnwidget-data" in page.read_text(encoding="utf-8")
+    assert made == sorted(made)
+    assert len(made) > 10
+    expect(shown.page.get_by_text("of the file is made")).to_have_count(0)
+    shown.check()

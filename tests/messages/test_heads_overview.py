@@ -313,3 +313,16 @@ def test_kinds_and_recall_are_metrics_of_the_view(front_end: FrontEnd) -> None:
         wanted_recall = [one["recall"] for one in stack.keep(policy, 20)]
         assert found.tolist() == pytest.approx(wanted_recall, rel=1e-4, abs=1e-5)
     w.order = w.bar = "recall"
+
+
+def test_heads_that_cannot_have_the_rules_are_told() -> None:
+    make = torch.Generator().manual_seed(3)
+    layers = [Attention(*torch.randn(2, 1, 2, 20, 8, generator=make), is_causal=causal) for causal in (True, False)]
+    rules = {"keep": {"policy": "window", "budget": 8}}
+    w = AttentionWidget.from_attention(AttentionStack(layers), what_if=rules)
+    w.view = "heads"
+    assert w.survey is None
+    assert "query 0 may attend to key 1, which comes later" in w.errors["survey"]
+    w.what_if = {}
+    assert w.survey is not None
+    assert w.errors == {}

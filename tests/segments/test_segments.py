@@ -185,12 +185,23 @@ class TestUnitsOfTheText:
     def test_a_text_is_found_where_it_stands(self) -> None:
         found = segments({"question": "Where is it?"}, tokens=WORDS)
         assert found.positions("question").tolist() == [6, 7, 8, 9]
-        with pytest.raises(ValueError, match="is there not"):
+        with pytest.raises(ValueError, match="is not in the text"):
             segments({"question": "When is it?"}, tokens=WORDS)
-        with pytest.raises(ValueError, match="is there 2 times"):
+        with pytest.raises(ValueError, match="is 2 times in the text"):
             segments({"dot": "."}, tokens=["<s>", "a", ".", "b", "."])
         with pytest.raises(ValueError, match="lies across a border"):
             segments({"part": "ey hangs"}, tokens=WORDS)
+
+    def test_a_text_is_found_as_an_uncased_tokenizer_leaves_it(self) -> None:
+        """Case, accents and spaces are gone from what such a model reads: the letters tell, if they are there once."""
+        words = ["[CLS]", "the", "cafe", "'", "s", "key", "[", "doc", "3", "]", ".", "where", "?", "[SEP]"]
+        found = segments({"document": "The  Café's\n key [doc 3].", "question": "Where?"}, tokens=words)
+        assert found.positions("document").tolist() == [*range(1, 11)]
+        assert found.positions("question").tolist() == [11, 12]
+        with pytest.raises(ValueError, match="is 2 times in the text"):
+            segments({"part": "KEY"}, tokens=["a", "key", "b", "key"])
+        found = segments({"part": "Key"}, tokens=["a", "key", "b", "Key"])  # as it is written comes first
+        assert found.positions("part").tolist() == [3]
 
     def test_parts_of_one_character_stay_together(self) -> None:
         found = segments("lines", tokens=["Ġa", "âĤ", "¬", "Ċ", "Ġb"])  # a euro in two tokens

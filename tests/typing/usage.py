@@ -20,9 +20,11 @@ from attnwidget import (
     Capture,
     ScaledDotProductAttention,
     capture,
+    find_heads,
     masks,
     scaled_dot_product_attention,
 )
+from attnwidget.results import HeadRows, Kept
 from attnwidget.stack import stack_layers
 
 q, k, v = torch.randn(3, 1, 4, 6, 8)
@@ -83,6 +85,26 @@ def results() -> None:
     assert_type(stack.pair(0, -1), Tensor)
     assert_type(stack.weights("layer 0", head=1), Tensor)
     assert_type(stack.metrics(tokens=["a"], rows=3), list[dict[str, Any]])
+    assert_type(stack.metrics(kinds=["sink", first_key]), list[dict[str, Any]])
+    assert_type(stack.similar(0, 1, by="picture", top=None), list[dict[str, Any]])
+    assert_type(stack.keep("tova", 0.25), list[dict[str, Any]])
+    assert_type(att.keep("window", 16, sinks=2), Kept)
+    assert_type(att.keep(even).recall, Tensor)
+    assert_type(att.keep(array).mean, float)
+
+
+def first_key(rows: HeadRows) -> Tensor:
+    return rows.weights[..., 0]
+
+
+def heads() -> None:
+    places = {"needle": (3, 9), "answer": (20, 30)}
+    found = find_heads(torch.nn.Linear(2, 2), [[1, 2]], kind="retrieval", segments=places, top=None)
+    assert_type(found, list[dict[str, Any]])
+    find_heads(Attention(q, k), kind={"mine": first_key, "sink": "sink"}, threshold=0.5, rows=64)
+    find_heads(Attention(q, k), kind=[first_key, "streaming"], roles={"query": "asked"}, first=2, window=128)
+    find_heads(Attention(q, k))  # type: ignore[call-arg]
+    Attention(q, k).keep("window", "16")  # type: ignore[arg-type]
 
 
 def a_capture() -> None:

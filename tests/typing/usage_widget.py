@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, ComparisonWidget, capture, compare
+from attnwidget import Attention, AttentionStack, AttentionWidget, ComparisonWidget, capture, compare, segments
 
 q = k = v = torch.zeros(1, 2, 4, 8)
 mask = torch.ones(4, 4, dtype=torch.bool)
@@ -71,6 +71,9 @@ def looks() -> None:
     AttentionWidget(q, k, head=1.5)  # type: ignore[arg-type]
     AttentionWidget(q, k, pins=[3])  # type: ignore[list-item]
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]
+    AttentionWidget(q, k, segments={"doc 1": (0, 2)}, view="segments", measure="lift", aside=["sink"], asking="doc 1")
+    AttentionWidget(q, k, segments="sentences", segment_path=("doc 1",), segment=None, key_segments=segments("lines"))
+    AttentionWidget(q, k, segments=[{"role": "user", "content": "Where?"}], measure="weight")  # type: ignore[arg-type]
     AttentionWidget(q, k, stage="weight")  # type: ignore[arg-type]
     AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")
     AttentionWidget(q, k, color_range="rows")  # type: ignore[arg-type]

@@ -317,3 +317,21 @@ def test_an_error_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     w.asking = "question"
     assert "the keys are in 4 segments, and at most 2 are shown" in w.mass["error"]
     assert w.mass["error"] == w.head_mass["error"]
+
+
+def test_opening_is_a_mebibyte_at_most_and_a_step_a_quarter(front_end: FrontEnd) -> None:
+    """Of 200 segments and an answer of 2,000 tokens; what 1,024 heads take is in tests/messages."""
+    n = 2 + 199 * 4 + 2000
+    given = {f"document {i}": (1 + 4 * i, 5 + 4 * i) for i in range(199)} | {"answer": (n - 2000, n)}
+    words = [f"w{i % 700}" for i in range(n)]
+    w = widget(given, stack(1, 2, n), tokens=words)
+    assert len(mass(w)["keys"]) == 202
+    assert sum(message.size for message in front_end.of(w)) < 1 << 20
+    for change in ({"head": 1}, {"segment": "document 7"}, {"asking": "document 90"}, {"measure": "lift"}):
+        before = len(front_end.of(w))
+        w.set_state(change)
+        assert sum(message.size for message in front_end.of(w)[before:]) < 256 << 10, change
+    before = len(front_end.of(w))
+    w.set_state({"asking": None})
+    front_end.ask(w, {"id": "a", "kind": "segment_columns", "of": w.mass["id"], "start": 1000, "stop": 1080})
+    assert sum(message.size for message in front_end.of(w)[before:]) < 256 << 10

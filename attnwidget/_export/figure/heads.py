@@ -42,6 +42,9 @@ METRICS = {
     "mean_distance": Metric("mean distance", "tokens"),
     "masked_share": Metric("masked", "share"),
     "learned_sink": Metric("learned sink", "share"),
+    "sink": Metric("rows on the first token", "share"),
+    "streaming": Metric("first and near tokens", "share"),
+    "recall": Metric("kept by the cache", "share"),
 }
 
 

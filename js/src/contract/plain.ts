@@ -140,7 +140,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
   bar: isMetric,
-  order: (value) => value === "layer" || isMetric(value),
+  order: (value) => value === "layer" || value === "similar" || isMetric(value),
   combine: orNone(isOneOf("none", "mean", "max")),
   facts: isFacts,
   progress: orNone(isProgress),

@@ -67,7 +67,7 @@ export interface Traits {
   threshold: number;
   direction: Side;
   bar: Metric;
-  order: "layer" | Metric;
+  order: "layer" | "similar" | Metric;
   combine: "none" | "mean" | "max";
   facts: Facts;
   picture: PictureMessage;

@@ -148,12 +148,91 @@ export function strongestOf(survey: Survey, place: number): { metric: HeadMetric
  * Return the places in the order in which they are drawn: as they are, or the largest number first, those without one
  * last.
  */
-export function orderOf(survey: Survey, order: string): number[] {
+export function orderOf(survey: Survey, order: string, like = 0): number[] {
   const places = survey.heads.map((_, place) => place);
+  if (order === "similar") return nearest(survey, like);
   const metric = survey.metrics.find(({ name }) => name === order);
   if (metric === undefined) return places;
   const number = (place: number) => (Number.isFinite(metric.values[place]!) ? metric.values[place]! : -1);
   return places.sort((a, b) => number(b) - number(a) || a - b);
+}
+
+/** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
+const NOT_COMPARED: ReadonlySet<Metric> = new Set<Metric>(["sink", "streaming", "recall"]);
+const LEAST_SPREAD = 1e-5; // of the largest number: below, a metric is the same in all heads but for rounding
+
+/** Return the places, those most like one first: by the sum of their ranks by metrics and by picture, as in Python. */
+export function nearest(survey: Survey, own: number): number[] {
+  const count = survey.heads.length;
+  const byMetrics = ranksOf(metricDistances(survey, own));
+  const byPicture = ranksOf(Array.from({ length: count }, (_, place) => pictureDistance(survey, own, place)));
+  const rank = (place: number) => (place === own ? -1 : byMetrics[place]! + byPicture[place]!);
+  return survey.heads
+    .map((_, place) => place)
+    .sort((a, b) => rank(a) - rank(b) || byMetrics[a]! - byMetrics[b]! || a - b);
+}
+
+/** √ of the mean squared difference of the metrics that both have, each in units of its standard deviation. */
+function metricDistances(survey: Survey, own: number): number[] {
+  const sums = new Float64Array(survey.heads.length);
+  const counts = new Float64Array(survey.heads.length);
+  for (const { name, values } of survey.metrics) {
+    if (NOT_COMPARED.has(name)) continue;
+    const there = values.filter((value) => Number.isFinite(value));
+    const mean = there.reduce((sum, value) => sum + value, 0) / there.length;
+    const spread = Math.sqrt(there.reduce((sum, value) => sum + (value - mean) ** 2, 0) / there.length);
+    const largest = there.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    if (!(spread > LEAST_SPREAD * largest)) continue;
+    values.forEach((value, place) => {
+      const apart = ((value - values[own]!) / spread) ** 2;
+      if (!Number.isFinite(apart)) return;
+      sums[place]! += apart;
+      counts[place]! += 1;
+    });
+  }
+  return Array.from(sums, (sum, place) => (counts[place]! > 0 ? Math.sqrt(sum / counts[place]!) : Number.NaN));
+}
+
+/** 1 − the cosine of two small pictures; NaN where they are of other sizes. */
+function pictureDistance({ pictures }: Survey, own: number, place: number): number {
+  const [a, b] = [pictures[own], pictures[place]];
+  if (!a || !b || a.rows !== b.rows || a.columns !== b.columns) return Number.NaN;
+  let [product, first, second] = [0, 0, 0];
+  a.values.forEach((value, at) => {
+    const x = Number.isFinite(value) ? value : 0;
+    const y = Number.isFinite(b.values[at]!) ? b.values[at]! : 0;
+    product += x * y;
+    first += x * x;
+    second += y * y;
+  });
+  return 1 - product / Math.sqrt(first * second);
+}
+
+/** How many are nearer than each; of equal ones the same, and last where there is none. */
+function ranksOf(distances: readonly number[]): number[] {
+  const known = distances.map((one) => (Number.isNaN(one) ? Number.POSITIVE_INFINITY : one));
+  const sorted = [...known].sort((a, b) => a - b);
+  const ranks = new Map<number, number>();
+  sorted.forEach((one, rank) => {
+    if (!ranks.has(one)) ranks.set(one, rank);
+  });
+  return known.map((one) => ranks.get(one)!);
+}
+
+/** Which heads are shown alone; null is no limit. */
+export interface HeadFilter {
+  readonly from: number | null;
+  readonly to: number | null;
+  /** Of the metric that the bars are of. */
+  readonly above: number | null;
+}
+
+/** Return whether a head is shown. */
+export function isShown(survey: Survey, place: number, filter: HeadFilter | null, metric: HeadMetric | null): boolean {
+  if (filter === null) return true;
+  const { layer } = survey.heads[place]!;
+  if (layer < (filter.from ?? 0) || layer > (filter.to ?? Number.POSITIVE_INFINITY)) return false;
+  return filter.above === null || metric === null || metric.values[place]! > filter.above;
 }
 
 /** Return `1.39 bits`, `.567`, `8.7`, `47 %`. */
@@ -206,12 +285,20 @@ export interface HeadsLayout {
   readonly where: readonly (readonly [column: number, row: number])[];
 }
 
+const HIDDEN = [-999, -999] as const; // the column and row of a head that is not shown: outside of the canvas
+
 /** Lay out a row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
-export function layoutHeads(survey: Survey, order: string, width: number, unit = 1): HeadsLayout {
+export function layoutHeads(
+  survey: Survey,
+  order: string,
+  width: number,
+  unit = 1,
+  { like = 0, shown = null }: { like?: number; shown?: ((place: number) => boolean) | null } = {},
+): HeadsLayout {
   const room = width / unit;
-  const places = orderOf(survey, order);
-  const where: [number, number][] = new Array(places.length);
-  const inOrder = survey.metrics.some(({ name }) => name === order);
+  const places = orderOf(survey, order, like).filter((place) => shown === null || shown(place));
+  const where: [number, number][] = survey.heads.map(() => [...HIDDEN]);
+  const inOrder = order === "similar" || shown !== null || survey.metrics.some(({ name }) => name === order);
   const alone = survey.layers.length === 1;
   const left = inOrder || alone ? 0 : GUTTER;
   let columns = Math.max(1, ...survey.layers.map(({ heads }) => heads));
@@ -223,7 +310,7 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
   if (!byLayer) {
     for (pitch = PITCH; pitch >= LEAST_NAMED; pitch--) {
       columns = Math.max(1, Math.floor((room + pitch - sizeFor(pitch)) / pitch));
-      rows = Math.ceil(places.length / columns);
+      rows = Math.max(1, Math.ceil(places.length / columns));
       if (rows * (sizeFor(pitch) + UNDER + CAPTION) <= TALLEST) break;
     }
   }
@@ -235,7 +322,7 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
   if (!bars && !byLayer) {
     pitch = DENSE_PITCH;
     columns = Math.max(1, Math.floor(room / pitch));
-    rows = Math.ceil(places.length / columns);
+    rows = Math.max(1, Math.ceil(places.length / columns));
   }
   const size = bars ? sizeFor(pitch) : Math.min(DENSE, pitch - TINTED);
   const down = bars ? size + UNDER + (byLayer ? 0 : CAPTION) : pitch;
@@ -249,7 +336,9 @@ export function layoutHeads(survey: Survey, order: string, width: number, unit =
       where[place] = [at % columns, Math.floor(at / columns)];
     });
   }
-  const at = new Map(where.map(([column, row], place) => [row * columns + column, place]));
+  const at = new Map(
+    where.flatMap(([column, row], place) => (column < 0 ? [] : [[row * columns + column, place] as const])),
+  );
   return {
     size: size * unit,
     across: pitch * unit,
@@ -294,6 +383,7 @@ export function cornerOf(layout: HeadsLayout, place: number): { x: number; y: nu
 /** Return where an arrow key leads: the next that there is in its direction, or where it was. */
 export function stepFrom(layout: HeadsLayout, place: number, right: number, down: number): number {
   const [column, row] = layout.where[place]!;
+  if (column < 0) return layout.at(0, 0);
   if (right !== 0) return orElse(layout.at(column + right, row), place);
   for (let at = row + down; at >= 0 && at < layout.rows; at += down) {
     for (let back = column; back >= 0; back--) {

@@ -4,7 +4,7 @@ import { batch, computed, effect, type ReadonlySignal, type Signal, signal } fro
 import type { HeadName, Theme, ViewName } from "../contract/values";
 import type { CellChange } from "../data/comparison";
 import type { Bin, Target } from "../data/matrix";
-import type { HeadOf } from "../data/survey";
+import type { HeadFilter, HeadOf } from "../data/survey";
 import { contrast, cssOf } from "../draw/color";
 import { type ColorMapper, type Paints, readPaints } from "../draw/color-mapper";
 import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
@@ -87,6 +87,8 @@ export interface Ui {
   readonly hover: Signal<Hover | null>;
   /** The head under the pointer, or the keyboard's, among all heads. */
   readonly pointedHead: Signal<HeadOf | null>;
+  /** Which heads are shown among all; null for all of them. */
+  readonly onlyHeads: Signal<HeadFilter | null>;
   /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
   readonly window: Signal<Window | null>;
   /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
@@ -180,6 +182,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     extent,
     hover,
     pointedHead: signal<HeadOf | null>(null),
+    onlyHeads: signal<HeadFilter | null>(null),
     window: signal<Window | null>(null),
     change: signal<CellChange | null>(null),
     keyLines: signal(() => []),

@@ -4,10 +4,13 @@ import { describe, expect, test } from "vitest";
 import {
   cornerOf,
   decodeSurvey,
+  type HeadFilter,
+  isShown,
   layoutHeads,
   METRICS,
   metricText,
   nameOf,
+  nearest,
   orderOf,
   placeAt,
   rankOf,
@@ -68,6 +71,38 @@ describe("ranks and order", () => {
     expect(strongestOf(survey, 0)).toEqual({ metric: entropy, rank: 1 });
     expect(strongestOf(survey, 2)).toEqual({ metric: first, rank: 1 });
     expect(strongestOf(survey, 1)).toBeNull(); // the least of one, none of another, and in the third all are alike
+  });
+
+  test("those most like one first, by the sum of their ranks by metrics and by picture", async () => {
+    const survey = await decodeSurvey(message);
+    const grid = (...values: number[]) => ({
+      rows: 1,
+      columns: 2,
+      values: Float32Array.from(values),
+      kinds: new Uint8Array(2),
+    });
+    const pictures = [grid(1, 0), grid(1, 0.1), grid(0, 1), grid(1, 0.2)];
+    // By picture 0 is like 1, then 3, then 2. By metrics: entropy and, where both have it, the first token.
+    expect(nearest({ ...survey, pictures }, 0)).toEqual([0, 3, 1, 2]);
+    expect(orderOf({ ...survey, pictures }, "similar", 2)[0]).toBe(2);
+    const alone = { ...survey, pictures: [...pictures.slice(0, 3), { ...grid(1, 0.2), rows: 2 }] };
+    expect(nearest(alone, 0).at(-1)).not.toBe(0); // another size: last by picture, and still there
+    expect(nearest(alone, 0)).toHaveLength(4);
+  });
+
+  test("only some layers, and those above a number", async () => {
+    const survey = await decodeSurvey(message);
+    const entropy = survey.metrics[0]!;
+    const places = (filter: HeadFilter) => [0, 1, 2, 3].filter((place) => isShown(survey, place, filter, entropy));
+    expect(places({ from: 1, to: null, above: null })).toEqual([2, 3]);
+    expect(places({ from: null, to: 0, above: 2 })).toEqual([0]);
+    expect(places({ from: null, to: null, above: 3 })).toEqual([]);
+    const shown = (place: number) => place !== 1;
+    const layout = layoutHeads(survey, "layer", 952, 1, { shown });
+    expect([0, 1, 2].map((column) => layout.at(column, 0))).toEqual([0, 2, 3]);
+    expect(layout.where[1]![0]).toBeLessThan(0); // outside of the canvas
+    expect(stepFrom(layout, 1, 1, 0)).toBe(0);
+    expect(layoutHeads(survey, "layer", 952, 1, { shown: () => false }).at(0, 0)).toBe(-1);
   });
 
   test("the largest first, those without a number last", async () => {

@@ -37,6 +37,44 @@ const at = (head: number, layer: number) => ({
   y: PITCH.margin + layer * PITCH.y + 29,
 });
 
+describe("which are shown, and in which order", () => {
+  test("only some layers, and only above a number", async () => {
+    const { view } = await draw();
+    const put = async (name: string, value: string) => {
+      const field = view.find(`.aw-only input[aria-label="${name}"]`) as HTMLInputElement;
+      field.value = value;
+      field.dispatchEvent(new Event("change", { bubbles: true }));
+      await settle();
+    };
+    await put("First layer", "1");
+    expect(view.text(".aw-only")).toContain("3 of 6 heads");
+    await put("Entropy above", "1");
+    expect(view.text(".aw-only")).toContain("2 of 6 heads");
+    view.point(at(1, 0)); // the second of those that are shown: layer 1, head 2
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("Layer 1 · head 2");
+    view.button("Show all").click();
+    await settle();
+    expect(view.text(".aw-only")).not.toContain("of 6 heads");
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Rows are layers, columns are heads.");
+  });
+
+  test("heads like the selected one", async () => {
+    const { view, host } = await draw({ order: "similar", layer: 1, head: 0 });
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Those most like layer 1, head 0 first");
+    view.point(at(0, 0));
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("Layer 1 · head 0");
+    host.fromPython({ order: "layer" });
+    await settle();
+    view.button(/^Order/).click();
+    await settle();
+    view.button(/^Heads like this one/).click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ order: "similar" });
+  });
+});
+
 describe("pointing", () => {
   test("the card has every metric, the best in bold, with the median of all", async () => {
     const { view } = await draw();

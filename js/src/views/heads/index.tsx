@@ -8,7 +8,6 @@ import {
   type HeadMetric,
   type HeadOf,
   type HeadsLayout,
-  layoutHeads,
   metricText,
   nameOf,
   type Survey,
@@ -20,7 +19,8 @@ import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
 import { watchPointer, watchWalk } from "./input";
 import { wordOf } from "./menus";
-import { type HeadsState, headsState } from "./state";
+import { Only } from "./only";
+import { arranged, type HeadsState, headsState } from "./state";
 
 /** Return the view of all heads. */
 export function heads(ui: Ui): View {
@@ -202,25 +202,29 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const ready = survey.pictures.filter((picture) => picture !== null).length;
   return (
     <>
-      {known
-        ? `Ordered by ${wordOf(order)}, largest first. `
-        : many
-          ? "Rows are layers, columns are heads. "
-          : "The heads of the layer. "}
+      {order === "similar"
+        ? `Those most like layer ${store.layer.value}, head ${store.head.value} first, by metrics and picture. `
+        : known
+          ? `Ordered by ${wordOf(order)}, largest first. `
+          : ui.onlyHeads.value !== null
+            ? "Those that are shown, layer by layer. "
+            : many
+              ? "Rows are layers, columns are heads. "
+              : "The heads of the layer. "}
       Each picture on its own color range
       {metric === null
         ? "."
-        : `; the ${isDense(ui) ? "tint" : "bar"} is ${metric.word.toLowerCase()}, ${rangeOf(metric)}.`}
+        : `; the ${isDense(ui, metric) ? "tint" : "bar"} is ${metric.word.toLowerCase()}, ${rangeOf(metric)}.`}
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
+      <Only ui={ui} survey={survey} metric={metric} />
     </>
   );
 }
 
-function isDense(ui: Ui): boolean {
+function isDense(ui: Ui, metric: HeadMetric | null): boolean {
   const survey = ui.store.survey.value;
-  const width = Math.min(ui.width.value, 1280 * ui.unit.value);
-  return survey !== null && !layoutHeads(survey, ui.store.order.value, width, ui.unit.value).bars;
+  return survey !== null && !arranged(ui, survey, metric).bars;
 }
 
 function rangeOf({ kind, high }: HeadMetric): string {

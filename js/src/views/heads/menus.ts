@@ -11,7 +11,8 @@ export const wordOf = (name: string) => METRICS.find((metric) => metric.name ===
 const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
 
 export const barName = ({ store }: Ui) => briefOf(store.bar.value);
-export const orderName = ({ store }: Ui) => `by ${briefOf(store.order.value)}`;
+export const orderName = ({ store }: Ui) =>
+  store.order.value === "similar" ? "like this one" : `by ${briefOf(store.order.value)}`;
 
 /** The metrics that there are: without tokens some are not. */
 function choices({ store }: Ui) {
@@ -35,8 +36,15 @@ export function barSection(ui: Ui): Section {
 export function orderSection(ui: Ui): Section {
   return {
     value: ui.store.order.value,
-    choices: [{ value: "layer", name: "Layer" }, ...choices(ui)],
-    choose: (order) => ui.store.show(order === "layer" ? { order } : { order: order as Metric, bar: order as Metric }),
+    choices: [
+      { value: "layer", name: "Layer" },
+      { value: "similar", name: "Heads like this one", note: "by metrics and picture" },
+      ...choices(ui),
+    ],
+    choose: (order) =>
+      ui.store.show(
+        order === "layer" || order === "similar" ? { order } : { order: order as Metric, bar: order as Metric },
+      ),
   };
 }
 

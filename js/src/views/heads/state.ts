@@ -1,7 +1,7 @@
 /** Where all heads stand, which of them is pointed at, and what is measured of them: as signals. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
-import { type HeadMetric, type HeadOf, type HeadsLayout, layoutHeads } from "../../data/survey";
+import { type HeadMetric, type HeadOf, type HeadsLayout, isShown, layoutHeads, type Survey } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 
 export interface HeadsState {
@@ -18,13 +18,24 @@ export interface HeadsState {
   open(place: number): void;
 }
 
+/** Lay out the heads that are shown, in their order. */
+export function arranged(ui: Ui, survey: Survey, metric: HeadMetric | null): HeadsLayout {
+  const { store, onlyHeads } = ui;
+  const [layer, head, only] = [store.layer.value, store.head.value, onlyHeads.value];
+  const like = survey.heads.findIndex((one) => one.layer === layer && one.head === head);
+  const shown = only === null ? null : (place: number) => isShown(survey, place, only, metric);
+  const width = Math.min(ui.width.value, 1280 * ui.unit.value);
+  return layoutHeads(survey, store.order.value, width, ui.unit.value, { like: Math.max(0, like), shown });
+}
+
 /** Return the signals of the view of all heads. */
 export function headsState(ui: Ui): HeadsState {
   const { store } = ui;
+  const metric = computed(() => store.survey.value?.metrics.find(({ name }) => name === store.bar.value) ?? null);
   const layout = computed<HeadsLayout | null>(() => {
     const survey = store.survey.value;
     if (survey === null || ui.width.value === 0) return null;
-    return layoutHeads(survey, store.order.value, Math.min(ui.width.value, 1280 * ui.unit.value), ui.unit.value);
+    return arranged(ui, survey, metric.value);
   });
   const placeOf = ({ layer, head }: HeadOf) =>
     store.survey.value?.heads.findIndex((one) => one.layer === layer && one.head === head) ?? -1;
@@ -32,7 +43,7 @@ export function headsState(ui: Ui): HeadsState {
   const selected = computed(() => placeOf({ layer: store.layer.value, head: store.head.value }));
   return {
     layout,
-    metric: computed(() => store.survey.value?.metrics.find(({ name }) => name === store.bar.value) ?? null),
+    metric,
     pointed,
     selected,
     // Where the card stands below the pictures there is always one, so that nothing moves.
