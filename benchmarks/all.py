@@ -1,4 +1,5 @@
-"""All benchmarks, one after the other: engine, wire, capture, graph, heads, drag, peers, browser, many, attack.
+"""All benchmarks, one after the other: engine, wire, capture, graph, heads, segments_view, drag, peers, browser, many
+and attack.
 
     make bench                                     # with all that they need
     python benchmarks/all.py --json folder         # and the numbers as JSON, a file for each
@@ -16,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FEWER = {"attack": ["--messages", "8000"]}  # whole it takes half an hour
-ALL = ("engine", "wire", "capture", "graph", "heads", "drag", "peers", "browser", "many", "attack")
+ALL = ("engine", "wire", "capture", "graph", "heads", "segments_view", "drag", "peers", "browser", "many", "attack")
 
 
 def main() -> int:

@@ -25,12 +25,12 @@ FRAME = ("AnimationFrame", "b")  # from what a frame waits for to its end
 
 def traced(browser: Browser, act: Callable[[], None]) -> list[float]:
     """Milliseconds of script from each frame to the next, by the clock of the page's main thread."""
-    chromium_ = browser._chromium
-    chromium_.start_tracing(
+    launched = browser._launched
+    launched.start_tracing(
         categories=["devtools.timeline", "disabled-by-default-devtools.timeline", "devtools.timeline.frame", "v8"]
     )
     act()
-    events = json.loads(chromium_.stop_tracing())["traceEvents"]
+    events = json.loads(launched.stop_tracing())["traceEvents"]
     scripts = [event for event in events if event.get("ph") == "X" and event["name"] in SCRIPT]
     mains = {(e["pid"], e["tid"]) for e in events if e.get("args", {}).get("name") == "CrRendererMain"}
     threads = [thread for event in scripts if (thread := (event["pid"], event["tid"])) in mains]

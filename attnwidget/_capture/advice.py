@@ -15,8 +15,8 @@ RETURNED_WEIGHTS = (
     "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, where its code has them"
 )
 OTHER_THREAD = (
-    "it was called in another thread than that of the block, in which alone torch's functions are watched: call it in "
-    "the thread that entered the block"
+    "some of it was called in another thread than that of the block, in which alone torch's functions are watched: "
+    "call it in the thread that entered the block, or enter a capture of its own in each thread"
 )
 WRAPPED = (
     "it runs under torch.vmap or another transform of torch.func, where tensors have no numbers to keep: call the "

@@ -85,6 +85,8 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
         raise ValueError(
             "a score_mod of several calls has no one form: capture the whole text in one forward pass, without a cache"
         )
+    if all(rules.mask is None and rules.bias is None and not rules.is_causal for rules in calls):
+        return _join_plain(calls, keys, device)
     allowed = [allowed_by_mask(rules, device) for rules in calls]
     added = [added_numbers(rules) for rules in calls]
     bias = stack_cells(calls, added, keys, 0.0, device) if any(x is not None for x in added) else None
@@ -104,6 +106,14 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
         ]
         mask = stack_cells(calls, cells, keys, False, device)
     return CallRules(sum(sizes), keys, 0, False, mask, bias)
+
+
+def _join_plain(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
+    """Return the rules of calls in which every query may attend to every key, as those of one."""
+    ends = torch.tensor([(rules.first, rules.first + rules.keys) for rules in calls], dtype=torch.int32, device="cpu")
+    sizes = torch.tensor([rules.queries for rules in calls], device="cpu")
+    starts, stops = ends.repeat_interleave(sizes, 0).T.to(device)[:, None, None]
+    return CallRules(int(sizes.sum()), keys, 0, False, merge_equal_ends(starts, stops), None)
 
 
 def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:

@@ -66,7 +66,8 @@ def capture(
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
-            None: all calls of torch's attention functions in this thread.
+            None: all calls of torch's attention functions in this thread; what q and k are made of is not seen then, so
+            that lengths decide what is cross-attention, of which a warning tells, and there is no text.
         tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
             name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
             a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
@@ -78,8 +79,9 @@ def capture(
             continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
             kept that may be among them. `att.part.queries` has their positions. None: all.
         heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
-            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, and
-            `att.part.heads` has their numbers in the model. None: all.
+            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, in
+            `att.block(head=0)` and in the widget's `head`; `att.part.heads` has their numbers in the model, which the
+            widget names beside: "head 0 (5 in the model)". None: all.
         cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
             name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
             decided by whether q and k come from the same tensor.
@@ -110,6 +112,15 @@ def capture(
     The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same, bit by bit, with two
     exceptions: torch's own `nn.MultiheadAttention` and `nn.TransformerEncoder` take no short cut for inference inside
     the block, and compiled models are run as they are written; both may change last bits.
+
+    Every call is verified by its output, of which three rows, or the one of a single token, are computed again from q,
+    k, v, mask and scale: of the first and the last sample, in all heads, or, of a very long text, in some of them.
+    What contradicts its output is not shown, but named in `skipped` with the reason, and so is attention that ran and
+    could not be followed.
+
+    In other threads than that which entered the block, calls of transformers' attention interface are recorded, each
+    forward pass by itself; others are named in `skipped`. Samples of beam search are the sequences that it returns; of
+    searches that are not followed, such as groups of beams or a `custom_generate`, a warning tells.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -173,6 +184,9 @@ class Forward:
     def attention(self) -> AttentionStack:
         """Return the self-attention, in the order of layers.
 
+        Where some heads or queries are kept, each layer counts its own from 0, and `part` of a layer has their numbers
+        in the model: of heads=[5, 7] `cap.attention[0].block(head=1)` is of head 7.
+
         Raises:
             ValueError: there is none.
         """
@@ -227,8 +241,9 @@ class Forward:
     def tokens(self) -> Labels | Ids | None:
         """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
 
-        The tokenizer's words, and "[PAD]" where there is padding; ids where there is no tokenizer, None in the place of
-        one that is not known. None where nothing is known. They are the queries of the self-attention: after
+        The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
+        long as the longest, and padding is blocked as the model blocks it. Ids where there is no tokenizer, None in the
+        place of one that is not known. None where nothing is known. They are the queries of the self-attention: after
         `generate` all tokens but the last, which was never read.
         """
         main = self._main_stack()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import re
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -26,21 +24,19 @@ from ..masks import causal_lower_right
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .grown_keys import CacheWrapper
-from .matching import BeamSearch, OutputCallback, RecordMatcher
+from .matching import BeamSearch, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
+from .records import OutputCallback
 from .traced_tensors import Caller
 from .tracing import ScoreTracer
-from .transformers import InterfaceWrapper, SearchWrapper, read_call
+from .transformers import InterfaceWrapper, SearchWrapper
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
 
-KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
 OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 OPAQUE = (
     "it calls {}, whose arguments are not read: use torch.nn.functional.scaled_dot_product_attention, or give the "
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
-ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
-
 
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -60,6 +56,19 @@ class Listener(Protocol):
 
         Returns:
             A function to be called with the output (B, H, Q, Dv); None if the call is not recorded.
+        """
+
+    def record_interface_call(
+        self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> OutputCallback | None:
+        """Record a call of transformers' attention interface, as `record_call` does any.
+
+        Args:
+            name: of the module.
+            module: that calls.
+            implementation: the name under which transformers knows the function.
+            arguments: of the function, after the module.
+            settings: its keywords.
         """
 
     def report_unreadable(
@@ -151,8 +160,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
             for listener in list(_listeners):
                 name = listener.name_of(module)
                 if name is not None:
-                    read = functools.partial(read_call, implementation, module, *arguments, **keywords)
-                    callbacks.append(listener.record_call(name, read))
+                    callbacks.append(listener.record_interface_call(name, module, implementation, arguments, keywords))
         _thread.depth += 1
         try:
             with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
@@ -237,52 +245,6 @@ def without_dropout(device: torch.device) -> Iterator[None]:
 
 
 # Torch's functions.
-
-
-def modules_to_watch(model: nn.Module) -> set[int]:
-    """Return the modules, by identity, that may call torch's attention without transformers' interface."""
-    kinds = {kind: _may_call_torch(kind) for kind in {type(module) for module in model.modules()}}
-    return {id(module) for module in model.modules() if kinds[type(module)] or _has_forward_of_its_own(module)}
-
-
-def _has_forward_of_its_own(module: nn.Module) -> bool:
-    """Return whether the forward of one module was replaced, other than by what moves models between devices."""
-    forward = vars(module).get("forward")
-    function = getattr(forward, "func", getattr(forward, "__func__", forward))
-    return forward is not None and not _module_of(function).startswith("accelerate.")
-
-
-def _module_of(function: Any) -> str:
-    return str(getattr(function, "__globals__", {}).get("__name__", ""))
-
-
-def _may_call_torch(kind: type) -> bool:
-    """Return whether the code of a class names one of torch's attention functions, or writes attention out."""
-    if not kind.__module__.startswith(KNOWN_PACKAGES):
-        return True
-    own = [one for one in kind.__mro__ if one not in (nn.Module, object)]
-    methods = tuple(f for one in own for f in vars(one).values() if isinstance(f, FunctionType))
-    known = _searched.get(kind)
-    if known is None or known[0] != methods:  # a method may have been replaced since
-        known = _searched[kind] = methods, _names_attention(kind, methods)
-    return known[1]
-
-
-_searched: weakref.WeakKeyDictionary[type, tuple[tuple[FunctionType, ...], bool]] = weakref.WeakKeyDictionary()
-
-
-def _names_attention(kind: type, methods: Sequence[FunctionType]) -> bool:
-    wanted = ATTENTION_FUNCTIONS | ({"softmax", "Softmax"} if "att" in kind.__name__.lower() else set())
-    unwrapped = [one for f in methods for one in (f, inspect.unwrap(f))]
-    known = (*KNOWN_PACKAGES, "torch", "contextlib", f"{__package__}.")  # and our own, which wrap those of transformers
-    if any(not _module_of(f).startswith(known) for f in unwrapped):
-        return True
-    return any(wanted & _names_in(f.__code__) for f in unwrapped if isinstance(f, FunctionType))
-
-
-def _names_in(code: CodeType) -> set[str]:
-    inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*inner)
 
 
 @contextlib.contextmanager

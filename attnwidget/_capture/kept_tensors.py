@@ -13,7 +13,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, as_spans
 from .._utils.choices import Numbers
 from .._utils.validation import FLOATS
-from .call_rules import KeptMask
+from .call_rules import CallRules, KeptMask, join
 from .limit import MemoryLimit
 from .lineage import take_rows
 from .observed_call import ObservedCall, Unreadable
@@ -34,11 +34,21 @@ class TensorKeeper:
     queries: Numbers | None = None
     memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
     _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
+    _joined: tuple[list[Any], list[CallRules], CallRules] | None = None
 
     def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
         """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
         given = [call.k, call.v if self.values else None, call.q if self.queries is None else None]
-        count = 0  # of some queries, which they are is not known yet
+        return self.size_of_positions(given, positions)  # of some queries, which they are is not known yet
+
+    def size_of_positions(self, given: Sequence[Any], positions: int | None = None) -> int:
+        """Return how many bytes tensors (B, heads, positions, size) take as they are kept, None for those that are not.
+
+        Args:
+            given: the tensors.
+            positions: of so many of them; None: of all.
+        """
+        count = 0
         for x in given:
             if x is not None:
                 B, heads, length, size = x.shape
@@ -92,6 +102,14 @@ class TensorKeeper:
         if spans is not None:
             return Spans(*(ends.to(self.device or mask.device) for ends in (spans.starts, spans.stops)))
         return mask.to(self.device or mask.device, copy=self.clone, memory_format=torch.contiguous_format)
+
+    def joined(self, calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
+        """Return `call_rules.join` of some calls, made once for all layers that share them."""
+        told = [(one.queries, one.keys, one.first, one.is_causal, id(one.mask), id(one.bias)) for one in calls]
+        known = self._joined
+        if known is None or known[2].keys != keys or known[0] != told:
+            known = self._joined = told, list(calls), join(calls, keys, device)
+        return known[2]
 
     def forget_masks(self) -> None:
         """Drop the masks of forward passes that have ended."""

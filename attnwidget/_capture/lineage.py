@@ -66,6 +66,11 @@ class Lineage:
         self._parts.append([RecordedCall(step, queries, list(range(self._samples)))])
         self._orders.append(None if is_unchanged(order) else list(order))
 
+    def append_call(self, call: RecordedCall) -> None:
+        """Append a call in which every row stays in its place."""
+        self._parts.append([call])
+        self._orders.append(None)
+
     def shorten(self, by: int) -> None:
         """Drop the last queries."""
         while by:
@@ -97,6 +102,11 @@ class Lineage:
     def last(self) -> ModelCall:
         """Return the last call."""
         return self._parts[-1][-1].step
+
+    @property
+    def last_call(self) -> RecordedCall:
+        """Return the last call as it is recorded."""
+        return self._parts[-1][-1]
 
     @property
     def sizes(self) -> list[int]:

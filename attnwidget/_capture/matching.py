@@ -6,9 +6,8 @@ import contextlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -18,16 +17,17 @@ from torch import Tensor
 from .._rules.row_spans import Spans
 from .kept_tensors import TensorKeeper
 from .limit import OverLimit
-from .lineage import ENDED, ChosenRows, ModelCall
+from .lineage import ENDED, ChosenRows, ModelCall, is_unchanged
 from .observed_call import ObservedCall, Unreadable
-from .records import Continuation, Record
+from .records import Continuation, OutputCallback, Record
+from .repeated_steps import RepeatedStep
 from .selection import with_heads
+from .text import CallText
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
-OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
 def in_backward() -> bool:
@@ -43,6 +43,24 @@ def as_autocast(call: ObservedCall) -> ObservedCall:
         call.q, call.k = (x if x.dtype is torch.float64 else x.to(wanted) for x in (call.q, call.k))
         call.v = call.v if call.v is None or call.v.dtype is torch.float64 else call.v.to(wanted)
     return call
+
+
+BY_LAST_STEP = (
+    "samples changed their places while a text was generated, in a search that is not followed (groups of beams, a "
+    "custom_generate, a cache that was reordered by hand): samples are the sequences of the last step, each with its "
+    "own tokens in cap.tokens, and may be others, or in another order, than those that were returned. To see these, "
+    "search by num_beams alone, or capture one forward pass over what was returned"
+)
+BY_SIZE = (
+    "the number of samples changed while a text was generated, as in contrastive search, which tries several tokens as "
+    "samples: the calls of each size are forward passes of their own. To see the text that was returned, capture one "
+    "forward pass over it"
+)
+BY_LENGTH = (
+    "capture() without a model does not see what q and k are made of, so that their lengths have decided whether {} is "
+    "self-attention (as many keys as queries) or cross-attention: give the model, capture(model), or say which is "
+    "cross-attention, capture(cross=…)"
+)
 
 
 class ForwardRecords(dict[str, Record]):
@@ -73,6 +91,7 @@ class ForwardPass:
         records: where its calls go; None before the first.
         how: how it continues an earlier one; None if it does not.
         is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
+        repeated: calls of its layers that the next ones may repeat.
         depth: how many calls of the model, and parts of it, are running within one another.
     """
 
@@ -81,6 +100,7 @@ class ForwardPass:
     records: ForwardRecords | None = None
     how: Continuation | None = None
     is_fresh: bool | None = None
+    repeated: list[RepeatedStep] = field(default_factory=list)
     depth: int = 1
 
 
@@ -128,6 +148,7 @@ class RecordMatcher:
     Attributes:
         forwards: the records of each forward pass, or of several that continue one another.
         begun: whether the model's forward has been called.
+        remarks: what is to be told of the records in the end.
     """
 
     def __init__(
@@ -142,6 +163,8 @@ class RecordMatcher:
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
+        self.remarks: dict[str, None] = {}
+        self.by_length: dict[str, None] = {}  # names of modules whose kind of attention their lengths have decided
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
         self._count = 0  # of forward passes, those that are not kept too
@@ -223,7 +246,7 @@ class RecordMatcher:
             read: returns the call; what it raises is raised.
 
         Returns:
-            A function that takes the call's output; None if the call is not recorded, or not verified by itself.
+            A function that takes the call's output; None if the call is not recorded.
         """
         if in_backward():
             return None  # a checkpoint computes again what was recorded before
@@ -243,7 +266,7 @@ class RecordMatcher:
                 found = self._is_cross(module, call)
                 call.cross = found if found is not None or record is None else record.cross
             call = as_autocast(call)
-            self._resolve(call, record)
+            self._resolve(module, call, record)
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
@@ -255,7 +278,54 @@ class RecordMatcher:
             record = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
-            return partial(record.add_output, call, first) if record.is_verified(call, first) else None
+            return record.output_callback(call, first)
+
+    def note_step(self, name: str, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
+        """Note what was settled for a call of transformers' interface that was recorded just now: see `repeat`."""
+        forward = self._thread.forward
+        if forward is None or forward.records is None or forward.how is None or forward.calls[name] != 1:
+            return
+        record = forward.records.get(name)
+        plain = not forward.how.dropped and is_unchanged(forward.how.order)
+        if record is None or not plain or record.last_step is not forward.step:
+            return
+        found = record.repeated_step(implementation, arguments, settings)
+        if found is not None:
+            forward.repeated.append(found)
+
+    def repeat(
+        self,
+        name: str,
+        implementation: Any,
+        arguments: Sequence[Any],
+        settings: Mapping[str, Any],
+        text_of: Callable[[], CallText | None],
+    ) -> OutputCallback | None:
+        """Record a call of transformers' interface that is like that of an earlier layer in this step; None if not.
+
+        Args:
+            name: of the module.
+            implementation, arguments, settings: with which the interface was called, after the module.
+            text_of: returns what stands at its positions.
+        """
+        forward = self._thread.forward
+        if forward is None or not forward.repeated or in_backward():
+            return None
+        step = next((one for one in forward.repeated if one.is_like(implementation, arguments, settings)), None)
+        if step is None or forward.records is None or forward.calls[name]:
+            return None
+        with self._lock:
+            record, memory = forward.records.get(name), self._keeper.memory
+            if record is None or not record.can_repeat(step, arguments[1]):
+                return None
+            before = record.size
+            if not memory.has_room(self._keeper.size_of_positions(arguments[:3], 1), arguments[1].device):
+                return None
+            forward.calls[name] += 1
+            q, k, v = arguments[:3]
+            record.repeat(step, q, k, v, text_of())
+            memory.add(record.size - before)
+            return record.step_callback(step.queries)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
@@ -271,6 +341,8 @@ class RecordMatcher:
             if forward.how.dropped and not self._thread.rejects:
                 records = self._begin_records(records, records[name].last_step)
             return records
+        if last is not None and name in last and not call.cross and last[name].continues_but_for_samples(call):
+            self.remarks[BY_SIZE] = None
         if last is not None and name not in last and (forward.step.part or not last.has_whole):
             return last
         return self._begin_records()
@@ -311,6 +383,8 @@ class RecordMatcher:
             else:
                 record, how = record.branch(how.dropped), replace(how, dropped=0)
                 records[name] = record
+            if not is_unchanged(how.order) and self._thread.search is None:
+                self.remarks[BY_LAST_STEP] = None
             record.extend(call, how, forward.step)
         memory.add(record.size - before)
         return record
@@ -345,13 +419,16 @@ class RecordMatcher:
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons
 
-    def _resolve(self, call: ObservedCall, record: Record | None) -> None:
+    def _resolve(self, module: str, call: ObservedCall, record: Record | None) -> None:
         """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
         used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
         if call.cross is None:
-            call.cross = not (Q == K or call.cached or call.is_causal or grows)
+            told = call.cached or call.is_causal or grows
+            call.cross = not (Q == K or told)
+            if not told:
+                self.by_length.setdefault(module)
         if call.cross or not isinstance(mask, Spans):
             return
         if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet

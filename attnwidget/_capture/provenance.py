@@ -210,12 +210,13 @@ class Provenance:
             for kept in (self._hooks, self._followed, self._needs_following):
                 kept.clear()
 
-    def forward_ended(self) -> None:
-        """Stop watching modules that have run and compute no attention."""
+    def forward_ended(self) -> set[int]:
+        """Stop watching modules that have run and compute no attention; return all that have run, by identity."""
         entered, self._entered = self._entered, set()
         for key in entered - self._asked:
             for hook in self._hooks.pop(key, ()):
                 hook.remove()
+        return entered
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         running = Invocation(module, args, kwargs)

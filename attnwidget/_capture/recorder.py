@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -21,16 +21,19 @@ from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_n
 from .coverage import AttentionModules
 from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
-from .matching import OutputCallback, RecordMatcher
+from .matching import BY_LENGTH, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
 from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
 from .provenance import Invocation, Provenance
 from .reading import TextWatcher
-from .records import Record
+from .records import OutputCallback, Record
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
+from .text import CallText
 from .traced_tensors import Caller
+from .transformers import read_call
+from .watching import NOT_FOLLOWED, WatchedModules
 
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
@@ -69,7 +72,7 @@ class Recorder:
         self._open: list[contextlib.ExitStack] = []
         self.texts: TextWatcher | None = None  # reads what the model reads
         self._watcher: hooks.FunctionWatcher | None = None
-        self._watched: set[int] = set()  # modules for which it watches, until they turn out to need no watching
+        self._watched = WatchedModules(None)
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
 
@@ -89,7 +92,7 @@ class Recorder:
                         stack.enter_context(_forward_hooks(part, begin, self.matcher.end))
             if not self._open:
                 self._thread = threading.get_ident()
-                self._watched = set() if self.model is None else hooks.modules_to_watch(self.model)
+                self._watched = WatchedModules(self.model)
                 hooks.add_listener(self)
                 stack.callback(hooks.remove_listener, self)
                 if self.model is not None:
@@ -130,8 +133,9 @@ class Recorder:
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
-        self._provenance.forward_ended()
-        if self._watcher is not None and not self._watched:  # all of them call transformers' interface
+        for key in self._watched.missed(self._provenance.forward_ended()):
+            self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
+        if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
             self._watcher.exit_early()
 
     def end(self) -> None:
@@ -156,6 +160,18 @@ class Recorder:
                 self.skipped.setdefault(type(self.model).__name__, OTHER_THREAD)
             self._advise()
             self._roots.clear()
+            self._tell_remarks()
+
+    def _tell_remarks(self) -> None:
+        """Warn of what is shown in another way than one may expect."""
+        remarks, self.matcher.remarks = [*self.matcher.remarks], {}
+        by_length, self.matcher.by_length = [*self.matcher.by_length], {}
+        if self.model is None and by_length and self.matcher.forwards:
+            several = f" and {len(by_length) - 1} more" if len(by_length) > 1 else ""
+            remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
+        for remark in remarks:
+            with contextlib.suppress(UserWarning):  # where warnings are errors: what was recorded is there all the same
+                warnings.warn(remark, stacklevel=4)
 
     def _advise(self) -> None:
         """Give each reason the way on for the library of its module."""
@@ -236,7 +252,8 @@ class Recorder:
         """Return the name under which calls of a module are recorded; None if it is not of the model."""
         if self.model is None:
             return self._name_of_innermost(self._modules())
-        self._watched.discard(id(module))
+        if self._watched.called_interface(module) and not self._watched and self._watcher is not None:
+            self._watcher.exit_early()
         return self._names.get(id(module))
 
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
@@ -260,15 +277,33 @@ class Recorder:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
 
+    def record_interface_call(
+        self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> OutputCallback | None:
+        """Record a call of transformers' attention interface, as `record_call` does any."""
+        if not under_transform():
+            with torch._C.DisableTorchFunction():
+                text_of = functools.partial(self._text_of, name, arguments)
+                found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
+            if found is not None:
+                return found
+        read = functools.partial(read_call, implementation, module, *arguments, **settings)
+        callback = self.record_call(name, read)
+        if callback is not None:
+            self.matcher.note_step(name, implementation, arguments, settings)
+        return callback
+
+    def _text_of(self, name: str, arguments: Sequence[Any]) -> CallText | None:
+        (batches, _, queries, _), keys = arguments[0].shape, arguments[1].shape[2]
+        return None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
         call = read()
         why = why_not_positions(call, self._running(name))
         if why is not None:
             raise Unreadable(why)
-        if self.texts is not None:
-            (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
-            call.text = self.texts.text_of(name, batches, queries, keys)
+        call.text = self._text_of(name, (call.q, call.k))
         return call
 
     def report_unreadable(

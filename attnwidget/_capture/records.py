@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +18,13 @@ from .._rules.row_spans import Spans, simplify
 from ..attention import Attention
 from .call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
 from .grown_keys import GrownKeys, SeenKeys
+from .kept_outputs import AT_ONCE, KeptOutputs
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .observed_call import EAGER, ObservedCall
 from .parts import QUERIES, take_part
-from .text import RecordText
+from .repeated_steps import RepeatedStep, kinds_of
+from .text import CallText, RecordText
 from .verification import OutputSample, differs, is_changed_by_rounding, sample_output
 
 CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
@@ -39,6 +43,9 @@ TOO_COARSE = (
     "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
     "without dtype="
 )
+
+
+OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
 @dataclass
@@ -76,7 +83,8 @@ class Record:
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
-        self._unverified = True  # nothing of its output was seen yet
+        self._outputs = KeptOutputs()
+        self._keeps_outputs = _keeps_all(keeper) and heads is None
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
@@ -148,6 +156,12 @@ class Record:
         self._is_confirmed = known and order is not None and is_unchanged(order)
         return None if order is None else Continuation(order, dropped)
 
+    def continues_but_for_samples(self, call: ObservedCall) -> bool:
+        """Return whether a call has as many keys before its own as this record has, of another number of samples."""
+        (B, G, K, D), Q = call.k.shape, call.q.shape[2]
+        kept = self.k.shape
+        return not self.cross and kept[0] != B and (kept[1], K - Q, kept[3]) == (G, self.k.length, D) and Q < K
+
     def _holds_first_keys_of(self, call: ObservedCall) -> bool:
         """Return whether the cache has put new keys after those of the last call, and done nothing else to them."""
         last, now = self._grown, call.grown
@@ -212,6 +226,60 @@ class Record:
         if not self._keeper.clone:
             self._versions = self._count_changes()
 
+    def repeated_step(
+        self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> RepeatedStep | None:
+        """Return the last call as one that other layers may repeat; None if they may not.
+
+        Args:
+            implementation, arguments, settings: with which transformers' interface was called.
+        """
+        last = self._grown
+        if not self._can_repeat or not isinstance(last, GrownKeys) or last.before is None or len(arguments) != 4:
+            return None
+        q, k, v, mask = arguments
+        rules, keys = self.call_rules[-1], self.k.length
+        told = mask is None or isinstance(mask, Tensor)
+        if not told or rules.queries != 1 or (rules.first, rules.keys) != (0, keys) or settings.get("dropout"):
+            return None
+        shapes, kinds = (q.shape, k.shape, v.shape), kinds_of(q, k, v)
+        how = keys, self.queries - 1, self.scale, self.softcap, rules, self._lineage.last_call
+        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how)
+
+    @property
+    def _can_repeat(self) -> bool:
+        plain = self._keeps_outputs and self.sinks is None and not self.cross
+        return plain and self._key_rows is None and self._is_confirmed
+
+    def can_repeat(self, step: RepeatedStep, keys: Tensor) -> bool:
+        """Return whether a layer's call continues this record as that of another layer has continued its own."""
+        last = self._grown
+        if not isinstance(last, GrownKeys) or self.k.length != step.keys - 1 or not self._can_repeat:
+            return False
+        grown = step.grown(keys)
+        return (
+            grown is not None
+            and grown.before == last.number
+            and (self.queries, self.scale, self.softcap) == (step.queries, step.scale, step.softcap)
+            and self.q.shape[:2] + self.q.shape[3:] == step.shapes[0][:2] + step.shapes[0][3:]
+            and self.k.shape[1] == step.shapes[1][1]
+        )
+
+    def repeat(self, step: RepeatedStep, q: Tensor, k: Tensor, v: Tensor, text: CallText | None) -> None:
+        """Append a call that is like that of another layer."""
+        new, B = step.keys - 1, q.shape[0]
+        self._grown = step.grown(k)
+        filled = k if k.shape[2] == step.keys else k.narrow(2, 0, step.keys)
+        self._unconfirmed = filled, k._version
+        self.q.append(q)
+        self.k.append(k.narrow(2, new, 1))
+        if self.v is not None:
+            self.v.append(v.narrow(2, new, 1))
+        self.text.append(text, B, 1)
+        self.call_rules.append(step.rules)
+        self._lineage.append_call(step.recorded)
+        self._attention = None
+
     def _drop_passed(self) -> None:
         """Drop the first queries that cannot be among those that are wanted any more."""
         passed = 0 if self._queries is None else self._queries.passed()
@@ -261,7 +329,7 @@ class Record:
                 setattr(other, name, {} if name == "_versions" else copy.copy(value))
             elif isinstance(value, KeptQueries):
                 setattr(other, name, copy.deepcopy(value))
-            elif isinstance(value, GrowingTensor | Lineage | RecordText):
+            elif isinstance(value, GrowingTensor | Lineage | RecordText | KeptOutputs):
                 setattr(other, name, value.copy())
         other.shorten(dropped)
         return other
@@ -273,18 +341,21 @@ class Record:
             chosen: as `Lineage.rows` takes it; without it samples are those that ran last.
         """
         self.confirm_keys()
+        self._drop_unfinished()
         rows = self._lineage.rows(chosen)
         while len(rows) > 1 and set(rows[-1]) == {ENDED}:  # no sample has these queries
             self.shorten(self._lineage.sizes[-1])
             rows.pop()
         self.calls, self._attention = self._lineage.calls(rows), None
         if all(own == list(range(self.k.shape[0])) for own in rows):
+            self._verify_outputs()
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self._rearranged = True
         sizes = torch.tensor(self._lineage.sizes, device="cpu")
         of_queries = torch.tensor(rows, device="cpu").T.repeat_interleave(sizes, 1)
         self.text.take(of_queries)
+        self._outputs.take(of_queries.clamp(min=0))
         of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
         of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
         of_queries = of_queries if self._queries is None else of_queries[:, self._queries.positions]
@@ -298,11 +369,56 @@ class Record:
                 if first <= start < first + rules.queries:
                     sample.reorder(own)
             first += rules.queries
+        self._verify_outputs()
         self._lineage.merge(rows)
 
-    def is_verified(self, call: ObservedCall, first: int) -> bool:
-        """Return whether a call that begins at a query is verified: of tokens one by one, the first says as much."""
-        return first == 0 or call.q.shape[2] > 1
+    def _drop_unfinished(self) -> None:
+        """Drop the last call if it has given no output, as where the model was interrupted in it."""
+        expected = self._outputs.expected
+        if expected[:-1] or not expected or not expected[0]:
+            return
+        by = self.queries - expected[0]
+        if by == self._lineage.last_call.queries:
+            self.shorten(by)
+
+    def output_callback(self, call: ObservedCall, first: int) -> OutputCallback:
+        """Return what takes the output of a call, by which it is verified: at once, or with others if it has one query.
+
+        Args:
+            call: the call.
+            first: the query of the record at which it begins.
+        """
+        if not first or call.q.shape[2] > 1 or not self._keeps_outputs or call.dropout:
+            self._outputs.expect(first)
+            return functools.partial(self.add_output, call, first)
+        return self.step_callback(first)
+
+    def step_callback(self, query: int) -> OutputCallback:
+        """Return what takes the output of a call with one query, which is verified later."""
+        self._outputs.expect(query)
+        return functools.partial(self._keep_output, query)
+
+    def _keep_output(self, query: int, output: Any) -> None:
+        B, H, _, _ = self.q.shape
+        self._outputs.add(query, output, (B, H, 1, self.k.shape[3] if self.v is None else self.v.shape[3]))
+        if len(self._outputs) % AT_ONCE == 0 and self._lineage.in_place:
+            self._verify_outputs()
+
+    def _verify_outputs(self) -> None:
+        """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
+        found = self._outputs.pop()
+        if found is None or self.v is None:
+            return
+        queries, output = found
+        starts = itertools.accumulate((one.queries for one in self.call_rules), initial=0)
+        of_query = dict(zip(starts, self.call_rules, strict=False))
+        rules = self._keeper.joined([of_query[query] for query in queries], self.k.length, self.k.device)
+        with torch.no_grad():
+            q, k, v = take_part(self.q.view(), QUERIES, queries), self.k.view(), self.v.view()
+            sample = sample_output(output, q, k, v, range(len(queries)))
+            assert sample is not None
+            how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "sinks": self.sinks}
+            self._differences.append(differs(sample, q, k, v, rules=rules, first=0, **how))
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify a call by some rows of its output, before anything of it can change.
@@ -316,7 +432,7 @@ class Record:
         if found is None:
             return
         self._differences.append(found.differs)
-        self._unverified = False
+        self._outputs.has_seen(first)
         if (kept := self._keeper.dtype) is not None:
             self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept)
         whole = self._heads is None and self._queries is None
@@ -334,12 +450,12 @@ class Record:
 
     def fault(self) -> str | None:
         """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
-        if self._unverified:
+        if self._outputs.expected:
             return UNVERIFIED
-        if any(map(bool, self._differences)) or self._kept_is_contradicted():
-            return CONTRADICTED
         if self._lost_keys:
             return KEYS_CHANGED
+        if any(map(bool, self._differences)) or self._kept_is_contradicted():
+            return CONTRADICTED
         if self._is_too_coarse:
             return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}")
         changed = [*self._changed, *self._changed_in_place()]
@@ -390,6 +506,7 @@ class Record:
                 kept.shorten(by)
         self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
         self.text.shorten(self.queries - by)
+        self._outputs.shorten(self.queries - by)
         by = by if self._queries is None else self._queries.remove(by)
         self.q.shorten(by)
         while by and self.call_rules[-1].queries <= by:
@@ -419,6 +536,7 @@ class Record:
     def _joined_rules(self) -> CallRules:
         """Return the rules of all calls as those of one, from now on kept so."""
         if len(self.call_rules) > 1:
+            self._verify_outputs()
             self._lineage.merge(self._lineage.rows())
             self.call_rules = [join(self.call_rules, self.k.length, self.k.device)]
         return self.call_rules[0]
@@ -474,6 +592,12 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
     how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
     with torch.no_grad():
         return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
+
+
+def _keeps_all(keeper: TensorKeeper) -> bool:
+    """Return whether all of q, k and v is kept, as it is."""
+    as_it_is = keeper.clone and keeper.device is None and keeper.dtype is None
+    return as_it_is and keeper.values and keeper.queries is None
 
 
 def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,7 +23,16 @@ from ..masks import Mask, mask_from_json, mask_to_json
 from .kept_tensors import TensorKeeper
 from .lineage import ChosenRows, ModelCall
 from .observed_call import ObservedCall, Unreadable
-from .records import CONTRADICTED, UNVERIFIED, ComparedOutput, Continuation, Record, compare_output
+from .records import (
+    CONTRADICTED,
+    UNVERIFIED,
+    ComparedOutput,
+    Continuation,
+    OutputCallback,
+    Record,
+    compare_output,
+)
+from .repeated_steps import RepeatedStep
 from .text import RecordText
 
 GROWS = (
@@ -189,12 +199,20 @@ class ReducedRecord(Record):
     def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
         """Do nothing: there is one call."""
 
+    def continues_but_for_samples(self, call: ObservedCall) -> bool:
+        """Return False: nothing continues this."""
+        return False
+
+    def can_repeat(self, step: RepeatedStep, keys: Tensor) -> bool:
+        """Return False: nothing continues this."""
+        return False
+
     def keep_queries(self) -> None:
         """Do nothing: all queries are in it."""
 
-    def is_verified(self, call: ObservedCall, first: int) -> bool:
-        """Return True: there is one call."""
-        return True
+    def output_callback(self, call: ObservedCall, first: int) -> OutputCallback:
+        """Return what takes the output of the call."""
+        return functools.partial(self.add_output, call, first)
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
         """Verify the call by its output."""

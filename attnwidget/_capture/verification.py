@@ -62,7 +62,9 @@ def sampled_rows(queries: int) -> list[int]:
     return sorted({0, queries // 2, queries - 1})
 
 
-def sample_output(output: Any, q: Tensor, k: Tensor, v: Tensor) -> OutputSample | None:
+def sample_output(
+    output: Any, q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int] | None = None
+) -> OutputSample | None:
     """Return a few rows of a call's output, to be compared with what q, k, v and its rules come to.
 
     Args:
@@ -70,12 +72,13 @@ def sample_output(output: Any, q: Tensor, k: Tensor, v: Tensor) -> OutputSample 
         q: (B, H, Q, D).
         k: (B, G, K, D).
         v: (B, G, K, Dv).
+        rows: which; None: `sampled_rows`.
 
     Returns:
         None if the output is not of this shape.
     """
     (B, H, Q, _), Dv, K = q.shape, v.shape[-1], k.shape[2]
-    rows, samples, dropout = sampled_rows(Q), sorted({0, B - 1}), None
+    rows, samples, dropout = sampled_rows(Q) if rows is None else list(rows), sorted({0, B - 1}), None
     places, wanted = rows, (B, H, Q, Dv)
     if isinstance(output, RowsOfOutput):
         output, places, wanted = output.output, list(range(len(rows))), (B, H, len(rows), Dv)

@@ -6,6 +6,7 @@ The same rules as `js/src/text/format.ts`; `tests/contract/labels.json` holds bo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import NamedTuple
 
@@ -230,3 +231,14 @@ def _without_zero(text: str) -> str:
     sign = text[:1] if text[:1] in ("-", MINUS) else ""
     rest = text.removeprefix(sign)
     return sign + (rest[1:] if rest.startswith("0.") else rest)
+
+
+def in_model(heads: Iterable[int], numbers: Sequence[int] | None) -> str:
+    """Return ` (5, 7 in the model)`, the model's own numbers of heads, where a capture has kept some of its heads.
+
+    Args:
+        heads: counted from 0 in what is shown.
+        numbers: of each head its number in the model; None where all are there.
+    """
+    found = [str(numbers[head]) for head in heads] if numbers else []
+    return f" ({', '.join(found)} in the model)" if found else ""

@@ -19,7 +19,7 @@ from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
 from .glyphs import STEPS, height, written
-from .numbers import LEGENDS, legend_ticks
+from .numbers import LEGENDS, in_model, legend_ticks
 from .ranges import range_words, with_range
 from .view import WidgetView
 
@@ -99,7 +99,9 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
         sides.append([f"{label.text}{label.subscript and ' ' + label.subscript}" for label in found])
     parts = [traits.title] if traits.title else []
     where = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
-    where += [f"head {traits.picture.get('head', traits.head)}" if shape.H > 1 else "", f"{shape.Q:,} × {shape.K:,}"]
+    head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
+    of_model = in_model([head], numbers) if isinstance(head, int) else ""
+    where += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
     where += [(traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
 

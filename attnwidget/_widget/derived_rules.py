@@ -105,7 +105,7 @@ class TraitBuilders:
     def facts(self, layer: int) -> Made:
         """Return sizes, dtype and device of a layer, and the stages that it has."""
         shown, att = self._shown, self._shown.layers[layer]
-        shape = att.shape
+        shape, part = att.shape, shown.given[layer].part
         return {
             "version": shown.version,
             **shown.place._asdict(),
@@ -124,6 +124,7 @@ class TraitBuilders:
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
             "axes_read": shown.given[layer].axes_read,
+            "head_numbers": None if part is None or part.heads is None else list(part.heads),
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:

@@ -46,7 +46,8 @@
     const ids = nodes.map((node) => node.id).filter(Boolean);
     if (new Set(ids).size < ids.length) say("an id is there twice", root);
 
-    const [queries, keys] = [...root.querySelectorAll(".aw-labels")].map((axis) => [...axis.querySelectorAll(".aw-label")]);
+    const [queries, keys] = [...root.querySelectorAll(".aw-labels")].map((axis) => [...axis.querySelectorAll(".aw-label:not([data-outside], [data-around])")]);
+    for (const kind of ["outside", "around"]) stacked([...root.querySelectorAll(`.aw-labels:first-of-type .aw-label[data-${kind}]`)]);
     for (const ticks of [true, false]) if (queries) stacked(queries.filter((node) => node.matches("[data-tick]") === ticks));
     if (keys) slanted(keys);
     written([...root.querySelectorAll(".aw-graph-columns :is(.aw-label, .aw-graph-head, .aw-graph-row > span, .aw-prompt)")]);

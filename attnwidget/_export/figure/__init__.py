@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..._engine.stages import MASKED
 from ..._messages import decoding
 from ..._utils.validation import as_choice
 from .. import colors
-from ..numbers import status_number
+from ..numbers import in_model, status_number
 from ..view import WidgetView
 from . import compare, graph, heads, heatmap, reading, segments, stages
 from .canvas import Canvas
@@ -120,7 +121,11 @@ def _pinned_parts(context: FigureContext) -> list[str]:
 def _facts_text(context: FigureContext) -> str:
     traits, facts = context.traits, context.traits.facts
     several = traits.view == "graph" and len(context.heads) > 1
-    head = f"heads {', '.join(map(str, context.heads))}" if several else _head_words(context.head)
+    numbers = facts["head_numbers"]
+    head = _head_words(context.head, numbers)
+    if several:
+        own = in_model((one for one in context.heads if isinstance(one, int)), numbers)
+        head = f"heads {', '.join(map(str, context.heads))}{own}"
     every = decoding.of_picture(traits.picture).every
     sampled = f"1 of {every:,} rows" if every > 1 and traits.view == "heatmap" else ""
     parts = [
@@ -128,7 +133,7 @@ def _facts_text(context: FigureContext) -> str:
         traits.stack,
         f"layer {traits.layer}" if len(facts["layers"]) > 1 else "",
         f"sample {traits.batch}" if facts["batches"] > 1 else "",
-        head if facts["heads"] > 1 else "",
+        head if facts["heads"] > 1 or numbers else "",
         f"{facts['queries']:,} × {facts['keys']:,}",
         "causal" if facts["is_causal"] else "",
         facts["dtype"],
@@ -137,10 +142,11 @@ def _facts_text(context: FigureContext) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _head_words(head: int | str) -> str:
+def _head_words(head: int | str, numbers: Sequence[int] | None) -> str:
     """Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`: `headWords` of js/src/components/phrases.ts."""
     if isinstance(head, int):
-        return f"head {head}"
+        return f"head {head}{in_model([head], numbers)}"
     how, *heads = head.split(" ")
-    which = f"{len(heads)} heads" if len(heads) > NAMED_HEADS else f"heads {', '.join(heads)}"
+    named = f"heads {', '.join(heads)}{in_model(map(int, heads), numbers)}"
+    which = f"{len(heads)} heads" if len(heads) > NAMED_HEADS else named
     return f"{'maximum' if how == 'max' else how} of {which}"

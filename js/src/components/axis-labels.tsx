@@ -4,13 +4,15 @@ import { cellsInView, placesInView, startOf } from "../geometry/cell-grid";
 import { type Figure, labelFont, labelStep, roundPositions, tickPositions, usesTicks } from "../geometry/layout";
 import type { Span } from "../geometry/viewport";
 import { isPadding } from "../state/padding";
-import { isWithin, type Measure, type Plot } from "../state/plot";
+import { isNamedAxis, isWithin, type Measure, type Plot } from "../state/plot";
+import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
 import { shorten } from "../text/tokens";
 import { px } from "./dom";
 import { isNamed } from "./phrases";
+import { NamesOutside, SegmentNames } from "./segment-names";
 
 type Side = "query" | "key";
 
@@ -56,14 +58,22 @@ function Axis({ ui, plot, side }: { ui: Ui; plot: Plot; side: Side }) {
   const axis = figure === null ? null : axisOf(ui, plot, side);
   if (figure === null || axis === null) return null;
   const unit = ui.unit.value;
+  const cells = plot.cellGrid.value?.[side === "query" ? "rows" : "columns"];
+  const segments = axisSegments(ui.store, side);
+  if (cells && segments !== null && isNamedAxis(plot.names.value, cells, plot.viewport.value.k, unit)) {
+    return <SegmentNames {...{ ui, plot, side, cells, figure }} axis={segments} />;
+  }
   if (usesTicks(axis.pitch, axis.bin, unit)) return <Ticks axis={axis} figure={figure} unit={unit} />;
   const props = { ui, axis, figure, measure: plot.measure.value };
   return (
     <>
+      {cells && segments !== null && figure.names && (
+        <NamesOutside {...{ ui, plot, side, cells, figure }} axis={segments} />
+      )}
       {labeled(axis, unit).map((index) => (
         <Label key={index} index={index} {...props} />
       ))}
-      {axis.numbered && <Positions axis={axis} figure={figure} unit={unit} />}
+      {axis.numbered && (side === "key" || !figure.names) && <Positions axis={axis} figure={figure} unit={unit} />}
     </>
   );
 }
@@ -132,12 +142,13 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
   const unit = ui.unit.value;
   const { side, pitch } = axis;
   const down = side === "query";
-  const font = labelFont(pitch, unit);
+  const font = Math.max(figure.names ? 10 : 0, labelFont(pitch, unit));
   const pinned = axis.pinned === index;
   const outlined = !pinned && axis.further.includes(index);
   const label = axis.labels.at(index);
   const hovered = axis.hovered?.start === index;
-  const subscript = label.subscript !== "" && !axis.numbered && (down || pitch >= 16 * unit || pinned);
+  const subscript =
+    label.subscript !== "" && !axis.numbered && !(figure.names && !pinned) && (down || pitch >= 16 * unit || pinned);
   const weight = pinned || outlined || hovered ? 600 : 400;
   const most = down ? figure.labelRoom : (figure.keyRoom - 12 * unit) / Math.SQRT1_2;
   const rest = subscript ? measure(label.subscript, Math.max(9, font * 0.75), weight) + 2 : 0;
@@ -177,7 +188,7 @@ function Label({ ui, axis, figure, measure, index }: LabelProps) {
 function besideRow(figure: Figure, middle: number, pinned: boolean, unit: number) {
   return {
     top: px(figure.top + middle),
-    right: px((pinned ? 2 * unit : 8 * unit) - figure.left),
+    right: px((pinned ? 2 * unit : 8 * unit) + (figure.margin ?? 0) - figure.left),
     transform: "translateY(-50%)",
   };
 }
@@ -186,7 +197,7 @@ function besideRow(figure: Figure, middle: number, pinned: boolean, unit: number
 function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: number) {
   return {
     left: px(figure.left + middle + 3 * unit),
-    top: px(figure.top - 5 * unit),
+    top: px(figure.top - 5 * unit - (figure.margin ?? 0)),
     transformOrigin: "0 100%",
     transform: `translateY(-100%) rotate(-45deg) translateX(${pinned ? -6 * unit : 0}px)`,
   };
@@ -224,12 +235,13 @@ function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: numbe
     <>
       {ticksOf(axis, (down && !axis.long ? 40 : 72) * unit).map((position) => {
         const at = (position + 0.5) * perToken + offset;
+        const [left, top] = [figure.left - (figure.margin ?? 0), figure.top - (figure.margin ?? 0)];
         const tick = down
-          ? { left: px(figure.left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }
-          : { left: px(figure.left + at), top: px(figure.top - 6 * unit), width: "1px", height: px(4 * unit) };
+          ? { left: px(left - 6 * unit), top: px(figure.top + at), width: px(4 * unit), height: "1px" }
+          : { left: px(figure.left + at), top: px(top - 6 * unit), width: "1px", height: px(4 * unit) };
         const text = down
-          ? { right: px(9 * unit - figure.left), top: px(figure.top + at), transform: "translateY(-50%)" }
-          : { left: px(figure.left + at), top: px(figure.top - 7 * unit), transform: "translate(-50%, -100%)" };
+          ? { right: px(9 * unit - left), top: px(figure.top + at), transform: "translateY(-50%)" }
+          : { left: px(figure.left + at), top: px(top - 7 * unit), transform: "translate(-50%, -100%)" };
         return (
           <span key={position}>
             <i class="aw-tick" style={tick} />

@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import type { Bin } from "../data/matrix";
-import { between, centered, type Reach, refitted, zoomFor } from "../geometry/cell-grid";
+import { between, centered, pitchOf, type Reach, refitted, zoomFor } from "../geometry/cell-grid";
 import type { Span, Viewport } from "../geometry/viewport";
 import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
@@ -14,8 +14,8 @@ const SAME_FLIGHT_MS = 250;
 const CLOSE = 26;
 /** As many are close enough to stay where one is: its labels can be read. */
 const READABLE = 12;
-/** How much of the picture a block takes that is looked at: what is around it shows where it ends. */
-const BLOCK_SHARE = 0.86;
+/** A block whose cells would be nearly so large as to be read is shown in part, so that they can be. */
+const NEARLY_READABLE = 7;
 
 export interface Flight {
   fly(to: Viewport): void;
@@ -84,14 +84,22 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
   });
 }
 
-/** Return the view that shows a block as large as it fits, but no closer than cells can be read. */
+/** Return the view that shows a block as large as it fits; where its cells can only be read in part, its first ones. */
 function around(ui: Ui, plot: Plot, reach: Reach, { queries, keys }: Bin): Viewport {
   const figure = plot.figure.peek();
-  const cell = (size: number, { start, stop }: Span) => (BLOCK_SHARE * size) / Math.max(1, stop - start);
-  const fits = figure === null ? 1 : Math.min(cell(figure.width, keys), cell(figure.height, queries));
-  const k = zoomFor(reach, Math.min(CLOSE * ui.unit.peek(), fits));
-  const middle = ({ start, stop }: Span) => (start + stop - 1) / 2;
-  return centered(reach, plot.viewport.peek(), k, { query: middle(queries), key: middle(keys) });
+  const unit = ui.unit.peek();
+  const [width, height] = [figure?.width ?? 1, figure?.height ?? 1];
+  const cell = (size: number, { start, stop }: Span) => (size - 1) / Math.max(1, stop - start);
+  const fits = Math.min(cell(width, keys), cell(height, queries));
+  const least = fits >= NEARLY_READABLE * unit ? READABLE * unit : 0;
+  const k = zoomFor(reach, Math.max(least, Math.min(CLOSE * unit, fits)));
+  const middle = (size: number, { start, stop }: Span, pitch: number) =>
+    Math.min((start + stop - 1) / 2, start + size / pitch / 2 - 0.5);
+  const place = {
+    query: middle(height, queries, pitchOf(reach.y, k)),
+    key: middle(width, keys, pitchOf(reach.x, k)),
+  };
+  return centered(reach, plot.viewport.peek(), k, place);
 }
 
 /** Show a picture of another size whole; in a widget of another width keep the same place in the middle. */

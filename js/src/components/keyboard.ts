@@ -2,6 +2,7 @@
 
 import type { Plot } from "../state/plot";
 import type { KeyLine, Ui } from "../state/ui";
+import { blockLines } from "./block-keys";
 import type { Pointer } from "./pointer";
 
 /** Whether a key is pressed together with one that makes it a shortcut of the host or of the browser. */
@@ -45,6 +46,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
     const closer = () => pointing.zoomBy(1.5);
     const farther = () => pointing.zoomBy(1 / 1.5);
     return [
+      ...blockLines(ui, plot, step, () => pointing.reset()),
       {
         shown: "← ↑ → ↓",
         does: "move the pin; with Shift by 10",

@@ -60,7 +60,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
             rows of padding
           </span>
         )}
-        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head)}</span>}
+        {typeof picture.of.head === "string" && <span>{headWords(picture.of.head, store.facts.value)}</span>}
         {(ui.mode.value !== "narrow" || store.color_range.value !== "head") && <Range ui={ui} picture={picture} />}
         <Pooling ui={ui} plot={plot} picture={picture} />
         {plot.every.value > 1 && <span>1 of {count(plot.every.value)} rows</span>}

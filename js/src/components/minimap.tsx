@@ -2,16 +2,22 @@
 
 import { computed, effect, signal } from "@preact/signals-core";
 import type { Picture } from "../contract/decode";
+import type { Side } from "../contract/values";
+import { piecesInView } from "../data/segment-axis";
 import { drawRaster, foldGrid } from "../draw/cells";
+import { GAPS_FROM, MARGIN, MARGIN_GAP } from "../geometry/layout";
 import type { Span } from "../geometry/viewport";
+import { axisSegments } from "../state/segment-axes";
 import type { Ui, Window } from "../state/ui";
 import { count } from "../text/format";
 import { mount, part, px, type View } from "./dom";
 import { pointIn } from "./gestures";
 import { rangeOf } from "./phrases";
+import { MarginBars } from "./segment-margins";
 
 const SIDE = 132;
 const LEAST_SIDE = 12;
+const LEAST_SHARE = 0.85;
 const LEAST_RING = 10;
 
 /** Return the small map of a long head: what of it is in view, and a click to go elsewhere. */
@@ -29,6 +35,8 @@ export function minimap(ui: Ui): View {
   const isShown = computed(() => windowOf(ui) !== null);
 
   const marks = mount(over, () => <Marks ui={ui} size={size.value} />);
+  const margins = mount(part("aw-segment-margins"), () => <Margins ui={ui} size={size.value} />);
+  map.append(margins.node);
   const facts = mount(part("aw-minimap-facts"), () => <Facts ui={ui} />);
   node.append(map, facts.node);
 
@@ -36,6 +44,7 @@ export function minimap(ui: Ui): View {
     effect(() => {
       const shown = windowOf(ui);
       node.hidden = shown === null;
+      map.toggleAttribute("data-segments", ui.shownNames.value !== null);
       if (shown === null) return;
       const said = `Part in view: queries ${rangeOf(shown.queries)}, keys ${rangeOf(shown.keys)}`;
       map.setAttribute("aria-label", said);
@@ -105,6 +114,7 @@ export function minimap(ui: Ui): View {
     dispose() {
       for (const end of ends) end();
       marks.dispose();
+      margins.dispose();
       facts.dispose();
     },
   };
@@ -123,13 +133,17 @@ function moved({ start, stop }: Span, by: number, total: number): number | null 
   return Math.max(0, Math.min(total - 1, (start + stop - 1) / 2 + by * (stop - start)));
 }
 
-/** Return what is in view, of a picture whose cells stand for several; any other is seen whole at a glance. */
-export function windowOf({ store, window }: Ui): Window | null {
+/**
+ * Return what is in view, of a picture whose cells stand for several, or of one with the names of segments; any other is
+ * seen whole at a glance.
+ */
+export function windowOf({ store, window, shownNames }: Ui): Window | null {
   const picture = store.picture.value;
-  return picture === null || picture.queryBin * picture.keyBin === 1 ? null : window.value;
+  if (picture === null) return null;
+  return picture.queryBin * picture.keyBin > 1 || shownNames.value === "segments" ? window.value : null;
 }
 
-/** A size of whole device pixels a cell, at most 132 px, and how many cells of the picture are one of the map. */
+/** A size of whole device pixels a cell, where that is not much smaller than 132 px, and how many cells of the picture are one of the map. */
 function fitted({ grid, queries, keys }: Picture, dpr: number, unit: number) {
   const most = SIDE * unit * dpr;
   const side = (total: number, other: number) =>
@@ -137,11 +151,41 @@ function fitted({ grid, queries, keys }: Picture, dpr: number, unit: number) {
   const fit = (cells: number, room: number) => {
     const fold = Math.ceil(cells / room);
     const shown = Math.ceil(cells / fold);
-    return { fold, length: (Math.max(1, Math.floor(room / shown)) * shown) / dpr };
+    const whole = Math.max(1, Math.floor(room / shown)) * shown;
+    return { fold, length: (whole < LEAST_SHARE * room ? room : whole) / dpr };
   };
   const y = fit(grid!.rows, side(queries, keys));
   const x = fit(grid!.columns, side(keys, queries));
   return { down: y.fold, across: x.fold, width: x.length, height: y.length };
+}
+
+/** The colors of the segments, left of the map and above it. */
+function Margins({ ui, size }: { ui: Ui; size: { width: number; height: number } }) {
+  if (ui.shownNames.value === null) return null;
+  const unit = ui.unit.value;
+  const out = (MARGIN + MARGIN_GAP) * unit;
+  const sides = [
+    { side: "query", long: size.height, box: { left: px(-out), top: 0, width: px(out), height: px(size.height) } },
+    { side: "key", long: size.width, box: { top: px(-out), left: 0, height: px(out), width: px(size.width) } },
+  ] as const;
+  return (
+    <>
+      {sides.map(({ side, long, box }) => {
+        const axis = axisSegments(ui.store, side);
+        if (axis === null) return null;
+        const view = { perToken: long / axis.segments.length, offset: 0, size: long };
+        const { pieces } = piecesInView(axis.tree, view, { apart: GAPS_FROM * unit, path: axis.path, levels: 1 });
+        return (
+          <div class="aw-segment-margin" aria-hidden="true" key={side} style={box}>
+            <MarginBars
+              {...{ pieces, view, down: side === "query", theme: ui.theme.value, width: MARGIN * unit, from: 0 }}
+              slot={axis.slot}
+            />
+          </div>
+        );
+      })}
+    </>
+  );
 }
 
 function Marks({ ui, size }: { ui: Ui; size: { width: number; height: number } }) {
@@ -174,14 +218,25 @@ function Facts({ ui }: { ui: Ui }) {
   return (
     <>
       <span>Queries</span>
-      <b>{spaced(now.queries)}</b>
+      <b>{named(ui, "query", now.queries)}</b>
       <span>Keys</span>
-      <b>{spaced(now.keys)}</b>
+      <b>{named(ui, "key", now.keys)}</b>
       <span>Zoom</span>
       <b>{zoomOf(now)}</b>
     </>
   );
 }
+
+/** The segments that a span lies in, where they are few; else its positions. */
+function named({ store }: Ui, side: Side, span: Span): string {
+  const axis = axisSegments(store, side);
+  if (axis === null) return spaced(span);
+  const inside = axis.tree.filter(({ start, stop }) => start < span.stop && stop > span.start);
+  const names = [...new Set(inside.map(({ name }) => name))];
+  return names.length > MOST_NAMED ? spaced(span) : names.join(", ");
+}
+
+const MOST_NAMED = 2;
 
 const spaced = (span: Span) => rangeOf(span).replace("–", " – ");
 

@@ -18,11 +18,14 @@ export function numberOf(value: number, kind: number, stage: Stage): string {
   return listNumber(value, stage);
 }
 
-/** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`. */
-export function headWords(head: HeadName): string {
-  if (typeof head === "number") return `head ${head}`;
+type HeadNumbers = Pick<Facts, "head_numbers">; // of another layer than the selected one they are not known
+
+/** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`; of a part of a model, `head 0 (5 in the model)`. */
+export function headWords(head: HeadName, facts: HeadNumbers): string {
+  if (typeof head === "number") return `head ${head}${inModel([head], facts)}`;
   const [how, ...heads] = head.split(" ");
-  const which = heads.length > NAMED_HEADS ? `${heads.length} heads` : `heads ${heads.join(", ")}`;
+  const named = `heads ${heads.join(", ")}${inModel(heads.map(Number), facts)}`;
+  const which = heads.length > NAMED_HEADS ? `${heads.length} heads` : named;
   return `${how === "max" ? "maximum" : how} of ${which}`;
 }
 
@@ -31,10 +34,16 @@ export function stackWords({ stack, forward, forwards }: Facts): string[] {
   return [(forwards ?? 1) > 1 ? `forward ${count(forward ?? 0)}` : "", stack ?? ""].filter(Boolean);
 }
 
+/** Return ` (5, 7 in the model)`, the model's own numbers of heads, where only some of its heads are here. */
+export function inModel(heads: readonly number[], { head_numbers }: HeadNumbers): string {
+  return head_numbers ? ` (${heads.map((head) => head_numbers[head] ?? "?").join(", ")} in the model)` : "";
+}
+
 /** Return `heads 0, 4`; several as one are named as such. */
-export function drawnWords(heads: readonly HeadName[]): string {
+export function drawnWords(heads: readonly HeadName[], facts: HeadNumbers): string {
   const [first] = heads;
-  return typeof first === "string" ? headWords(first) : `heads ${heads.join(", ")}`;
+  if (typeof first === "string") return headWords(first, facts);
+  return `heads ${heads.join(", ")}${inModel(heads as readonly number[], facts)}`;
 }
 
 /** Return `128–131`. */

@@ -1,7 +1,8 @@
 /** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
 
-import { computed, type Signal, signal } from "@preact/signals-core";
+import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned, wordsOf } from "../contract/stages";
+import type { Side } from "../contract/values";
 import type { Over } from "../data/matrix";
 import { type Ranking, shortened } from "../data/rank";
 import {
@@ -15,10 +16,12 @@ import {
   strongestSource,
   type Unranked,
 } from "../state/queries";
+import { axisSegments, type BlockCells, blockCells } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK, SINK_TITLE } from "../text/words";
+import { BlockPanel, SegmentMark, showsBlock } from "./block-panel";
 import { mount, part, rove, Token, type View } from "./dom";
 import { GoTo, goToPlace } from "./goto";
 import { isNamed, sentence } from "./phrases";
@@ -47,6 +50,7 @@ export function panel(ui: Ui): View {
   const together = combinationSource(store, kernel, wanted, stop);
   const strongest = strongestSource(store, kernel, () => true, stop);
   const pass = passOf(ui);
+  const cells = blockCells(store, kernel, stop);
   return mount(part("aw-panel", "panel"), () => (
     <Panel
       ui={ui}
@@ -55,6 +59,7 @@ export function panel(ui: Ui): View {
       together={wanted.value === null ? null : together.value}
       strongest={strongest.value}
       pass={pass.value}
+      cells={cells}
     />
   ));
 }
@@ -67,6 +72,8 @@ interface PanelProps {
   readonly together: Ranked | Unranked | null;
   readonly strongest: Strongest;
   readonly pass: Pass | null;
+  /** The strongest cells of the pinned block. */
+  readonly cells: ReadonlySignal<BlockCells>;
 }
 
 function Panel(props: PanelProps) {
@@ -83,7 +90,9 @@ function Panel(props: PanelProps) {
       {long && <GoTo ui={ui} />}
       {pooled && <PassSlot ui={ui} pass={pass} />}
       <div class="aw-panel-list" data-stale={isStale(props) || undefined} style={{ "--aw-rows": `${rows}` }}>
-        {ui.target.value === null && picture !== null && hasPairs(picture) ? (
+        {showsBlock(ui) ? (
+          <BlockPanel ui={ui} cells={props.cells} />
+        ) : ui.target.value === null && picture !== null && hasPairs(picture) ? (
           <StrongestPairs ui={ui} pairs={strongest} />
         ) : (
           <List {...props} most={most} pooled={pooled} />
@@ -254,6 +263,7 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
       {nan > 0 && <NanNote count={nan} byQuery={byQuery} />}
       <ol
         class="aw-ranks"
+        data-segments={marksOf(ui, byQuery ? "key" : "query") !== null || undefined}
         aria-label={headline(stage, byQuery)}
         style={{ "--aw-positions": Math.max(40, DIGIT * count(others.length - 1).length + 4) }}
       >
@@ -265,7 +275,8 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
               position={position}
               value={values[at] as number}
               isChosen={position === chosen}
-              {...{ stage, others, greatest, pooled, select }}
+              side={marksOf(ui, byQuery ? "key" : "query")}
+              {...{ ui, stage, others, greatest, pooled, select }}
             />
           </>
         ))}
@@ -297,7 +308,13 @@ function NanNote({ count: nan, byQuery }: { count: number; byQuery: boolean }) {
   );
 }
 
+/** The side whose positions have marks in the colors of their segments; null where there are none. */
+const marksOf = ({ store }: Ui, side: Side) => (axisSegments(store, side) === null ? null : side);
+
 interface RankProps {
+  readonly ui: Ui;
+  /** Of the segments that the positions are in. */
+  readonly side: Side | null;
   readonly position: number;
   readonly value: number;
   readonly isChosen: boolean;
@@ -309,11 +326,12 @@ interface RankProps {
   select(position: number): void;
 }
 
-function Rank({ position, value, isChosen, stage, others, greatest, pooled, select }: RankProps) {
+function Rank({ ui, side, position, value, isChosen, stage, others, greatest, pooled, select }: RankProps) {
   const label = others.at(position);
   return (
     <li>
       <button type="button" class="aw-rank" aria-current={isChosen || undefined} onClick={() => select(position)}>
+        {side !== null && <SegmentMark {...{ ui, side, position }} />}
         <span class="aw-position">{isNamed(others, position) && count(position)}</span>
         <span
           class={isChosen ? "aw-token aw-pill" : "aw-token"}

@@ -75,6 +75,8 @@ export interface Facts {
   has_sinks?: boolean;
   /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
   axes_read?: string | null;
+  /** Of each head its number in the model, where a capture has kept some of them; null where all are there. */
+  head_numbers?: readonly number[] | null;
 }
 
 export interface PictureMessage {

@@ -52,7 +52,45 @@ export interface Figure {
   readonly panel: number;
   /** The column of a learned sink: how far right of the picture, and how wide; null where there is none. */
   readonly sink?: { readonly gap: number; readonly width: number } | null;
+  /** What the margins in the colors of segments take beside the picture and above it. */
+  readonly margin?: number;
+  /** Room for the names of segments along the axes; null where tokens or positions stand there. */
+  readonly names?: NameRoom | null;
 }
+
+/** Room for names of segments, in pixels. */
+export interface NameRoom {
+  /** Of the names themselves, and of zoomed tokens that stand in their place. */
+  readonly query: number;
+  readonly key: number;
+  readonly token: number;
+  /** Of the segment's name left of zoomed tokens; 0 where there is no room. */
+  readonly outside: number;
+  /** Of the names of brackets left of the names; 0 where these are named by the pointer alone. */
+  readonly bracket: number;
+  /** Levels around the names that have brackets. */
+  readonly levels: number;
+}
+
+/** How wide the names of segments are at their full size, and how many levels there are around them. */
+export interface NameLengths {
+  readonly query: number;
+  readonly key: number;
+  readonly token: number;
+  readonly bracket: number;
+  readonly levels: number;
+  /** Of the last names above the picture: how long they are, and where their middles are, of its width. */
+  readonly ends: readonly { readonly length: number; readonly at: number }[];
+}
+
+/** Colored margins are so far from the picture, and so wide. */
+export const MARGIN_GAP = 3;
+export const MARGIN = 3;
+/** A bracket with its ends and the space around it; above the picture its name is a line more. */
+export const BRACKET = 16;
+const BRACKET_LINE = 28;
+const NAME_GAP = 8;
+const TOKEN_GAP = 10;
 
 /** Room that labels need, in pixels at their full size. */
 export interface LabelRoom {
@@ -69,6 +107,9 @@ export interface LabelRoom {
   readonly below?: boolean;
   /** Of the name of the learned sink's column; 0 where there is none. */
   readonly sink?: number;
+  /** Whether margins in the colors of segments stand beside the picture, and of their names, where these do. */
+  readonly margins?: boolean;
+  readonly names?: NameLengths | null;
 }
 
 /** Of the room, what whole pixels a cell may leave empty where nobody counts cells: they are many, or not of the matrix. */
@@ -168,6 +209,31 @@ function sinkReach(cell: number, name: number, unit: number): number {
   return SINK_GAP * unit + Math.max(width, width / 2 + name * Math.SQRT1_2 + 8 * unit);
 }
 
+/** Return how much room names of segments have left of the picture and above it. */
+export function nameRoom(lengths: NameLengths, mode: Mode, unit: number): NameRoom & { left: number; top: number } {
+  const narrow = mode === "narrow";
+  const query = Math.min(Math.ceil(lengths.query) + 2, (narrow ? 72 : 110) * unit);
+  const token = Math.min(Math.ceil(lengths.token) + 2, (narrow ? 64 : 72) * unit);
+  const levels = lengths.levels;
+  const bracket = narrow || levels === 0 ? 0 : Math.min(Math.ceil(lengths.bracket) + 2, 84 * unit);
+  const outside = narrow ? 0 : query;
+  const key = Math.min(lengths.key, (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2);
+  const around = levels * (BRACKET * unit + bracket);
+  const left = NAME_GAP * unit + Math.max(query + around, token + (outside > 0 ? TOKEN_GAP * unit + outside : 0));
+  // Zoomed in there is a line above the tokens, for the name of their segment.
+  const slanted = Math.ceil(key * Math.SQRT1_2 + 16 * unit);
+  const above = Math.ceil(Math.min(token, CROWDED * unit) * Math.SQRT1_2 + 16 * unit) + 20 * unit;
+  const top = Math.max(slanted + levels * BRACKET_LINE * unit, above);
+  return { query, key, token, outside, bracket, levels, left, top };
+}
+
+/** What names, and zoomed tokens in their place, need right of the picture. */
+function nameReach(ends: NameLengths["ends"], { key, token }: NameRoom, width: number, unit: number): number {
+  const tokens = Math.min(token, CROWDED * unit) * Math.SQRT1_2;
+  const names = ends.map(({ length, at }) => Math.min(length, key) * Math.SQRT1_2 + 8 * unit - (1 - at) * width);
+  return Math.max(16 * unit, tokens, ...names);
+}
+
 /** Return where picture, labels and panel stand in a widget of this width. */
 export function layoutFigure(input: {
   width: number;
@@ -198,21 +264,24 @@ export function layoutFigure(input: {
   const sinkWide = labels.sink ?? 0;
   const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide));
   const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
+  const named = labels.names ? nameRoom(labels.names, mode, unit) : null;
+  const margin = labels.margins ? (MARGIN_GAP + MARGIN) * unit : 0;
   let [cell, cellHeight] = [LINE * unit, LINE * unit];
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
     const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
     const short = usesTicks(cellHeight, 1, unit) && pass > 0; // few queries over many keys have lines of their own
     const bare = short || labels.queryTicks === true; // unzoomed there are no tokens beside it
-    const labelRoom = bare ? Math.min(wide, CROWDED * unit) : wide;
+    const labelRoom = named ? named.token : bare ? Math.min(wide, CROWDED * unit) : wide;
     const room = bare ? Math.min(ticks, positions + labelRoom) : positions + labelRoom;
-    const left = room + 14 * unit;
-    const longest = crowded || labels.keyTicks ? Math.min(keysWide, KEY_CROWDED * unit) : keysWide;
+    const left = margin + (named ? named.left : room + 14 * unit);
+    const longest = crowded || labels.keyTicks || named ? Math.min(keysWide, KEY_CROWDED * unit) : keysWide;
     const keyRoom = Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
     const reach = (index: number, at: number) =>
       Math.min(longest, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
     let overhang = labels.keyTicks ? Math.max(16 * unit, longest * Math.SQRT1_2 + 3 * unit) : 0;
-    if (!labels.keyTicks) {
+    if (named) overhang = nameReach(labels.names!.ends, named, columns * cell, unit);
+    if (!labels.keyTicks && !named) {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
     }
     if (sinkWide > 0) overhang = Math.max(overhang, sinkReach(cell, sinkWide, unit));
@@ -223,14 +292,16 @@ export function layoutFigure(input: {
       mode,
       ...cells,
       left,
-      top: keyRoom,
+      top: margin + (named ? named.top : keyRoom),
       width: wholePixels(cells.cellWidth * cells.columns, dpr),
       height: wholePixels(cells.cellHeight * cells.rows, dpr),
       overhang,
       labelRoom,
       keyRoom,
-      inset: positions + labelRoom - room,
+      inset: named ? 0 : positions + labelRoom - room,
       positions,
+      margin,
+      names: named,
       below: labels.below ? BELOW * unit : 0,
       panel,
       sink: sinkWide > 0 ? { gap: SINK_GAP * unit, width: sinkWidth(cells.cellWidth, unit) } : null,

@@ -3,6 +3,7 @@
 import { Component, createRef } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
+import { headWords } from "../components/phrases";
 import type { Grid } from "../contract/decode";
 import type { HeadPlace } from "../contract/messages";
 import { drawRaster } from "../draw/cells";
@@ -296,6 +297,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
 function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { store } = ui;
   const { heads, groups } = store.facts.value;
+  const nameOf = (head: number) => headWords(head, store.facts.value);
   const thumbnails = store.thumbnails.value;
   const paints = ui.paints.value?.sequential ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
@@ -337,11 +339,11 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               {...{ role: isSeveral ? "checkbox" : "radio", "aria-checked": chosen }}
               key={head}
               style={color ? { "--aw-head": color } : undefined}
-              aria-label={`head ${head}`}
+              aria-label={nameOf(head)}
               tabIndex={head === store.head.value ? 0 : -1}
               title={
                 isHere(store.facts.value.saved?.heads, head)
-                  ? `${shared ? `head ${head}, key/value head ${Math.floor(head / shared)}` : `head ${head}`}${whose}`
+                  ? `${nameOf(head)}${shared ? `, key/value head ${Math.floor(head / shared)}` : ""}${whose}`
                   : store.facts.value.saved?.others
               }
               disabled={!isHere(store.facts.value.saved?.heads, head)}

@@ -6,13 +6,14 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
-import { leftOf } from "../data/segments";
+import { leftOf, levelsOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
 import { isPadding } from "../state/padding";
 import { isPinnedPair } from "../state/pinned-pair";
 import { isRankingOf, type Reading } from "../state/queries";
+import { axisSegments, blockReading, type PinnedSegment, pinnedSegment, segmentAt } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
@@ -94,6 +95,7 @@ function Status({ ui }: { ui: Ui }) {
   const pair = explained !== null && isPinnedPair(store, explained) ? explained : null;
   const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
   const sink = sinkAt(ui);
+  const segments = segmentsAt(ui);
   return (
     <>
       <span>
@@ -107,6 +109,8 @@ function Status({ ui }: { ui: Ui }) {
           <SegmentsLine ui={ui} />
         ) : store.view.value === "graph" ? (
           <GraphLine ui={ui} />
+        ) : segments !== null && reading === null ? (
+          <BlockLine ui={ui} at={segments} />
         ) : reading === null ? (
           <>
             {hints(ui) ? <Hint ui={ui} /> : <Pinned ui={ui} />}
@@ -117,6 +121,63 @@ function Status({ ui }: { ui: Ui }) {
         )}
       </span>
       <span>{facts(ui, picture)}</span>
+    </>
+  );
+}
+
+/** What of segments is to be said in the heatmap: the one that is pointed at, or those that are pinned while no cell is. */
+function segmentsAt({ store, pointedSegment }: Ui): readonly (PinnedSegment | null)[] | null {
+  if (store.view.value !== "heatmap") return null;
+  const at = pointedSegment.value;
+  if (at !== null) {
+    const { name, path, start, stop } = at.node;
+    const named = { name, path, spans: [{ start, stop }] };
+    return at.side === "query" ? [named, null] : [null, named];
+  }
+  if (store.query.value !== null || store.key.value !== null) return null;
+  const pinned = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
+  return pinned.every((one) => one === null) ? null : pinned;
+}
+
+/** `answer 258–283 → doc 3 129–167   mass 0.244568`. */
+function BlockLine({ ui, at }: { ui: Ui; at: readonly (PinnedSegment | null)[] }) {
+  const [query, key] = at;
+  const reading = query && key && ui.pointedSegment.value === null ? blockReading(ui.store) : null;
+  return (
+    <>
+      {query && <SegmentPlace segment={query} />}
+      {query && key && " → "}
+      {key && <SegmentPlace segment={key} />}
+      {reading !== null && (
+        <>
+          {" "}
+          <i class="aw-gap" />
+          mass <b class="aw-exact">{Number.isNaN(reading.mass) ? "none" : statusNumber(reading.mass)}</b>
+        </>
+      )}
+    </>
+  );
+}
+
+function SegmentPlace({ segment: { name, spans } }: { segment: PinnedSegment }) {
+  const tokens = spans.reduce((sum, { start, stop }) => sum + stop - start, 0);
+  return (
+    <>
+      <b>
+        <bdi>{name}</bdi>
+      </b>{" "}
+      {spans.length === 1 ? rangeOf(spans[0]!) : `${count(tokens)} tokens in ${count(spans.length)} places`}
+    </>
+  );
+}
+
+/** The segment of a key in the heatmap, as an addition to it; nothing where there are none. */
+function KeySegment({ ui, index }: { ui: Ui; index: number }) {
+  if (ui.store.view.value !== "heatmap") return null;
+  const found = segmentAt(axisSegments(ui.store, "key"), index);
+  return found === null ? null : (
+    <>
+      , <bdi>{found.node.name}</bdi>
     </>
   );
 }
@@ -195,7 +256,8 @@ function GraphLine({ ui }: { ui: Ui }) {
           SINK
         )}
         <i class="aw-gap" />
-        {several && ` ${headWords(at.link.head)} `}weight <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` ${headWords(at.link.head, store.facts.value)} `}weight{" "}
+        <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -257,7 +319,8 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   );
   return (
     <>
-      {head !== null && `${headWords(head.head)} of layer ${head.layer}, `}
+      {head !== null &&
+        `${headWords(head.head, head.layer === store.layer.value ? store.facts.value : {})} of layer ${head.layer}, `}
       {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
       <b>
         <bdi>{to}</bdi>
@@ -266,7 +329,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
       {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
       {!isAside && !narrow && mass !== raw && number("weight", raw)}
       {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
-      {!isAside && Number.isFinite(lift) && number("lift", lift, lift.toFixed(2))}
+      {!isAside && Number.isFinite(lift) && number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
     </>
   );
 }
@@ -275,13 +338,13 @@ function SegmentsLine({ ui }: { ui: Ui }) {
 function segmentFacts({ store }: Ui, narrow: boolean): string {
   const now = store.mass.value;
   if (now === null || now.error !== null) return "";
-  const { layers, heads, batches, queries } = store.facts.value;
+  const { layers, heads, batches, queries, head_numbers } = store.facts.value;
   const { columns } = leftOf(now.keys, store.aside.value ?? []);
   return [
     ...stackWords(store.facts.value),
     layers.length > 1 ? `layer ${now.of.layer}` : "",
     batches > 1 ? `sample ${now.of.batch}` : "",
-    heads > 1 ? headWords(now.of.head) : "",
+    heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
     `${count(now.total)} of ${count(queries)} queries`,
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
     narrow || columns.length === now.keys.length ? "" : "mass is a share of what is not set aside",
@@ -385,7 +448,8 @@ function Exact({ reading, picture, ui }: { reading: Reading; picture: Picture; u
       <>
         <Place labels={store.queryLabels.value} index={bin.queries.start} side="query" />
         {isPadding(store, picture, bin.queries.start) && ", padding"} →{" "}
-        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" /> <i class="aw-gap" />
+        <Place labels={store.keyLabels.value} index={bin.keys.start} side="key" />
+        <KeySegment ui={ui} index={bin.keys.start} /> <i class="aw-gap" />
         {kind === BLOCKED ? "" : `${wordOf(stage)} `}
         <b class="aw-exact">{number}</b>
       </>
@@ -435,8 +499,10 @@ function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
   if (store.view.value === "segments") return segmentFacts(ui, ui.mode.value === "narrow");
-  const { layers, heads, batches, dtype, device, is_causal } = store.facts.value;
+  const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
+  const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];
+  const named = drawn.length > 1 ? drawnWords(drawn, store.facts.value) : headWords(drawn[0]!, store.facts.value);
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
   const sides = store.sides.value ?? [];
   const compares = store.view.value === "compare";
@@ -445,14 +511,24 @@ function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     layers.length > 1 ? `layer ${layer}` : "",
     batches > 1 ? `sample ${batch}` : "",
-    heads > 1 && (store.view.value !== "graph" || store.drawnHeads.value.length === 1) ? headWords(head) : "",
-    store.view.value === "graph" && store.drawnHeads.value.length > 1 ? drawnWords(store.drawnHeads.value) : "",
+    heads > 1 || head_numbers ? named : "",
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
+    store.view.value === "heatmap" ? segmentCount(ui) : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
   ]
     .filter(Boolean)
     .join(" · ");
+}
+
+/** `8 segments, 2 levels`. */
+function segmentCount({ store }: Ui): string {
+  const found = axisSegments(store, "query") ?? axisSegments(store, "key");
+  if (found === null) return "";
+  const { distinct, more } = found.segments;
+  const [segments, levels] = [distinct.length, levelsOf(found.segments)];
+  const words = `${count(segments)} ${segments === 1 ? "segment" : "segments"}${levels > 1 ? `, ${levels} levels` : ""}`;
+  return more > 0 ? `${words}, ${count(more)} pieces not shown` : words;
 }
 
 const isPooled = ({ queryBin, keyBin }: Picture) => queryBin * keyBin > 1;

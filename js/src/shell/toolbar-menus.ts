@@ -15,6 +15,7 @@ import type {
 } from "../contract/values";
 import { MEASURE_WORDS } from "../data/segments";
 import type { Mode } from "../geometry/layout";
+import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { legendNumber, listNumber } from "../text/format";
 import {
@@ -89,6 +90,7 @@ export type MenuName =
   | "color"
   | "heads"
   | "keep"
+  | "labels"
   | "measure"
   | "order"
   | "pool"
@@ -99,6 +101,7 @@ export type MenuName =
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
   heatmap: [
+    ["labels", "menus"],
     ["heads", "much"],
     ["whatIf", "nothing"],
     ["show", "menus"],
@@ -150,6 +153,7 @@ const hasSegments = ({ store }: Ui) => (store.mass.value?.keys.length ?? 0) > 0;
 
 /** Whether there is anything to choose; a menu that is not named here always has something. */
 const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
+  labels: isNamed,
   against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
   heads: canCombine,
   measure: hasSegments,
@@ -181,6 +185,7 @@ interface MenuText {
 
 /** All menus but the one of other rules, which is `WhatIfMenu`. */
 export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
+  labels: { name: "Labels", value: (ui) => ui.shownNames.value ?? "tokens", sections: (ui) => [labelsSection(ui)] },
   measure: {
     name: "Measure",
     value: ({ store }) => MEASURE_WORDS[store.measure.value ?? "mass"],
@@ -231,6 +236,24 @@ function piecesSection({ store }: Ui): Section {
       { value: "words", name: "words", note: "summed to a word, averaged from a word" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
+  };
+}
+
+/** Whether the text of a side has segments that fit the picture. */
+function isNamed({ store }: Ui): boolean {
+  return axisSegments(store, "query") !== null || axisSegments(store, "key") !== null;
+}
+
+function labelsSection(ui: Ui): Section {
+  return {
+    value: ui.shownNames.value ?? "tokens",
+    choices: [
+      { value: "tokens", name: "tokens" },
+      { value: "segments", name: "segments", note: "tokens once there is room" },
+    ],
+    choose(names) {
+      ui.axisNames.value = names as "tokens" | "segments";
+    },
   };
 }
 

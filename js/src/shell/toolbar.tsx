@@ -18,10 +18,12 @@ export function toolbar(ui: Ui): View {
   let folded = 0;
   let before = "";
   const end = effect(() => {
-    // Fonts differ in width: what does not fit is folded, until the page or the view is another.
-    const now = [ui.width.value, ui.unit.value, ui.mode.value, ui.store.view.value].join();
+    // Fonts and themes differ in width: what does not fit is folded, until the page or the view is another.
+    const { width, unit, mode, theme, font, store } = ui;
+    const now = [width.value, unit.value, mode.value, theme.value, font.value, store.view.value].join();
     if (now !== before) folded = 0;
     before = now;
+    ui.root.dataset.mode = mode.value; // what it is measured in, whoever hears of the width first
     render(<Toolbar ui={ui} folded={folded} />, node);
     while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);

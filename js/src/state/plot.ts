@@ -10,6 +10,7 @@ import { type Bin, binOf } from "../data/matrix";
 import { foldGrid } from "../draw/cells";
 import type { ColorMapper } from "../draw/color-mapper";
 import {
+  type Axis,
   type CellGrid,
   cellGridOf,
   cellOf,
@@ -30,6 +31,7 @@ import {
   GAPS_FROM,
   type LabelRoom,
   layoutFigure,
+  type NameLengths,
   NUMBERS_FROM,
   numberFont,
 } from "../geometry/layout";
@@ -39,6 +41,7 @@ import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
 import { stableComputed } from "./queries";
 import { extentInView, mapperOf } from "./ranges";
+import { type AxisSegments, axisSegments } from "./segment-axes";
 import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
 import type { Ui, Window } from "./ui";
 
@@ -61,6 +64,8 @@ export interface Plot {
   readonly cellGrid: ReadonlySignal<CellGrid | null>;
   readonly scale: ReadonlySignal<CellScale | null>;
   readonly measure: ReadonlySignal<Measure>;
+  /** What stands along the axes, where there are segments. */
+  readonly names: ReadonlySignal<AxisNames | null>;
   /** The cells that are drawn, where the picture has them: its own, folded where the screen has fewer pixels. */
   readonly grid: ReadonlySignal<Grid | null>;
   readonly mapper: ReadonlySignal<ColorMapper | null>;
@@ -135,17 +140,24 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
     size.value === null ? null : labelRoom(size.value, store.queryLabels.value, store.keyLabels.value, measure.value),
   );
   const isTiled = () => tiled && !store.facts.value.saved;
+  const laidOut = (labels: LabelRoom, { rows, columns }: Size) => {
+    const [width, mode, dpr, unit] = [ui.width.value, ui.mode.value, ui.dpr.value, ui.unit.value];
+    return layout({ width, mode, rows, columns, labels, dpr, unit });
+  };
+  const names = axisNames(ui, layout === layoutFigure, measure, () => {
+    if (size.value === null || labels.value === null) return true;
+    const { cellWidth, cellHeight } = laidOut({ ...labels.value, margins: true }, size.value);
+    return (
+      Math.min(cellWidth, cellHeight) >= GAPS_FROM * ui.unit.value && size.value.queryBin * size.value.keyBin === 1
+    );
+  });
   const unzoomed = computed<Figure | null>(() => {
     if (size.value === null || labels.value === null || ui.width.value === 0) return null;
-    const figure = layout({
-      width: ui.width.value,
-      mode: ui.mode.value,
-      rows: size.value.rows,
-      columns: size.value.columns,
-      labels: labels.value,
-      dpr: ui.dpr.value,
-      unit: ui.unit.value,
-    });
+    const segments = names.value;
+    const figure = laidOut(
+      { ...labels.value, margins: segments !== null, names: segments?.lengths ?? null },
+      size.value,
+    );
     return isTiled() || size.value.queryBin === 1 ? figure : { ...figure, inset: 0 }; // no zoom shows tokens there
   });
   const reach = computed(() =>
@@ -174,7 +186,77 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
     const pixel = isOne(rows.cell) && isOne(columns.cell);
     return { queries: rows.bin, keys: columns.bin, pixel };
   });
-  return { viewport, measure, figure, reach, cellGrid, scale, settled };
+  return { viewport, measure, names, figure, reach, cellGrid, scale, settled };
+}
+
+/** What stands along the axes of a picture whose text has segments. */
+export interface AxisNames {
+  /** How long the names are; null where tokens stand there instead. */
+  readonly lengths: NameLengths | null;
+  /** Whether that was chosen: then names stand even where tokens have room. */
+  readonly isChosen: boolean;
+}
+
+/** Names of segments stand where they were chosen, or where there are some and tokens have no room. */
+function axisNames(ui: Ui, isHeatmap: boolean, measure: ReadonlySignal<Measure>, tokensFit: () => boolean) {
+  const { store } = ui;
+  const axes = computed(() => [axisSegments(store, "query"), axisSegments(store, "key")] as const);
+  const lengths = stableComputed<NameLengths>(() => {
+    const [query, key] = axes.value;
+    if (!isHeatmap || (query === null && key === null)) return null;
+    return nameLengths(query, key, store.queryLabels.value, measure.value);
+  });
+  return stableComputed<AxisNames>(() => {
+    if (lengths.value === null) return null;
+    const chosen = ui.axisNames.value;
+    const named = chosen === null ? !tokensFit() : chosen === "segments";
+    return { lengths: named ? lengths.value : null, isChosen: chosen !== null };
+  });
+}
+
+/** How wide names are, at most; of many segments only so many are looked at. */
+function nameLengths(query: AxisSegments | null, key: AxisSegments | null, tokens: Labels, measure: Measure) {
+  const widest = (names: readonly string[]) =>
+    names.slice(0, LOOKED_AT).reduce((most, name) => Math.max(most, measure(name, 12, 600)), 0);
+  const namesOf = (axis: AxisSegments | null) => [...new Set(axis?.segments.names ?? [])];
+  const opened = (axis: AxisSegments | null) => [
+    ...new Set((axis?.tree ?? []).filter(({ children }) => children.length > 0).map(({ name }) => name)),
+  ];
+  const depth = (axis: AxisSegments | null) => axis?.segments.levels.reduce((most, level) => Math.max(most, level), 0);
+  let token = 0;
+  for (let at = 0; at < Math.min(tokens.length, LOOKED_AT) && token < CROWDED; at++) {
+    token = Math.max(token, measure(tokens.at(at).text, 10, 600));
+  }
+  return {
+    query: widest(namesOf(query)),
+    key: widest(namesOf(key)),
+    token: Math.max(24, Math.min(token, CROWDED)),
+    bracket: Math.max(widest(opened(query)), 0),
+    levels: Math.min(MOST_BRACKETS, Math.max(depth(query) ?? 0, depth(key) ?? 0)),
+    ends: lastNames(key, measure),
+  };
+}
+
+/** How long the last names above a picture are, and where. */
+function lastNames(axis: AxisSegments | null, measure: Measure): NameLengths["ends"] {
+  if (axis === null) return [];
+  const last = axis.tree.slice(-LAST).flatMap((node) => [node, ...node.children.slice(-LAST)]);
+  return last.map(({ name, start, stop }) => ({
+    length: measure(name, 12, 600),
+    at: (start + stop) / 2 / axis.segments.length,
+  }));
+}
+
+/** Names so many from the end reach beyond the picture, if any do. */
+const LAST = 24;
+
+/** Levels around the names that have brackets, at most. */
+const MOST_BRACKETS = 2;
+
+/** Return whether names of segments stand along an axis at this zoom, and not its tokens. */
+export function isNamedAxis(names: AxisNames | null, cells: Axis, zoom: number, unit: number): boolean {
+  if (names === null || names.lengths === null) return false;
+  return cells.bin > 1 || cells.cell < GAPS_FROM * unit || (zoom <= 1 && names.isChosen);
 }
 
 /** The cells that are drawn, their colors, and whether numbers fit into them. */

@@ -1,9 +1,10 @@
 /** What one view of the widget adds to the store: its width, theme and colors, and what the pointer is over. */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
-import type { HeadName, Theme, ViewName } from "../contract/values";
+import type { HeadName, Side, Theme, ViewName } from "../contract/values";
 import type { CellChange } from "../data/comparison";
 import type { Bin, Target } from "../data/matrix";
+import type { SegmentNode } from "../data/segment-axis";
 import type { HeadFilter, HeadOf } from "../data/survey";
 import { contrast, cssOf } from "../draw/color";
 import { type ColorMapper, type Paints, readPaints } from "../draw/color-mapper";
@@ -101,6 +102,12 @@ export interface Ui {
   readonly segmentReading: Signal<SegmentReading | null>;
   /** The view from which one went down to the cells of a block, and what that is called: the way back. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
+  /** What stands along the axes of the heatmap; null: segments where there are some and tokens have no room. */
+  readonly axisNames: Signal<"tokens" | "segments" | null>;
+  /** Which of them do: the heatmap writes it; null where there are no segments. */
+  readonly shownNames: Signal<"tokens" | "segments" | null>;
+  /** The segment whose name, or whose margin, the pointer is on. */
+  readonly pointedSegment: Signal<{ readonly side: Side; readonly node: SegmentNode } | null>;
   /** What has become of a file or a copy that was asked for, to be said. */
   readonly told: Signal<{ readonly title: string; readonly text: string } | null>;
   /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
@@ -189,6 +196,9 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     card: signal<"keys" | "goto" | null>(null),
     segmentReading: signal<SegmentReading | null>(null),
     cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),
+    axisNames: signal<"tokens" | "segments" | null>(null),
+    shownNames: signal<"tokens" | "segments" | null>(null),
+    pointedSegment: signal<{ readonly side: Side; readonly node: SegmentNode } | null>(null),
     told: signal(null),
     destination: signal<Destination | null>(null),
     target,

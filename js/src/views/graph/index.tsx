@@ -57,7 +57,7 @@ export function graph(ui: Ui): View {
     }),
     effect(() => {
       const { heads, queries, keys } = store.facts.value;
-      const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value)}, ` : "";
+      const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value, store.facts.value)}, ` : "";
       canvas.setAttribute("aria-label", `Attention graph, ${chosen}${count(queries)} queries to ${count(keys)} keys`);
     }),
   ];
@@ -91,6 +91,7 @@ interface Scene {
   readonly unit: number;
   readonly dark: boolean;
   readonly ink: string;
+  colorOf(band: Band): string;
   readonly colors: readonly string[];
   readonly curves: readonly Band[];
   readonly bands: readonly Band[];
@@ -112,11 +113,18 @@ function sceneOf(ui: Ui, model: GraphModel, frame: Frame, height: number): Scene
     dark: isDark(ui.theme.value),
     ink: ui.paints.value?.sequential.ink ?? "",
     colors: model.colors.value,
+    colorOf: colorsOf(model),
     curves: model.curves.value,
     ...model.bands.value,
     side: focus?.side ?? null,
     tick: focus === null ? null : (own?.y(focus.index) ?? null),
   };
+}
+
+/** The color of a band: of its head, or in a folded graph of one head of its key's segment. */
+function colorsOf(model: GraphModel): (band: Band) => string {
+  const [ofKey, ofHead] = [model.bundleColor.value, model.colors.value];
+  return ({ head, key }) => (ofKey === null ? (ofHead[head] ?? "") : ofKey(key));
 }
 
 function draw(canvas: HTMLCanvasElement, scene: Scene): void {
@@ -133,26 +141,26 @@ function draw(canvas: HTMLCanvasElement, scene: Scene): void {
 /** Everybody's links: in their heads' colors, or in a shade of ink behind those of the token in focus. */
 function drawCurves(
   context: CanvasRenderingContext2D,
-  { curves, colors, ink, dark, side, width, height }: Scene,
+  { curves, colorOf, ink, dark, side, width, height }: Scene,
 ): void {
   // Where they would cover the whole height more than once, each is paler, so that many tell from few.
   const covered = curves.reduce((sum, curve) => sum + curve.width0, 0) / height;
   const alpha = side === null ? 0.35 / Math.max(1, Math.sqrt(covered)) : dark ? 0.05 : 0.045;
   context.globalAlpha = alpha;
   for (const curve of curves) {
-    context.fillStyle = side === null ? (colors[curve.head] ?? ink) : ink;
+    context.fillStyle = side === null ? colorOf(curve) || ink : ink;
     fillBand(context, curve, 0, width); // each on its own, so that where many meet they add up
   }
 }
 
 /** The bands of the token in focus, and for each head a bar where they begin. */
 function drawFocus(context: CanvasRenderingContext2D, scene: Scene): void {
-  const { bands, stems, colors, ink, side, width, unit } = scene;
+  const { bands, stems, colors, colorOf, ink, side, width, unit } = scene;
   const stem = 3 * unit;
   const inset = STEM * unit;
   const [from, to] = side === "query" ? [inset + stem, width] : [0, width - inset - stem];
   for (const band of [...bands].sort((a, b) => a.weight - b.weight)) {
-    context.fillStyle = colors[band.head] ?? ink;
+    context.fillStyle = colorOf(band) || ink;
     context.globalAlpha = band.opacity;
     fillBand(context, band, from, to);
   }
@@ -192,7 +200,7 @@ function Pointed({ ui, model }: { ui: Ui; model: GraphModel }) {
   const path = svgOutline(band, side === "query" ? inset : 0, side === "key" ? width - inset : width);
   return (
     <svg aria-hidden="true">
-      <path d={path} fill={model.colors.value[band.head]} />
+      <path d={path} fill={colorsOf(model)(band)} />
     </svg>
   );
 }

@@ -5,8 +5,11 @@ import { px } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
 import type { Side } from "../../contract/values";
+import { piecesAlong, piecesAt, type SegmentNode } from "../../data/segment-axis";
+import { segmentStyle } from "../../draw/segment-colors";
 import { labelFont } from "../../geometry/layout";
 import type { Known } from "../../state/queries";
+import { type AxisSegments, axisSegments } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import type { Labels } from "../../text/labels";
@@ -60,6 +63,8 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
         {...{ ui, model, frame, top, partners }}
       />
       <TokenColumn side="key" lane={keys} labels={model.keyLabels.value} {...{ ui, model, frame, top, partners }} />
+      <GraphMargin side="query" lane={queries} {...{ ui, frame, top }} />
+      <GraphMargin side="key" lane={keys} {...{ ui, frame, top }} />
       {focus !== null && <Bars {...{ ui, model, frame, top }} />}
       {prompted !== null && frame.barWidth > 0 && (
         <p
@@ -100,7 +105,7 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value)}, without the first token.`;
+    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
@@ -111,6 +116,52 @@ function prompt({ store }: Ui, model: GraphModel): string {
   const [drawn, total] = [model.curves.value.length, model.total.value];
   const cut = drawn < total ? `: the ${count(drawn)} strongest of ${count(total)} links` : "";
   return `The ${most === 1 ? "" : `${most} `}${each}${cut}. Point at a token to see its links. Click to keep it.`;
+}
+
+/** The colors of the segments beside a column of tokens: one bar for those that stand together. */
+function GraphMargin(props: { ui: Ui; side: Side; lane: Lane; frame: Frame; top: number }) {
+  const { ui, side, lane, frame, top } = props;
+  const axis = axisSegments(ui.store, side);
+  if (axis === null) return null;
+  const unit = ui.unit.value;
+  const left = px(side === "query" ? frame.x0 - 4 * unit : frame.x1 + unit);
+  return (
+    <>
+      {marginBars(axis, lane).map(({ node, from, to }) => (
+        <i
+          class="aw-graph-segment"
+          key={`${node.start} ${from}`}
+          title={node.name}
+          style={{
+            left,
+            width: px(3 * unit),
+            top: px(top + from),
+            height: px(Math.max(1, to - from - (to - from > 4 ? 1 : 0))),
+            background: segmentStyle(axis.slot(node), ui.theme.value),
+          }}
+        />
+      ))}
+    </>
+  );
+}
+
+/** Where the bars stand: of a folded column beside the tokens that are there. */
+function marginBars(axis: AxisSegments, lane: Lane): { node: SegmentNode; from: number; to: number }[] {
+  const pieces = piecesAlong(axis.tree, axis.path);
+  if (lane.rows.length === 0) {
+    return pieces.map((node) => ({ node, from: node.start * lane.pitch, to: node.stop * lane.pitch }));
+  }
+  const positions = lane.rows.flatMap((row) => (row.kind === "token" ? row.index : []));
+  const found: { node: SegmentNode; from: number; to: number }[] = [];
+  piecesAt(pieces, positions).forEach((node, at) => {
+    const middle = lane.y(positions[at]!);
+    if (node === null || middle === null) return;
+    const [from, to] = [middle - lane.pitch / 2, middle + lane.pitch / 2];
+    const last = found.at(-1);
+    if (last?.node === node && from - last.to < 0.5) found[found.length - 1] = { ...last, to };
+    else found.push({ node, from, to });
+  });
+  return found;
 }
 
 interface LaneProps {
@@ -270,6 +321,7 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   const side = focus.side === "query" ? "key" : "query";
   const other = model.lanes.value[side === "key" ? "keys" : "queries"];
   const colors = model.colors.value;
+  const bundle = model.bundleColor.value;
   const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
   const { keys, queries, has_sinks } = store.facts.value;
   const total = side === "key" ? keys + (has_sinks ? 1 : 0) : queries;
@@ -311,7 +363,7 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
                     top: px(top + y + (head - (weights.length - 1) / 2) * apart - tall / 2),
                     width: px(Math.max(2, weight * frame.barWidth)),
                     height: px(tall),
-                    background: colors[head],
+                    background: side === "key" ? (bundle?.(index) ?? colors[head]) : colors[head],
                   }}
                 />
               ),
@@ -357,7 +409,8 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const colors = model.colors.value;
   const others = focus?.side === "key" ? store.queryLabels.value : model.keyLabels.value;
   const { keys } = store.facts.value;
-  if (heads.length === 1 && focus === null) return null;
+  const ofSegments = model.bundleColor.value !== null;
+  if (heads.length === 1 && focus === null && !ofSegments) return null;
   let aside = false;
   return (
     <>
@@ -367,8 +420,8 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
         aside ||= skipped;
         return (
           <span class="aw-graph-key" key={head}>
-            <i style={{ background: colors[place] }} />
-            <b>{headWords(head)}</b>
+            {!ofSegments && <i style={{ background: colors[place] }} />}
+            <b>{headWords(head, ui.store.facts.value)}</b>
             {line && isBlocked(line) && <span>nothing allowed</span>}
             {best !== null && (
               <span>
@@ -382,6 +435,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
           </span>
         );
       })}
+      {ofSegments && <span>in the color of each key's segment</span>}
       {aside && <span class="aw-graph-aside">without special tokens</span>}
     </>
   );

@@ -5,6 +5,7 @@ import { BLOCKED, type Links } from "../../contract/decode";
 import type { Side } from "../../contract/values";
 import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
+import { segmentColor } from "../../draw/segment-colors";
 import { type Measure, textMeasure } from "../../state/plot";
 import {
   type HeadTarget,
@@ -17,6 +18,7 @@ import {
   type WeightedPair,
   WHOLE,
 } from "../../state/queries";
+import { axisSegments, segmentAt } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import { type Labels, withNamed } from "../../text/labels";
 import { SINK } from "../../text/words";
@@ -77,6 +79,8 @@ export interface GraphModel {
   /** How many links there would be to draw as curves. */
   readonly total: ReadonlySignal<number>;
   readonly colors: ReadonlySignal<readonly string[]>;
+  /** The color of the segment that a key is in, where bundles of one head have that color: not all tokens are drawn. */
+  readonly bundleColor: ReadonlySignal<((key: number) => string) | null>;
   readonly measure: ReadonlySignal<Measure>;
 }
 
@@ -180,11 +184,39 @@ export function graphModel(ui: Ui): GraphModel {
     if (heads.length === 1) return [LOOK[ground].data];
     return heads.map((_, place) => palette[place % palette.length] as string);
   });
+  const bundleColor = computed(() => {
+    const { queries, keys } = lanes.value;
+    const isFolded = isLong.value || [queries, keys].some(({ rows, step }) => rows.length > 0 || step > 1);
+    const axis = axisSegments(store, "key");
+    if (!isFolded || axis === null || store.drawnHeads.value.length > 1) return null;
+    const theme = ui.theme.value;
+    const { ink3 } = LOOK[isDark(theme) ? "dark" : "light"];
+    const known = new Map<number, string>();
+    return (key: number) => {
+      const color = known.get(key) ?? segmentColor(segmentAt(axis, key)?.slot ?? -1, theme, ink3);
+      known.set(key, color);
+      return color;
+    };
+  });
   const keyLabels = computed(() => {
     const labels = store.keyLabels.value;
     return store.facts.value.has_sinks ? withNamed(labels, SINK) : labels;
   });
-  return { frame, lanes, focus, lines, isLong, strongest, bands, curves, keyLabels, total, colors, measure };
+  return {
+    frame,
+    lanes,
+    focus,
+    lines,
+    isLong,
+    strongest,
+    bands,
+    curves,
+    keyLabels,
+    total,
+    colors,
+    bundleColor,
+    measure,
+  };
 }
 
 /** The strongest links of every token for one of the shown heads, as Python sent them. */

@@ -7,13 +7,15 @@ import { watchKeyboard } from "../../components/keyboard";
 import { headWords, numberOf, stackWords } from "../../components/phrases";
 import { createPointer } from "../../components/pointer";
 import { ExactTo, PaddedRows, Readout, Rings, WholeHead, ZoomHint } from "../../components/rings";
+import { SegmentLines, SegmentMargins } from "../../components/segment-margins";
 import { BLOCKED } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { createPlot, type Plot } from "../../state/plot";
 import { isCurrent } from "../../state/queries";
+import { blockReading, pinnedSegment } from "../../state/segment-axes";
 import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
+import { count, listNumber } from "../../text/format";
 import { createPainter } from "./painter";
 import { sinkColumn } from "./sink";
 
@@ -32,11 +34,13 @@ export function heatmap(ui: Ui): Heatmap {
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
   const padded = mount(part("aw-over"), () => <PaddedRows ui={ui} plot={plot} />);
-  frame.append(canvas, padded.node, over);
+  const lines = mount(part("aw-over"), () => <SegmentLines ui={ui} plot={plot} />);
+  frame.append(canvas, padded.node, lines.node, over);
 
   const pointer = createPointer(ui, plot, canvas);
   watchKeyboard(ui, plot, canvas, pointer);
   const parts = [
+    mount(part("aw-segment-margins"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
     mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
@@ -64,13 +68,18 @@ export function heatmap(ui: Ui): Heatmap {
       if (figure === null || cellGrid === null) return;
       const { rows, columns } = cellGrid;
       const inset = `0 ${px(figure.width - columns.size)} ${px(figure.height - rows.size)} 0`; // whole cells only
-      for (const above of [over, padded.node]) above.style.inset = inset;
+      for (const above of [over, padded.node, lines.node]) above.style.inset = inset;
     }),
     effect(() => {
       if (painter.draw()) frame.toggleAttribute("data-zoomed", plot.viewport.value.k > 1);
     }),
     effect(() => {
       ui.window.value = plot.window.value;
+    }),
+    effect(() => {
+      const names = plot.names.value;
+      frame.toggleAttribute("data-segments", names !== null);
+      ui.shownNames.value = names && (names.lengths === null ? "tokens" : "segments");
     }),
     effect(() => {
       const picture = store.picture.value;
@@ -81,7 +90,10 @@ export function heatmap(ui: Ui): Heatmap {
         .map((words) => `${words}, `)
         .join("");
       const size = `${count(picture.queries)} queries by ${count(picture.keys)} keys`;
-      canvas.setAttribute("aria-label", `Attention ${stage}, ${stack}${layers}${headWords(head)}, ${size}`);
+      canvas.setAttribute(
+        "aria-label",
+        `Attention ${stage}, ${stack}${layers}${headWords(head, store.facts.value)}, ${size}`,
+      );
     }),
     effect(() => {
       live.textContent = spoken(ui);
@@ -93,11 +105,13 @@ export function heatmap(ui: Ui): Heatmap {
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, padded, exactTo, rings, sink]) view.dispose();
+      for (const view of [...parts, padded, lines, exactTo, rings, sink]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;
       ui.destination.value = null;
+      ui.pointedSegment.value = null;
+      ui.shownNames.value = null;
     },
   };
 }
@@ -112,10 +126,24 @@ export function pictureCanvas(name = "picture"): HTMLCanvasElement {
   return canvas;
 }
 
+/** The pinned segments: "answer, doc 3, mass .2446, 1.77 times even". */
+function spokenBlock({ store }: Ui): string {
+  const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
+  if (query === null || key === null) {
+    return query !== null ? `${query.name}, as queries` : key !== null ? `${key.name}, as keys` : "";
+  }
+  const reading = blockReading(store);
+  if (reading === null) return `${query.name}, ${key.name}`;
+  const { mass, lift } = reading;
+  if (Number.isNaN(mass)) return `${query.name}, ${key.name}, nothing allowed or set aside`;
+  return `${query.name}, ${key.name}, mass ${listNumber(mass, "weights")}, ${lift.toFixed(2)} times even`;
+}
+
 /** The pinned pair for those who hear it: "query 14 bank, key 16 lent, weight .2283". */
-function spoken({ store, pinned }: Ui): string {
+function spoken(ui: Ui): string {
+  const { store, pinned } = ui;
   const reading = pinned.value;
-  if (reading === null) return "";
+  if (reading === null) return spokenBlock(ui);
   const stage = store.picture.value?.of.stage ?? "weights";
   const number =
     reading.kind === BLOCKED ? "masked" : `${wordOf(stage)} ${numberOf(reading.value, reading.kind, stage)}`;

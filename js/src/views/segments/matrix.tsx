@@ -22,8 +22,9 @@ const FONT = 12;
 
 export interface MatrixState {
   readonly layout: ReadonlySignal<MatrixLayout | null>;
-  /** The largest number in it. */
+  /** The largest number in it, and whether some cells have none. */
   readonly most: ReadonlySignal<number>;
+  readonly masked: ReadonlySignal<boolean>;
 }
 
 /** Return the matrix; `room` is how wide it may be. */
@@ -51,7 +52,8 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
     });
   });
   const most = computed(() => largest(numbersOf(model)));
-  const state: MatrixState = { layout, most };
+  const masked = computed(() => [...numbersOf(model)].some(Number.isNaN));
+  const state: MatrixState = { layout, most, masked };
   const labels = mount(part("aw-seg-labels"), () => (
     <Labels ui={ui} model={model} state={state} measure={measure.value} />
   ));
@@ -409,7 +411,7 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
   }));
   const name = measureWord(measure);
   const sampled = now.share < 1;
-  const masked = [...numbersOf(model)].some(Number.isNaN);
+  const masked = state.masked.value;
   return (
     <>
       <div class="aw-ramp">

@@ -2,9 +2,11 @@
 
 import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
+import type { Theme } from "../../contract/values";
+import { segmentStyle } from "../../draw/segment-colors";
 import type { Line, Placed } from "../../text/lines";
 import type { TokenLooks } from "./looks";
-import { type Flow, SLACK } from "./model";
+import { type Flow, SLACK, type TextSegments } from "./model";
 
 const PITCH = 30;
 /** Lines in view at most; more are scrolled to. */
@@ -22,6 +24,7 @@ export interface BoxProps {
   readonly top: number;
   /** The line to be in view. */
   readonly line: number | null;
+  readonly theme: Theme;
 }
 
 /** Show the lines of a text: only those in view are in the page. */
@@ -49,6 +52,14 @@ export class FlowBox extends Component<BoxProps> {
     const to = Math.max((line + 1) * pitch - high, Math.min(flow.scroll.peek(), line * pitch));
     box.scrollTop = to;
     flow.scroll.value = to; // the event comes a frame later
+    if (box.scrollTop === 0 && to > 0) requestAnimationFrame(() => this.scrollTo(to)); // it was not in the page yet
+  }
+
+  private scrollTo(to: number) {
+    const box = this.box.current;
+    if (box === null || this.props.flow.scroll.peek() !== to) return;
+    box.scrollTop = to;
+    this.props.flow.scroll.value = box.scrollTop;
   }
 
   /** Whether the positions of tokens that are alike fit beside them: a line is broken without them, and stays so. */
@@ -66,7 +77,8 @@ export class FlowBox extends Component<BoxProps> {
     return width <= room + SLACK * unit;
   }
 
-  override render({ flow, tokens, lines, looks, unit, top }: BoxProps) {
+  override render({ flow, tokens, lines, looks, unit, top, theme }: BoxProps) {
+    const segments = flow.segments.value;
     const pitch = PITCH * unit;
     const high = Math.min(lines.length, MOST_LINES) * pitch;
     const first = Math.max(0, Math.floor(top / pitch) - BEYOND);
@@ -77,12 +89,27 @@ export class FlowBox extends Component<BoxProps> {
         class="aw-flow"
         ref={this.box}
         data-scrolls={scrolls || undefined}
+        {...(scrolls ? { tabIndex: 0, role: "group" as const, "aria-label": "Lines of the text" } : {})}
+        data-segments={segments !== null || undefined}
         style={{ height: px(high + (scrolls ? 0 : 4 * unit)) }}
         onScroll={(event: Event) => {
           flow.scroll.value = (event.currentTarget as HTMLElement).scrollTop;
         }}
       >
         <div style={{ height: px(lines.length * pitch) }}>
+          {segments !== null &&
+            lines
+              .slice(first, last)
+              .map((line, at) => (
+                <Stripe
+                  key={`stripe ${line.start}`}
+                  segments={segments}
+                  at={line.start}
+                  last={segments.begins.has(line.stop)}
+                  top={(first + at) * pitch}
+                  {...{ pitch, theme }}
+                />
+              ))}
           {lines.slice(first, last).map((line, at) => (
             <div
               class="aw-line"
@@ -99,6 +126,7 @@ export class FlowBox extends Component<BoxProps> {
                   looks={looks}
                   flow={flow}
                   numbered={this.hasRoom(line)}
+                  name={segments?.starts.get(token.position)}
                 />
               ))}
             </div>
@@ -109,17 +137,41 @@ export class FlowBox extends Component<BoxProps> {
   }
 }
 
+interface StripeProps {
+  readonly segments: TextSegments;
+  /** The place of the line's first token, and whether its segment ends with the line. */
+  readonly at: number;
+  readonly last: boolean;
+  readonly top: number;
+  readonly pitch: number;
+  readonly theme: Theme;
+}
+
+/** The color of a line's segment, left of it: lines of one segment are one stripe. */
+function Stripe({ segments, at, last, top, pitch, theme }: StripeProps) {
+  const slot = segments.slots[at] ?? -1;
+  return (
+    <i
+      class="aw-line-segment"
+      title={segments.names[at]}
+      style={{ top: px(top), height: px(pitch - (last ? 1 : 0)), background: segmentStyle(slot, theme) }}
+    />
+  );
+}
+
 interface TokenProps {
   readonly token: Placed;
   readonly first: boolean;
   /** Whether the next one follows without a space. */
   readonly glued: boolean;
   readonly numbered: boolean;
+  /** Of a segment that begins with it. */
+  readonly name: string | undefined;
   readonly looks: TokenLooks;
   readonly flow: Flow;
 }
 
-function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
+function Token({ token, first, glued, looks, flow, numbered, name }: TokenProps) {
   const { position, text, gap, special } = token;
   const look = looks.of(position);
   const pinned = looks.pinned.has(position);
@@ -137,6 +189,11 @@ function Token({ token, first, glued, looks, flow, numbered }: TokenProps) {
   return (
     <>
       {first ? "" : gap}
+      {name !== undefined && (
+        <span class="aw-segment-start">
+          <bdi>{name}</bdi>
+        </span>
+      )}
       <span
         data-at={position}
         class={names.filter(Boolean).join(" ")}

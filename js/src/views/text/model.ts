@@ -5,10 +5,12 @@ import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
 import { isSigned } from "../../contract/stages";
 import type { Side, Stage } from "../../contract/values";
 import { lineOf, type Target } from "../../data/matrix";
+import { piecesAlong, piecesAt } from "../../data/segment-axis";
 import { type ColorMapper, makeColorMapper } from "../../draw/color-mapper";
 import type { Span } from "../../geometry/viewport";
 import { textMeasure } from "../../state/plot";
 import { isRankingOf, latestAnswer, stableComputed } from "../../state/queries";
+import { axisSegments } from "../../state/segment-axes";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import type { Labels } from "../../text/labels";
@@ -43,9 +45,29 @@ export interface Flow {
   /** Where each position is among the tokens. */
   readonly places: ReadonlySignal<ReadonlyMap<number, number>>;
   readonly scroll: Signal<number>;
+  /** The segments of the text; null where there are none. */
+  readonly segments: ReadonlySignal<TextSegments | null>;
   /** Tokens that are left out because they are special, and those that are patches. */
   readonly left: ReadonlySignal<number>;
 }
+
+/** The segments of a text: each begins a line. */
+export interface TextSegments {
+  /** The color slot and the name of each token's segment, by its place among them. */
+  readonly slots: readonly number[];
+  readonly names: readonly string[];
+  /** The places with which another segment begins. */
+  readonly begins: ReadonlySet<number>;
+  /** The names of segments that begin with a token, by its position. */
+  readonly starts: ReadonlyMap<number, string>;
+}
+
+/** Segments without an author: their names would stand between all others. */
+const UNNAMED = new Set(["first token", "template", "padding"]);
+/** What the stripe in the colors of segments takes left of the lines. */
+export const STRIPE = 10;
+export const NAME_FONT = 11;
+const AFTER_NAME = 8;
 
 /** Numbers of some positions, from `start` on. */
 export interface Weights {
@@ -70,9 +92,16 @@ export interface TextModel {
 export function textModel(ui: Ui, withImage: boolean): TextModel {
   const { store, stop } = ui;
   const measure = textMeasure(ui);
-  const room = computed(() => roomOf(ui));
+  const hasSegments = computed(() => axisSegments(store, "query") !== null || axisSegments(store, "key") !== null);
+  const room = computed(() => roomOf(ui) - (hasSegments.value ? STRIPE * ui.unit.value : 0));
   const passages = computed(() => passagesOf(ui));
-  const widthOf = (token: Placed) => measure.value(token.text, FONT);
+  const nameWidth = (name: string | undefined) =>
+    name === undefined ? 0 : measure.value(name, NAME_FONT, 500) + AFTER_NAME * ui.unit.value;
+  const startsOf = (token: Placed) =>
+    flows.value
+      .find(({ tokens, places }) => tokens.value[places.value.get(token.position) ?? -1] === token)
+      ?.segments.value?.starts.get(token.position);
+  const widthOf = (token: Placed) => measure.value(token.text, FONT) + nameWidth(startsOf(token));
 
   function flowOf(passage: Passage): Flow {
     const positions = computed(() => {
@@ -90,7 +119,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     const shown = computed(() =>
       pages === 1 ? positions.value : positions.value.slice(page.value * PAGE, (page.value + 1) * PAGE),
     );
-    const tokens = computed(() => {
+    const unbroken = computed(() => {
       const most = room.value;
       const all = placed(passage.labels, shown.value, withImage);
       const some = all.length > 0 ? all : placed(passage.labels, shown.value, true); // a text of special tokens alone
@@ -100,7 +129,15 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
           : { ...token, text: shorten(token.text, most, (text) => measure.value(text, FONT)) },
       );
     });
-    const lines = computed(() => breakLines(tokens.value, room.value, widthOf, measure.value(" ", FONT)));
+    const segments = computed(() => segmentsOf(ui, passage, unbroken.value));
+    const tokens = computed(() => {
+      const begins = segments.value?.begins;
+      if (begins === undefined) return unbroken.value;
+      return unbroken.value.map((token, at) => (begins.has(at + 1) ? { ...token, breaks: true } : token));
+    });
+    const wide = (token: Placed) =>
+      measure.value(token.text, FONT) + nameWidth(segments.value?.starts.get(token.position));
+    const lines = computed(() => breakLines(tokens.value, room.value, wide, measure.value(" ", FONT)));
     return {
       passage,
       pages,
@@ -109,6 +146,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
       lines,
       places: computed(() => new Map(tokens.value.map(({ position }, at) => [position, at]))),
       scroll: signal(0),
+      segments,
       left: computed(() => shown.value.length - tokens.value.length),
     };
   }
@@ -155,6 +193,25 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
 }
 
 export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
+
+/** Return which segment each token is in, and where one begins; of a text that both sides share as its keys have them. */
+function segmentsOf({ store }: Ui, { sides }: Passage, tokens: readonly Placed[]): TextSegments | null {
+  const axis = axisSegments(store, sides.at(-1)!);
+  if (axis === null) return null;
+  const pieces = piecesAt(
+    piecesAlong(axis.tree, axis.path),
+    tokens.map(({ position }) => position),
+  );
+  const begins = new Set<number>();
+  const starts = new Map<number, string>();
+  pieces.forEach((piece, at) => {
+    if (at > 0 && piece === pieces[at - 1]) return;
+    if (at > 0) begins.add(at);
+    if (piece !== null && !UNNAMED.has(piece.name)) starts.set(tokens[at]!.position, piece.name);
+  });
+  const slots = pieces.map((piece) => (piece === null ? -1 : axis.slot(piece)));
+  return { slots, names: pieces.map((piece) => piece?.name ?? ""), begins, starts };
+}
 
 /** The side that is named first, or second, after what is pinned: the other one first. */
 const sideAt = (ui: Ui, at: number): Side => {

@@ -66,7 +66,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
       const what = withImage ? "Image" : "Text";
       const many =
         model.flows.value.length > 1 ? `${count(queries)} queries and ${count(keys)} keys` : `${count(queries)} tokens`;
-      const heads = headWords(store.pictured.value);
+      const heads = headWords(store.pictured.value, store.facts.value);
       passages.setAttribute("aria-label", `${what}, layer ${store.layer.value}, ${heads}, ${many}`);
     }),
     effect(() => {
@@ -160,6 +160,7 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
     lines: flow.lines.value,
     looks,
     unit: ui.unit.value,
+    theme: ui.theme.value,
     room: model.room.value,
     top: flow.scroll.value,
     line: at === undefined ? null : lineOf(flow.lines.value, at),

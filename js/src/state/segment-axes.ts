@@ -1,0 +1,226 @@
+/** Segments on the axes of a picture, and the block that is pinned: what some queries give to some keys. */
+
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import type { Side } from "../contract/values";
+import { type SegmentNode, slotsBelow, treeOf } from "../data/segment-axis";
+import type { Mass, Segments } from "../data/segment-data";
+import { leftOf, readingAt, restOf } from "../data/segments";
+import type { Span } from "../geometry/viewport";
+import type { Kernel } from "../kernel/kernel";
+import { stableComputed } from "./queries";
+import { askBlock, type SegmentBlock } from "./segment-queries";
+import type { Store } from "./store";
+import type { Ui } from "./ui";
+
+/** The segments of one side of the picture. */
+export interface AxisSegments {
+  readonly segments: Segments;
+  readonly tree: readonly SegmentNode[];
+  /** One is told apart into those inside it where it lies on this path. */
+  readonly path: readonly string[];
+  /** The color slot of a piece, −1 for gray. */
+  slot(node: SegmentNode): number;
+}
+
+const slots = new WeakMap<Segments, { path: string; mass: Mass | null; slot: (node: SegmentNode) => number }>();
+
+/** Return the segments of a side; null where there are none, or none that fit the picture. */
+export function axisSegments({ segments, keySegments, picture, segment_path, mass }: Store, side: Side) {
+  const found = (side === "query" ? segments : keySegments).value;
+  const shown = picture.value;
+  const length = side === "query" ? shown?.queries : shown?.keys;
+  if (found === null || found.error !== null || found.length !== length || found.names.length === 0) return null;
+  const path = side === "query" ? [] : (segment_path.value ?? []);
+  const of = mass.value !== null && same(mass.value.path, path) ? mass.value : null;
+  return { segments: found, tree: treeOf(found), path, slot: slotOn(found, path, of) } satisfies AxisSegments;
+}
+
+function slotOn(segments: Segments, path: readonly string[], mass: Mass | null): (node: SegmentNode) => number {
+  const known = slots.get(segments);
+  if (known?.path === path.join("\n") && known.mass === mass) return known.slot;
+  const colors = mass === null || mass.error !== null ? null : { keys: mass.keys, colors: mass.keyColors };
+  const slot = slotsBelow(segments, path, colors);
+  slots.set(segments, { path: path.join("\n"), mass, slot });
+  return slot;
+}
+
+const same = (a: readonly string[], b: readonly string[]) => a.join("\n") === b.join("\n");
+
+/** Return the piece of the outermost level, or on the path, that a position is in, with its color slot. */
+export function segmentAt(axis: AxisSegments | null, position: number): { node: SegmentNode; slot: number } | null {
+  let nodes = axis?.tree ?? [];
+  let found: SegmentNode | null = null;
+  while (axis !== null) {
+    const next = nodes.find(({ start, stop }) => position >= start && position < stop);
+    if (next === undefined) break;
+    found = next;
+    if (!(axis.path[next.level] === next.name) || next.children.length === 0) break;
+    nodes = next.children;
+  }
+  return axis === null || found === null ? null : { node: found, slot: axis.slot(found) };
+}
+
+// --- what is pinned -----------------------------------------------------------------------------------------------------
+
+/** The name of a pinned segment, and what it lies in. */
+export interface PinnedSegment {
+  readonly path: readonly string[];
+  readonly name: string;
+  /** Where it is: in several places perhaps. */
+  readonly spans: readonly Span[];
+}
+
+/** Return the segment that is pinned on one side; of the queries the asking one, once it was chosen. */
+export function pinnedSegment(store: Store, side: Side): PinnedSegment | null {
+  const axis = axisSegments(store, side);
+  const name = side === "query" ? store.asking.value : store.segment.value;
+  if (axis === null || name == null) return null;
+  const spans = spansOf(axis.tree, axis.path, name);
+  return spans.length === 0 ? null : { path: axis.path, name, spans };
+}
+
+function spansOf(tree: readonly SegmentNode[], path: readonly string[], name: string): Span[] {
+  let nodes = tree;
+  for (const part of path) nodes = nodes.filter((node) => node.name === part).flatMap(({ children }) => children);
+  return nodes.filter((node) => node.name === name).map(({ start, stop }) => ({ start, stop }));
+}
+
+/** Return whether a piece belongs to a pinned segment. */
+export function isPinned(pinned: PinnedSegment | null, { name, path }: SegmentNode): boolean {
+  return pinned !== null && pinned.name === name && same(pinned.path, path);
+}
+
+/** Both sides of a pinned block. */
+export interface PinnedBlock {
+  readonly query: PinnedSegment;
+  readonly key: PinnedSegment;
+}
+
+/** Return the block that is pinned: a segment on each side. */
+export function pinnedBlock(store: Store): PinnedBlock | null {
+  const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
+  return query === null || key === null ? null : { query, key };
+}
+
+/** Pin a segment on its side, or free it; of the queries the outermost that it lies in: attention is asked for by these. */
+export function pinSegment({ store }: Ui, side: Side, { name, path }: SegmentNode): void {
+  if (side === "query") {
+    const outermost = path[0] ?? name;
+    store.show({ asking: store.asking.value === outermost ? null : outermost });
+    return;
+  }
+  const pinned = pinnedSegment(store, "key");
+  if (pinned?.name === name && same(pinned.path, path)) store.select({ segment: null });
+  else {
+    if (!same(store.segment_path.value ?? [], path)) store.show({ segment_path: [...path] });
+    store.select({ segment: name });
+  }
+}
+
+/** Pin what is clicked; what is pinned on both sides leads to its cells, what is pinned alone is freed. */
+export function clickSegment(ui: Ui, side: Side, node: SegmentNode): void {
+  const { store } = ui;
+  const outermost = side === "query" && node.path.length > 0 ? { ...node, name: node.path[0]!, path: [] } : node;
+  const block = pinnedBlock(store);
+  if (store.query.value !== null || store.key.value !== null) store.select({ query: null, key: null });
+  if (block !== null && isPinned(block[side], outermost)) lookAt(ui, block);
+  else pinSegment(ui, side, outermost);
+}
+
+/** Bring the cells of a block into view: of a segment in several places its longest. */
+export function lookAt(ui: Ui, { query, key }: PinnedBlock): void {
+  ui.pointedSegment.value = null; // its name is about to go
+  const longest = (spans: readonly Span[]) => spans.reduce((a, b) => (b.stop - b.start > a.stop - a.start ? b : a));
+  ui.destination.value = {
+    query: null,
+    key: null,
+    close: false,
+    block: { queries: longest(query.spans), keys: longest(key.spans) },
+  };
+}
+
+/** Free both sides; true if one was pinned. */
+export function freeBlock({ store }: Ui): boolean {
+  const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
+  if (query !== null) store.show({ asking: null });
+  if (key !== null) store.select({ segment: null });
+  return query !== null || key !== null;
+}
+
+/** The row and column of the masses that the pinned block is; null while these are of something else. */
+function cellOf(store: Store): { mass: Mass; row: number; column: number } | null {
+  const block = pinnedBlock(store);
+  const mass = store.mass.value;
+  const picture = store.picture.value;
+  if (block === null || mass === null || mass.error !== null || picture === null) return null;
+  const { layer, batch, head } = picture.of;
+  if (mass.of.layer !== layer || mass.of.batch !== batch || mass.of.head !== head) return null;
+  if (!same(mass.path, block.key.path)) return null;
+  const [row, column] = [mass.rows.indexOf(block.query.name), mass.keys.indexOf(block.key.name)];
+  return row < 0 || column < 0 ? null : { mass, row, column };
+}
+
+/** What is known of the pinned block. */
+export interface BlockReading {
+  readonly mass: number;
+  readonly perToken: number;
+  readonly lift: number;
+  /** Set aside before: the names, and what they hold of the weight. */
+  readonly aside: { readonly names: readonly string[]; readonly share: number };
+  /** Queries that were looked at, of how many. */
+  readonly looked: number;
+  readonly of: number;
+}
+
+/** Return the three readings of the pinned block; null where they are not known yet. */
+export function blockReading(store: Store): BlockReading | null {
+  const cell = cellOf(store);
+  if (cell === null) return null;
+  const { mass, row, column } = cell;
+  const left = leftOf(mass.keys, store.aside.value ?? []);
+  const rest = restOf(mass.matrix, left, { own: "each" });
+  const read = (measure: "mass" | "per_token" | "lift") => readingAt(rest, mass.keySizes, row, column, measure);
+  const names = [...left.without.map((at) => mass.keys[at]!), ...(left.self ? [] : ["each query's own key"])];
+  if (Number.isNaN(mass.matrix.mass[row * mass.keys.length + column]!)) return null;
+  return {
+    mass: read("mass"),
+    perToken: read("per_token"),
+    lift: read("lift"),
+    aside: { names, share: rest.aside[row]! },
+    looked: mass.looked[row] ?? 0,
+    of: mass.rowSizes[row] ?? 0,
+  };
+}
+
+/** The strongest cells of the pinned block, or why there are none. */
+export type BlockCells = SegmentBlock | { readonly problem: string } | null;
+
+const CELLS = 6;
+
+/** Ask for the strongest cells of the pinned block; null until they come. */
+export function blockCells(store: Store, kernel: Kernel, stop: AbortSignal): ReadonlySignal<BlockCells> {
+  const found = signal<BlockCells>(null);
+  const asked = stableComputed(() => {
+    const cell = store.view.value === "heatmap" ? cellOf(store) : null;
+    return cell === null ? null : { id: cell.mass.id, row: cell.row, column: cell.column };
+  });
+  const end = effect(() => {
+    const question = asked.value;
+    const mass = store.mass.peek();
+    found.value = null;
+    if (question === null || mass === null) return;
+    const current = new AbortController();
+    const { row, column } = question;
+    askBlock(kernel, mass, { row, column, count: CELLS }, current.signal).then(
+      (cells) => {
+        if (!current.signal.aborted) found.value = cells;
+      },
+      (error: unknown) => {
+        if (!current.signal.aborted) found.value = { problem: error instanceof Error ? error.message : String(error) };
+      },
+    );
+    return () => current.abort();
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return computed(() => found.value);
+}

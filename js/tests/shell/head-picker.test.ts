@@ -1,0 +1,50 @@
+// @vitest-environment jsdom
+/** Heads of a part of a model: counted from 0 in what is shown, with the numbers that they have in the model. */
+
+import { expect, test } from "vitest";
+import { headWords, inModel } from "../../src/components/phrases";
+import type { Facts } from "../../src/contract/messages";
+import { show } from "../helpers/page.ts";
+import { CAUSAL, factsOf, python, stateOf } from "../helpers/states.ts";
+import { useFakeTime } from "../helpers/timers.ts";
+
+useFakeTime();
+
+const PART = { heads: 4, head_numbers: [1, 5, 7, 11] };
+
+async function draw(facts: Partial<Facts>) {
+  const state = stateOf(CAUSAL, { facts: factsOf(CAUSAL, facts) });
+  return show(
+    state,
+    python(state, () => CAUSAL),
+    { width: 900 },
+  );
+}
+
+test("the picker, the status and the picture name the model's own numbers", async () => {
+  const { view } = await draw(PART);
+  const named = view.all("[data-aw=picker] [aria-label^='head ']").map((one) => one.getAttribute("aria-label"));
+  expect(named.filter((one) => one?.includes("model"))).toEqual(
+    PART.head_numbers.map((number, head) => `head ${head} (${number} in the model)`),
+  );
+  expect(view.find<HTMLElement>("[aria-label='head 2 (7 in the model)']").title).toContain("head 2 (7 in the model)");
+  expect(view.text("[data-aw=status]")).toMatch(/head \d \(\d+ in the model\)/);
+  expect(view.canvas.getAttribute("aria-label")).toMatch(/head \d \(\d+ in the model\)/);
+});
+
+test("one head that was kept alone is named too", async () => {
+  const { view } = await draw({ heads: 1, groups: 1, head_numbers: [9] });
+  expect(view.text("[data-aw=status]")).toContain("head 0 (9 in the model)");
+});
+
+test("of a whole layer nothing more is said", async () => {
+  const { view } = await draw({ heads: 4, head_numbers: null });
+  expect(view.text("[data-aw=status]")).not.toContain("in the model");
+  expect(view.find<HTMLElement>("[aria-label='head 2']").title).not.toContain("in the model");
+});
+
+test("several heads as one have all their numbers", () => {
+  const facts = factsOf(CAUSAL, PART);
+  expect(headWords("mean 0 3", facts)).toBe("mean of heads 0, 3 (1, 11 in the model)");
+  expect(inModel([0, 3], factsOf(CAUSAL, {}))).toBe("");
+});
