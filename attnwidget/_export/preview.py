@@ -20,6 +20,7 @@ from .._utils.png import png_of_indices
 from . import colors
 from .glyphs import STEPS, height, written
 from .numbers import LEGENDS, in_model, legend_ticks
+from .ranges import range_words, with_range
 from .view import WidgetView
 
 MOST_BYTES = 47 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
@@ -75,9 +76,10 @@ def preview_of(widget: WidgetView) -> Still | None:
     if traits.picture.get("values") is None:
         return None
     try:
+        matrix = with_range(of_picture(widget.picture), traits)
         return still_of(
-            of_picture(widget.picture),
-            _words_of(widget),
+            matrix,
+            _words_of(widget, matrix),
             color_scale=traits.color_scale,
             color_range=traits.color_range,
             palette=traits.palette,
@@ -88,7 +90,7 @@ def preview_of(widget: WidgetView) -> Still | None:
         return None
 
 
-def _words_of(widget: WidgetView) -> Words:
+def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     traits, shape = widget.traits, widget.selected.shape
     sides = []
     for side, length in (("query", shape.Q), ("key", shape.K)):
@@ -100,6 +102,7 @@ def _words_of(widget: WidgetView) -> Words:
     head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
     of_model = in_model([head], numbers) if isinstance(head, int) else ""
     where += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
+    where += [(traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
 
 

@@ -91,6 +91,7 @@ class TraitsView(Protocol):
     order: str
     facts: dict[str, Any]
     picture: dict[str, Any]
+    thumbnails: dict[str, Any] | None
     stages: dict[str, Any] | None
     measure: str
     aside: list[str]

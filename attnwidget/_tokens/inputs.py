@@ -32,13 +32,7 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
     if isinstance(tokens, str):
         raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
     written = _as_written(tokens)
-    if written is not None:
-        tokens = written
-    elif is_encoding(tokens):
-        if tokenizer is None:
-            raise TypeError(f"{name} is what a tokenizer returns: give the tokenizer as well, as tokenizer=")
-        tokens = tokens["input_ids"]
-    tokens = _as_list(tokens, name)
+    tokens = _as_list(_ids_of(tokens, name, tokenizer) if written is None else written, name)
     if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
         return [_check_sample(tokens, length, name, tokenizer)] * batches
     if len(tokens) != batches:
@@ -88,6 +82,19 @@ def _as_written(given: Any) -> list[Any] | None:
     ids = given["input_ids"]
     is_one = len(texts) == 1 and not hasattr(ids, "ndim") and not hasattr(ids[0], "__len__")
     return texts[0] if is_one else texts
+
+
+def _ids_of(given: Any, name: str, tokenizer: Any) -> Any:
+    """Return the ids of encodings that have no words, as slow tokenizers return them; what is no encoding as it is."""
+    is_several = isinstance(given, list | tuple) and bool(given) and all(is_encoding(one) for one in given)
+    if not is_several and not is_encoding(given):
+        return given
+    if tokenizer is None:
+        raise TypeError(
+            f"{name} holds ids and no words, as a slow tokenizer of transformers returns them: write "
+            f"{name}=encoding, tokenizer=tokenizer, with the tokenizer that made the encoding"
+        )
+    return [one["input_ids"] for one in given] if is_several else given["input_ids"]
 
 
 def never_read(count: int, length: int) -> str:

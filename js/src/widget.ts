@@ -53,7 +53,7 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   let view: { dispose(): void } | null = null;
   const whenWide = ui.width.subscribe((width) => {
     if (width === 0 || view !== null) return;
-    view = untracked(() => bounded(root, store.recovery, () => frame(ui)));
+    view = untracked(() => bounded(root, store, () => frame(ui)));
   });
   end.signal.addEventListener("abort", () => {
     whenWide();

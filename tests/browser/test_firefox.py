@@ -9,6 +9,7 @@ import torch
 from firefox import find_firefox
 from gallery import Gallery, show
 from lab import Browser, Firefox, Lab, LabServer, OfflinePages
+from test_saving import choose
 
 from attnwidget import AttentionWidget
 from attnwidget.samples import load_sample
@@ -65,6 +66,34 @@ def test_pointing_zooming_and_keys_reach_python(pages: OfflinePages) -> None:
     shown.page.get_by_role("radio", name="head 2", exact=True).click()
     shown.settle()
     assert w.head == 2
+    shown.check()
+    pages.close()
+
+
+SAVES = """() => {
+  window.files = [];
+  HTMLAnchorElement.prototype.click = function () {
+    const { href, download } = this;
+    fetch(href).then((file) => file.text()).then((text) => window.files.push([download, text.slice(0, 40)]));
+  };
+}"""
+
+
+def test_files_are_made_and_the_call_is_copied(pages: OfflinePages) -> None:
+    """Playwright sees no download of a Firefox that it drives by BiDi: what the link that is followed holds is read."""
+    shown = show(pages, bank())
+    shown.page.evaluate(SAVES)
+    for count, item in enumerate(("as PNG", "as SVG", "as HTML"), 1):
+        choose(shown, "Save", item)
+        shown.page.wait_for_function("(count) => window.files.length === count", arg=count)
+    (png, svg, html) = shown.page.evaluate("() => window.files")
+    assert (png[0][-4:], png[1][1:4]) == (".png", "PNG")
+    assert (svg[0][-4:], svg[1][:5]) == (".svg", "<?xml")
+    assert (html[0][-5:], html[1][:15].lower()) == (".html", "<!doctype html>")
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("The call is in the clipboard").wait_for()
+    choose(shown, "Copy", "picture")
+    shown.page.get_by_text("The picture is in the clipboard").wait_for()
     shown.check()
     pages.close()
 

@@ -7,14 +7,13 @@ it does: pinning a pair unfolds its steps in the stages view, below the pictures
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 from gallery import Gallery
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionWidget, compare
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -50,8 +49,9 @@ def long(length: int = 1100, **more: Any) -> AttentionWidget:
     return widget
 
 
-def measured(shown: Gallery) -> dict[str, float]:
-    with suppress(Exception):
+def measured(shown: Gallery, *, waiting: bool = False) -> dict[str, float]:
+    """Where parts are: when all answers have come, or while the kernel is busy."""
+    if not waiting:
         shown.wait_for_lines()
     shown.settle()
     places: dict[str, float] = shown.page.evaluate(MEASURED)
@@ -63,14 +63,19 @@ def moved(before: dict[str, float], now: dict[str, float], but: set[str]) -> lis
 
 
 def jumps(shown: Gallery, gestures: list[Gesture], but: set[str] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """Say what moved by more than half a pixel, after which gesture; `but` are parts that may change."""
+    """Say what moved by more than half a pixel, after which gesture; `but` are parts that may change.
+
+    The kernel is busy during each gesture: what stands there between the gesture and its answer is measured too.
+    """
     before = measured(shown)
     for name, gesture in gestures:
+        shown.hold()
         gesture(shown)
+        meanwhile = measured(shown, waiting=True)
+        shown.release()
         now = measured(shown)
-        if moved(before, now, but):  # on a busy machine an answer may be on its way: what stays so has moved
-            shown.page.wait_for_timeout(1500)
-            now = measured(shown)
+        for part in moved(before, meanwhile, but):
+            yield f"{name}, not answered yet: {part} {before[part]:.1f} → {meanwhile[part]:.1f}"
         for part in moved(before, now, but):
             yield f"{name}: {part} {before[part]:.1f} → {now[part]:.1f}"
         before = now
@@ -121,6 +126,7 @@ ZOOM: list[Gesture] = [
     ("double-click back", at(0.5, 0.5, "double")),
     ("leave the whole", leave),
 ]
+SIDES = [("one", 7), ("other", 2)]
 WIDTHS = [320, 360, 600, 900, 1280]
 
 
@@ -178,6 +184,29 @@ def test_the_other_views(gallery: Show, view: str, width: int) -> None:
     if view != "heads":  # there a click opens the head
         gestures += [("pin", at(0.1, 0.2, "click")), ("leave the pin", leave), ("free it", at(0.1, 0.2, "click"))]
     assert [*jumps(shown, gestures)] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("view", ["heatmap", "text", "graph"])
+def test_a_very_long_head_with_a_sink(gallery: Show, view: str, width: int) -> None:
+    """Its numbers are long and come from the kernel: room for them is there before they are, in one line each."""
+    shown = gallery(long(5000, view=view, sinks=torch.tensor([0.3, 0.5])), width=width)
+    assert [*jumps(shown, HOVER_AND_PIN)] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_short_head_with_a_sink(gallery: Show, width: int) -> None:
+    """A query has the sink in its list, a key has not; a click on the label of a key pins the key alone."""
+    shown = gallery(bank(sinks=torch.tensor([0.5] * 12)), width=width)
+    pin_a_key = ("pin a key", lambda shown: shown.page.locator("button.aw-label[style*=rotate]").nth(3).click())
+    assert [*jumps(shown, [*HOVER_AND_PIN, pin_a_key, ("leave the key", leave)])] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_comparison(gallery: Show, width: int) -> None:
+    q, k, v, tokens, mask = load_sample("bank")
+    sides = {name: AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=head) for name, head in SIDES}
+    assert [*jumps(gallery(compare(sides), width=width), HOVER_AND_PIN)] == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -65,6 +65,21 @@ def choose_and_pin(page: Page) -> None:
     first.get_by_text("Dot product").wait_for()
 
 
+def save_and_copy(page: Page) -> None:
+    """Save Python's file from the menu of the first widget, and copy the call."""
+    first = page.page.locator(".attnwidget").first
+
+    def choose(section: str, item: str) -> None:
+        first.locator(".aw-menu[aria-label='More'] > button").first.click()
+        first.get_by_role("group", name=section, exact=True).get_by_role("menuitem", name=item).click()
+
+    with page.page.expect_download() as coming:
+        choose("Save", "as SVG")
+    assert Path(coming.value.path()).read_bytes().startswith(b"<?xml")
+    choose("Copy", "as Python")
+    first.get_by_text("The call is in the clipboard.").wait_for()
+
+
 def test_marimo(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("marimo", reason="marimo is not installed: it is in the extra `dev`")
     app = tmp_path / "app.py"
@@ -80,6 +95,7 @@ def test_marimo(browser: Browser, tmp_path: Path) -> None:
             assert page.page.locator(".attnwidget").count() == 2
             ground = page.page.locator(".attnwidget").first.evaluate("(one) => getComputedStyle(one).backgroundColor")
             assert ground != "rgba(0, 0, 0, 0)"  # its style is in the shadow root
+            save_and_copy(page)
             assert errors(page) == []
         finally:
             page.close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gallery import Gallery
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionWidget, compare
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -143,6 +143,55 @@ def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> Non
     assert shown.page.locator("[data-aw=legend] .aw-ramp").inner_text() == before
     shown.screenshot("range-of-the-layer")
     shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [320, 900])
+def test_without_a_kernel_the_stages_view_draws_what_the_picture_has(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(bank(), host=host, width=width)
+    shown.end_kernel()
+    shown.page.evaluate("() => window.mounted[0].host.fromPython({ view: 'stages', query: 14, key: 16 })")
+    shown.page.get_by_text("Of the stages only the weights were saved").wait_for()
+    assert shown.page.locator(".aw-small-head b").all_inner_texts() == ["Weights"]
+    shown.screenshot(f"stages-without-a-kernel-{width}-{host}")
+    shown.check()
+
+
+BREAK = """() => {
+  const create = document.createElement.bind(document);
+  document.createElement = (name, ...rest) => {
+    if (name === "canvas") throw new Error("the page has no canvas left");
+    return create(name, ...rest);
+  };
+  window.mends = () => { document.createElement = create; };
+  window.mounted[0].host.fromPython({ view: "graph" });
+}"""
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [360, 900])
+def test_rows_of_padding_are_hatched_in_a_comparison(gallery: Show, host: str, width: int) -> None:
+    both = {"one": bank(batch=1), "other": bank(batch=1, head=2)}
+    shown = gallery(compare(both), host=host, width=width)
+    assert shown.page.locator(".aw-padded:visible").count() == (3 if width == 900 else 1)
+    assert "rows of padding" in shown.page.locator("[data-aw=legend]").inner_text()
+    shown.screenshot(f"padding-compared-{width}-{host}")
+    shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", [320, 900])
+def test_what_could_not_be_drawn_is_said_and_comes_back(gallery: Show, host: str, width: int) -> None:
+    shown = gallery(bank(), host=host, width=width)
+    shown.page.evaluate(BREAK)
+    said = shown.page.locator("[data-aw=broken]")
+    said.wait_for()
+    shown.screenshot(f"broken-{width}-{host}")
+    shown.check()
+    shown.page.evaluate("() => { window.mends(); }")
+    said.get_by_role("button", name="Draw it again").click()
+    shown.settle()
+    assert shown.page.locator("[data-aw=picture]").count() == 1
 
 
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])

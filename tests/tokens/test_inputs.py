@@ -34,7 +34,7 @@ def test_no_tokens_are_no_tokens() -> None:
     ("tokens", "error", "match"),
     [
         ("a cat", TypeError, "tokens is one string 'a cat': give a list with one string per token"),
-        (UserDict(input_ids=[[1, 2]]), TypeError, "tokens is what a tokenizer returns: give the tokenizer as well"),
+        (UserDict(input_ids=[[1, 2]]), TypeError, "write tokens=encoding, tokenizer=tokenizer, with the tokenizer"),
         (UserDict(a=1), TypeError, "tokens is or holds {'a': 1}: give a list of strings"),
         (["a"], ValueError, "tokens has 1 strings but there are 2 positions: give one for each"),
         ([], ValueError, "tokens has 0 strings but there are 2 positions"),
@@ -52,3 +52,33 @@ def test_no_tokens_are_no_tokens() -> None:
 def test_tokens_that_do_not_fit_are_refused(tokens: object, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         check_tokens(tokens, 2, 2, "tokens")
+
+
+class Words:
+    """A tokenizer with words for the ids 0 and 1."""
+
+    def convert_ids_to_tokens(self, one: int) -> str:
+        return ["the", "bank"][one]
+
+
+def slow_encoding(ids: list[int] | list[list[int]]) -> object:
+    """What a slow tokenizer of transformers returns: neither `encodings` nor words."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.BatchEncoding({"input_ids": ids})
+
+
+def test_of_a_slow_tokenizers_encoding_the_line_to_write_is_said() -> None:
+    for given in (slow_encoding([0, 1]), [slow_encoding([0, 1]), slow_encoding([1, 0])]):
+        with pytest.raises(TypeError) as caught:
+            check_tokens(given, 2, 2, "key_tokens")
+        assert str(caught.value) == (
+            "key_tokens holds ids and no words, as a slow tokenizer of transformers returns them: write "
+            "key_tokens=encoding, tokenizer=tokenizer, with the tokenizer that made the encoding"
+        )
+
+
+def test_a_slow_tokenizers_encoding_is_read_with_its_tokenizer() -> None:
+    both = [["the", "bank"], ["bank", "the"]]
+    assert check_tokens(slow_encoding([[0, 1], [1, 0]]), 2, 2, "tokens", Words()) == both
+    assert check_tokens([slow_encoding([0, 1]), slow_encoding([1, 0])], 2, 2, "tokens", Words()) == both
+    assert check_tokens(slow_encoding([0, 1]), 2, 2, "tokens", Words()) == [["the", "bank"]] * 2

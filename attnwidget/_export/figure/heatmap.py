@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil, floor, log10
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, Dec
 from ..._tokens.display import Label
 from .. import colors
 from ..numbers import cell_number
+from ..ranges import with_range
 from .canvas import LEAST
 from .legend import clipped_cells, legend
 from .sheet import SINK, FigureContext
@@ -22,7 +23,7 @@ LARGEST = 44  # pixels of a cell
 TALLEST = 1.5  # times its width, of a picture with more queries than keys
 LABELS_FROM = 5  # pixels of a cell; below, positions at ticks
 ROUND_FROM = 12  # from here on cells have gaps and round corners
-NUMBERS_FROM = 22
+NUMBERS_FROM = 18
 SLASHES_FROM = 10
 SUBSCRIPTS_FROM = 11  # pixels of a label above the picture
 APART = LEAST / 0.86  # pixels from one label to the next, at least
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 def draw(context: FigureContext, top: float) -> float:
     """Draw the picture, its labels and its legend; return where they end."""
     traits = context.traits
-    matrix = decoding.of_picture(context.view.picture)
+    matrix = with_range(decoding.of_picture(context.view.picture), traits)
     place = placed(context, matrix, top)
     cells(context, matrix, place, traits.color_scale, traits.color_range)
     if matrix.sink is not None:
@@ -160,8 +161,9 @@ def cells(
     _marks(context, matrix, place)
     if place.cell >= ROUND_FROM and color_range != "row":
         _cut_corners(context, clipped_cells(matrix, color_scale, color_range), place)
-    if place.cell >= NUMBERS_FROM:
-        _numbers(context, matrix, place, table[index])
+    size = number_size(place.cell, matrix.kind == "diverging", context.canvas.measure)
+    if size is not None:
+        _numbers(context, matrix, place, table[index], size)
 
 
 def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
@@ -191,8 +193,14 @@ def _cut_corners(context: FigureContext, clipped: colors.Array, place: Place) ->
         context.canvas.shape([(x + side - reach, y), (x + side, y), (x + side, y + reach)], context.look.page)
 
 
-def _numbers(context: FigureContext, matrix: DecodedMatrix, place: Place, painted: colors.Array) -> None:
-    size = 9 if place.cell < 28 else 10 if place.cell < 34 else 11
+def number_size(cell: float, signed: bool, measure: Callable[[str, float], float]) -> float | None:
+    """Return how large the numbers in cells are; None where the widest of them has no room, as the widget does it."""
+    size = 9 if cell < 28 else 10 if cell < 34 else 11
+    widest = "−.88" if signed else ".88"
+    return size if cell >= NUMBERS_FROM and measure(widest, size) <= cell - 2 else None
+
+
+def _numbers(context: FigureContext, matrix: DecodedMatrix, place: Place, painted: colors.Array, size: float) -> None:
     most = max(abs(matrix.low or 0), abs(matrix.high or 0)) or 1
     for row, column in np.argwhere(matrix.kinds == NUMBER):
         value = float(matrix.values[row, column])

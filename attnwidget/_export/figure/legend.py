@@ -10,6 +10,7 @@ import numpy as np
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from .. import colors
 from ..numbers import LEGENDS, legend_ticks
+from ..ranges import range_words
 from .sheet import FigureContext
 
 RAMP = 218
@@ -88,7 +89,7 @@ def clipped_cells(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> 
 def _beyond(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> tuple[colors.Array, colors.Array]:
     """Return the cells above a range (of those with signs: beyond either end), and those below it."""
     none = np.zeros(matrix.kinds.shape, bool)
-    if color_range == "row" or color_range == "head":
+    if isinstance(color_range, str) and color_range != "unit":
         return none, none
     scale = colors.matrix_scale(matrix, color_scale, color_range)
     there, slack = matrix.kinds == NUMBER, 1e-6 * (scale.high - scale.low)
@@ -108,8 +109,8 @@ def kind_texts(context: FigureContext, matrix: DecodedMatrix) -> list[tuple[int 
         if many := int((kinds == kind).sum()):
             found.append((kind, f"{name}, {_cells(many)}"))
     found += _clipped_texts(matrix, context.traits.color_scale, color_range)
-    if color_range == "row":
-        found.append((None, "each row on its own range"))
+    if words := range_words(matrix, context.traits):
+        found.append((None, words))
     if matrix.is_pooled:
         what = "maximum" if matrix.pool == "max" else "mean"
         found.append((None, f"each cell: the {what} of {matrix.query_bin:,} × {matrix.key_bin:,}"))
@@ -119,7 +120,7 @@ def kind_texts(context: FigureContext, matrix: DecodedMatrix) -> list[tuple[int 
 
 
 def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[int | str | None, str]]:
-    if color_range == "row" or color_range == "head":
+    if isinstance(color_range, str) and color_range != "unit":
         return []
     beyond, below = (int(where.sum()) for where in _beyond(matrix, color_scale, color_range))
     scale = colors.matrix_scale(matrix, color_scale, color_range)

@@ -9,6 +9,7 @@ import {
   type Combination,
   combinationSource,
   hasPairs,
+  isRankingOf,
   type Ranked,
   type Strongest,
   stableComputed,
@@ -81,13 +82,14 @@ function Panel(props: PanelProps) {
   const pooled = picture !== null && picture.queryBin * picture.keyBin > 1;
   const long = pooled || (picture !== null && Math.max(picture.queries, picture.keys) > LABELLED);
   const most = ui.mode.value === "narrow" ? 6 : pooled ? 7 : 12;
-  const rows = most + (ui.store.facts.value.has_sinks ? 2 : 1);
+  const { queries, keys, has_sinks } = ui.store.facts.value;
+  const rows = Math.min(most, Math.max(queries, keys)) + (has_sinks ? 2 : 1);
   return (
     <>
       {long && <div class="aw-panel-top" />}
       {long && <GoTo ui={ui} />}
       {pooled && <PassSlot ui={ui} pass={pass} />}
-      <div class="aw-panel-list" data-long={long || undefined} style={long ? { "--aw-rows": `${rows}` } : undefined}>
+      <div class="aw-panel-list" data-stale={isStale(props) || undefined} style={{ "--aw-rows": `${rows}` }}>
         {showsBlock(ui) ? (
           <BlockPanel ui={ui} cells={props.cells} />
         ) : ui.target.value === null && picture !== null && hasPairs(picture) ? (
@@ -98,6 +100,14 @@ function Panel(props: PanelProps) {
       </div>
     </>
   );
+}
+
+/** Whether the list is still that of another row, column or head: its own is on its way. */
+function isStale({ ui, together }: PanelProps): boolean {
+  const ranked = together ?? ui.ranked.value;
+  const target = ui.target.value;
+  if (together !== null || ranked === null || "problem" in ranked || target === null) return false;
+  return !isRankingOf(ranked, ui.store.picture.value, target);
 }
 
 /** The strongest links of a long head: there is no seeing them in its picture. */

@@ -1,6 +1,6 @@
 /** What floats over the picture: rings and rules of pin and pointer, the readout beside the pointer, the zoom hint. */
 
-import { BLOCKED } from "../contract/decode";
+import { BLOCKED, type Picture } from "../contract/decode";
 import type { Bin } from "../data/matrix";
 import { cellOf, cellsInView, startOf } from "../geometry/cell-grid";
 import { isAway } from "../kernel/kernel";
@@ -87,9 +87,9 @@ export function ZoomHint({ plot }: { plot: Plot }) {
   );
 }
 
-/** Draw a veil over the rows of queries that are padding. */
-export function PaddedRows({ ui, plot }: { ui: Ui; plot: Plot }) {
-  const picture = ui.store.picture.value;
+/** Draw a veil over the rows of queries that are padding, of the picture that is shown or of another one. */
+export function PaddedRows({ ui, plot, of }: { ui: Ui; plot: Plot; of?: Picture | null }) {
+  const picture = of === undefined ? ui.store.picture.value : of;
   const cellGrid = plot.cellGrid.value;
   if (picture === null || cellGrid === null) return null;
   const { rows } = cellGrid;

@@ -22,6 +22,17 @@ export interface Stages {
   readonly pictures: readonly SmallPicture[];
   /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
   readonly output: (SmallPicture & { readonly rows: number; readonly columns: number }) | null;
+  /** Whether this is the one stage that a saved notebook has, that of its picture. */
+  readonly isAlone?: boolean;
+}
+
+/** Return the one stage that a picture is of, as the stages view draws it; null where it has not all rows. */
+export function stagesOfPicture(picture: Picture): Stages | null {
+  const { of, grid, queryBin, keyBin, low, high, sink = null } = picture;
+  if (grid === null || picture.sampled !== null || typeof of.head === "string") return null;
+  const alone: SmallPicture = { stage: of.stage, grid, queryBin, keyBin, low, high, every: 1, sink };
+  const { layer, batch, head } = of;
+  return { of: { layer, batch, head }, pictures: [alone], output: null, isAlone: true };
 }
 
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
@@ -31,6 +42,9 @@ export type Numbers = { readonly [K in (typeof NAMES)[number]]: number | null } 
 };
 
 export interface ExplainedPair extends Numbers {
+  readonly layer: number;
+  readonly batch: number;
+  readonly head: number;
   readonly query: number;
   readonly key: number;
   readonly products: Float32Array | null;
@@ -68,6 +82,9 @@ export async function decodePair(message: PairMessage): Promise<ExplainedPair> {
   if (!(keys instanceof Uint32Array)) throw new Error("keys of a row must be uint32");
   return {
     ...numbersOf(message),
+    layer: message.layer,
+    batch: message.batch,
+    head: message.head,
     query: message.query,
     key: message.key,
     products: await vector(message.products),

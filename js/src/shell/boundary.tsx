@@ -1,12 +1,15 @@
-/** Around the whole widget: where a part of it throws there is one sentence, and with the next change it is built anew. */
+/** Around the whole widget: where a part of it throws it says so, and how to go on; with the next change it is built anew. */
 
 import { effect, untracked } from "@preact/signals-core";
 import { mount, part, type View } from "../components/dom";
-import { Message } from "../components/message";
-import type { Recovery } from "../state/recovery";
+import { type Action, Message } from "../components/message";
+import type { Store } from "../state/store";
+
+type Broken = Pick<Store, "recovery" | "view" | "show">;
 
 /** Keep the view that `build` returns in a node, or, where it cannot be drawn, the reason. */
-export function bounded(root: HTMLElement, recovery: Recovery, build: () => View): { dispose(): void } {
+export function bounded(root: HTMLElement, store: Broken, build: () => View): { dispose(): void } {
+  const { recovery } = store;
   let view: View | null = null;
 
   function end() {
@@ -23,7 +26,7 @@ export function bounded(root: HTMLElement, recovery: Recovery, build: () => View
   function show(failure: { readonly why: string } | null) {
     end();
     try {
-      view = failure === null ? build() : sentence(failure.why);
+      view = failure === null ? build() : sentence(failure.why, store);
       root.append(view.node);
     } catch (error) {
       if (failure === null) recovery.failed(error);
@@ -42,8 +45,15 @@ export function bounded(root: HTMLElement, recovery: Recovery, build: () => View
   };
 }
 
-function sentence(why: string): View {
+function sentence(why: string, { recovery, view, show }: Broken): View {
   const node = part("aw-notice", "broken");
-  const text = `${why} It is drawn anew with the next change.`;
-  return mount(node, () => <Message sign="error" title="This could not be drawn" text={text} />);
+  const text = `Nothing in the notebook has changed. Draw it again, or run the cell again. The reason: ${ended(why)}`;
+  const actions: Action[] = [{ name: "Draw it again", run: () => recovery.attempt(() => {}) }];
+  // What is drawn of a view may be what failed: the heatmap needs the least.
+  if (view.peek() !== "heatmap") actions.push({ name: "Show the heatmap", run: () => show({ view: "heatmap" }) });
+  return mount(node, () => (
+    <Message sign="error" title="The widget could not draw this" text={text} actions={actions} />
+  ));
 }
+
+const ended = (why: string) => (/[.!?]$/.test(why) ? why : `${why}.`);

@@ -11,7 +11,8 @@ import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
 import { isPadding } from "../state/padding";
-import type { Reading } from "../state/queries";
+import { isPinnedPair } from "../state/pinned-pair";
+import { isRankingOf, type Reading } from "../state/queries";
 import {
   axisSegments,
   blockNumber,
@@ -97,7 +98,8 @@ function Status({ ui }: { ui: Ui }) {
   const picture = store.picture.value;
   if (picture === null) return null;
   const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
-  const pair = store.view.value === "stages" && !hovering ? store.pair.value : null;
+  const explained = store.view.value === "stages" && !hovering ? store.pair.value : null;
+  const pair = explained !== null && isPinnedPair(store, explained) ? explained : null;
   const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
   const sink = sinkAt(ui);
   const segments = segmentsAt(ui);
@@ -217,7 +219,8 @@ function SinkLine({ ui, picture, queries, row }: { ui: Ui; picture: Picture; que
 function PinnedSink({ ui }: { ui: Ui }) {
   const ranked = ui.ranked.value;
   const query = ui.store.query.value;
-  if (ranked === null || "problem" in ranked || ranked.of.side !== "query" || ranked.of.index !== query) return null;
+  if (query === null || ranked === null || "problem" in ranked) return null;
+  if (!isRankingOf(ranked, ui.store.picture.value, { side: "query", index: query })) return null;
   if (ranked.stage !== "weights" || ranked.ranking.sink == null) return null;
   return (
     <>

@@ -15,6 +15,8 @@ export interface Ranked {
   readonly of: Target;
   readonly stage: Stage;
   readonly ranking: Ranking;
+  /** Which picture's numbers these are; none where nothing outlives its picture. */
+  readonly from?: Picture["of"];
 }
 
 /** A row or column that cannot be ranked, at least not yet: Python's sentence. */
@@ -119,16 +121,25 @@ export function rankedSource(
 ): ReadonlySignal<Ranked | Unranked | null> {
   return latestAnswer<{ picture: Picture; about: Target }, Ranked | Unranked>(
     questionOf(store, target),
-    ({ picture, about }) => (picture.exact ? rankedOf(lineOf(picture, about)) : null),
+    ({ picture, about }) => (picture.exact ? fromPicture(rankedOf(lineOf(picture, about)), picture) : null),
     async ({ picture, about }, signal) => {
       const of = address(picture);
       if (others(picture, about.side) > WHOLE || store.facts.peek().saved)
-        return askRanked(kernel, of, [about], signal);
-      return rankedOf(await askLine(kernel, of, about, signal));
+        return fromPicture(await askRanked(kernel, of, [about], signal), picture);
+      return fromPicture(rankedOf(await askLine(kernel, of, about, signal)), picture);
     },
     stop,
     { outlives: true }, // a list that vanished between two heads would move what stands under it
   );
+}
+
+function fromPicture(ranked: Ranked | Unranked | null, { of }: Picture): Ranked | Unranked | null {
+  return ranked !== null && "ranking" in ranked ? { ...ranked, from: of } : ranked;
+}
+
+/** Return whether a ranking is of this picture and of this row or column: another stays until its own has come. */
+export function isRankingOf(ranked: Ranked, picture: Picture | null, { side, index }: Target): boolean {
+  return ranked.from === picture?.of && ranked.of.side === side && ranked.of.index === index;
 }
 
 /** How many numbers a row, or a column, of the matrix has. */

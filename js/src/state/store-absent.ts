@@ -3,11 +3,12 @@
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Links, Picture, Thumbnails } from "../contract/decode";
 import type { Facts } from "../contract/messages";
+import { wordsOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import type { HeadName, Side, ViewName } from "../contract/values";
 import { hasLinksOf, linksOfPicture } from "../data/links";
 import type { Segments } from "../data/segment-data";
-import type { Stages } from "../data/stage-data";
+import { type Stages, stagesOfPicture } from "../data/stage-data";
 import { type Survey, surveyOfLayer } from "../data/survey";
 import { isAway, type Kernel } from "../kernel/kernel";
 
@@ -42,6 +43,7 @@ interface Known {
 export interface Absent {
   readonly links: ReadonlySignal<Links | null>;
   readonly survey: ReadonlySignal<Survey | null>;
+  readonly stages: ReadonlySignal<Stages | null>;
   /** A sentence about what the view cannot draw; null where all is there. */
   readonly missing: ReadonlySignal<string | null>;
 }
@@ -62,6 +64,12 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
     if (sent.survey.value !== null || small === null || !isAway(kernel.state.value)) return sent.survey.value;
     return surveyOfLayer(small, facts.value);
   });
+  const stages = computed(() => {
+    const picture = known.picture.value;
+    if (isOfHead(sent.stages.value, known) || picture === null || !isAway(kernel.state.value)) return sent.stages.value;
+    const made = stagesOfPicture(picture);
+    return isOfHead(made, known) ? made : sent.stages.value;
+  });
   const missing = computed(() => {
     const { saved, queries, keys, layers } = facts.value;
     const lacks = (name: TraitName, what: string) => (known.errors.value?.[name] ? null : what);
@@ -77,7 +85,7 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
       );
     }
     if (view.value === "stages" && !isOfHead(sent.stages.value, known))
-      return lacks("stages", "The stages were not saved.");
+      return lacks("stages", stagesLack(stages.value));
     if (view.value === "segments" && sent.segments.value?.error === null && sent.mass.value === null)
       return lacks("mass", "The attention between segments was not saved.");
     if (view.value === "compare" && sent.comparison.value === null)
@@ -86,7 +94,13 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   });
   const end = effect(() => (missing.value === null ? undefined : kernel.expect()));
   stop.addEventListener("abort", end, { once: true });
-  return { links, survey, missing };
+  return { links, survey, stages, missing };
+}
+
+/** What a notebook keeps of the stages depends on the view that it was saved in. */
+function stagesLack(stages: Stages | null): string {
+  const only = stages?.isAlone ? `Of the stages only the ${wordsOf(stages.pictures[0]!.stage)} were saved` : null;
+  return `${only ?? "The stages were not saved"}: a notebook that is saved with this view open keeps them.`;
 }
 
 function isOfHead(stages: Stages | null, { layer, batch, head }: Known): boolean {

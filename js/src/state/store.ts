@@ -206,7 +206,6 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
       kernel,
       stop,
     ),
-    stages: sent.stages,
     pair: decoded("pair", decodePair),
     comparison: sent.comparison,
     changes: decoded("changes", decodeChanges),

@@ -427,6 +427,27 @@ describe("the view", () => {
     expect(rows(view)[0]).toEqual(["bank", ".6000", ".2000", "−.4000"]);
   });
 
+  test("rows of padding are hatched in all three, and said", async () => {
+    const { view } = await draw({ tokens: tokensOf(["a", "b", "[PAD]", "[PAD]"]) });
+    expect(view.all(".aw-padded")).toHaveLength(3);
+    expect(view.text("[data-aw=legend]")).toContain("rows of padding");
+    expect(view.text("[data-aw=legend]")).not.toContain("rows of padding of A");
+  });
+
+  test("where the second side has other tokens only the first's rows and the change are hatched", async () => {
+    const tokens = tokensOf(["a", "b", "c", "[PAD]"]);
+    const { view } = await draw({ tokens, comparison: comparisonOf(FULL, CAUSAL, { differ: [1, 1] }) });
+    expect(view.all(".aw-padded")).toHaveLength(2);
+    expect(view.text("[data-aw=legend]")).toContain("rows of padding of A");
+  });
+
+  test("rows that a padding mask tells are hatched too", async () => {
+    const picture = { ...pictureOf(FULL), padding: 3 };
+    const tokens = tokensOf(["a", "b", "c", "d"]);
+    const { view } = await draw({ picture, tokens, key_tokens: tokens });
+    expect(view.all(".aw-padded")).toHaveLength(3);
+  });
+
   test("labels are the first side's: what has others in the second is counted", async () => {
     const { view } = await draw({ comparison: comparisonOf(FULL, CAUSAL, { differ: [2, 2] }) });
     expect(view.legend).toContain("labels are A's: B has 2 others");

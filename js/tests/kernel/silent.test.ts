@@ -124,7 +124,22 @@ describe("a page that was saved", () => {
     await settle(1000);
     expect(view.notices).toContain("Waiting for the kernel");
     await settle(NEVER);
-    expect(view.notices).toContain("The stages were not saved.");
+    expect(view.notices).toContain(
+      "Of the stages only the weights were saved: a notebook that is saved with this view",
+    );
+    expect(view.all(".aw-small-head b").map((name) => name.textContent)).toEqual(["Weights"]);
+    expect(view.text(".aw-steps")).not.toContain("too large");
+    expect(view.text(".aw-steps")).toContain("The steps of a pair come from the kernel");
+  });
+
+  test("where the picture is of rows that stand for several no stage is known", async () => {
+    const picture = { ...pictureOf(CELLS), sampled: { first: 0, every: 2, exact: 0 } };
+    const { view } = await show(saved({ view: "stages", stages: null, picture }), { silent: true });
+    await settle(NEVER);
+    expect(view.all(".aw-small-head b")).toHaveLength(0);
+    expect(view.notices).toContain(
+      "The stages were not saved: a notebook that is saved with this view open keeps them.",
+    );
   });
 
   test("the heads of the layer are drawn from their small pictures", async () => {

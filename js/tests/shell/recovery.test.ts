@@ -175,6 +175,41 @@ test("a view that throws says one sentence, and is built anew at the next good s
   expect(found).toEqual([]);
 });
 
+test("what could not be drawn offers the way on: to draw it again, or the heatmap", async () => {
+  const found = uncaught();
+  const { host, view } = await drawn();
+  const broken = () => {
+    const draws = vi.spyOn(document, "createElement").mockImplementationOnce(() => {
+      throw new Error("no elements are left");
+    });
+    return () => draws.mockRestore();
+  };
+  const press = async (name: string) => {
+    view
+      .all<HTMLButtonElement>("[data-aw=broken] button")
+      .find((one) => one.textContent === name)!
+      .click();
+    await settle();
+  };
+  let mend = broken();
+  host.fromPython({ view: "graph" });
+  mend();
+  await settle();
+  expect(isBroken(view)).toBe(true);
+  expect(view.text("[data-aw=broken]")).toContain("The reason: no elements are left.");
+  await press("Draw it again");
+  expect(isBroken(view)).toBe(false);
+
+  mend = broken();
+  host.fromPython({ view: "text" });
+  mend();
+  await settle();
+  await press("Show the heatmap");
+  expect(isBroken(view)).toBe(false);
+  expect(host.get("view")).toBe("heatmap");
+  expect(found).toEqual([]);
+});
+
 test("what this front-end itself holds fits", () => {
   const state = stateOf(CAUSAL);
   for (const name of TRAIT_NAMES) expect(fitsTrait(name, state[name]), name).toBe(true);

@@ -200,8 +200,21 @@ describe("the ladder", () => {
     expect(view.text(".aw-step[aria-label^=Mask]")).toContain("−∞");
   });
 
-  test("is not another pair's", async () => {
+  test("is another pair's, dimmed and under its name, until its own comes", async () => {
     const { view } = await draw({ query: 2, key: 1, pair: pairOf(0, 0) });
+    expect(view.all(".aw-ladder[data-stale]")).toHaveLength(1);
+    expect(view.all(".aw-steps-pair[data-stale] .aw-pill").map((pill) => pill.textContent)).toEqual(["0", "0"]);
+    expect(view.text("[data-aw=status]")).toContain("query 2 → key 1 weight 0.028477"); // the pinned pair's own
+  });
+
+  test("is not another pair's where nothing can come", async () => {
+    const facts = { ...stateOf(WEIGHTS).facts, head_size: 4, saved: { layers: [0], heads: [0], samples: [0] } };
+    const { view } = await draw({ query: 2, key: 1, pair: pairOf(0, 0), facts });
+    expect(view.all(".aw-ladder")).toHaveLength(0);
+  });
+
+  test("is nobody's where nothing is pinned", async () => {
+    const { view } = await draw({ pair: pairOf(0, 0) });
     expect(view.all(".aw-ladder")).toHaveLength(0);
   });
 

@@ -6,7 +6,7 @@ import { mount, part, px, type View } from "../../components/dom";
 import { watchKeyboard } from "../../components/keyboard";
 import { Message } from "../../components/message";
 import { createPointer } from "../../components/pointer";
-import { Rings, ZoomHint } from "../../components/rings";
+import { PaddedRows, Rings, ZoomHint } from "../../components/rings";
 import type { Picture } from "../../contract/decode";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import type { Bin } from "../../data/matrix";
@@ -21,7 +21,7 @@ import { Heads } from "./headings";
 import { GAP, isBeside, layoutCompare } from "./layout";
 import { Legend } from "./legend";
 import { type Grids, gridsOf, type Mappers, mappersOf } from "./mappers";
-import { askChange, type PlaceSpace, placeSpaceOf } from "./place-space";
+import { askChange, type PlaceSpace, paddedPicture, placeSpaceOf } from "./place-space";
 
 const LEAST_WIDTH = 640; // of the list, however small the pictures are
 const NAMES = { a: "picture", b: "picture-b", change: "picture-change" } as const;
@@ -54,6 +54,7 @@ export function compare(outer: Ui): View {
   const legend = mount(part("aw-legend aw-compare-legends", "legend"), () => (
     <Legend
       ui={ui}
+      padded={paddedPicture(outer, comparison.value, "a")}
       plot={plot}
       only={isBeside(ui.mode.value) ? null : single.value}
       comparison={comparison.value}
@@ -88,9 +89,9 @@ export function compare(outer: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const { pointer, rings } of pictures) {
+      for (const { pointer, views } of pictures) {
         pointer.dispose();
-        rings.dispose();
+        for (const view of views) view.dispose();
       }
       for (const view of [...parts, legend, list, problem]) view.dispose();
       outer.change.value = null;
@@ -108,8 +109,11 @@ function comparedPicture(
 ) {
   const frame = part("aw-plot");
   const canvas = pictureCanvas(NAMES[name]);
+  const padded = mount(part("aw-over"), () => (
+    <PaddedRows ui={ui} plot={plot} of={paddedPicture(outer, comparison.value, name)} />
+  ));
   const over = part("aw-over");
-  frame.append(canvas, over);
+  frame.append(canvas, padded.node, over);
   const peakIn = (picture: Picture, bin: Bin) => {
     const of = comparison.value;
     return of === null || of.pictures.a !== picture
@@ -119,7 +123,7 @@ function comparedPicture(
   const pointer = createPointer(ui, plot, canvas, { first: name === "a", peakIn });
   watchKeyboard(ui, plot, canvas, pointer);
   const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
-  return { name, frame, canvas, over, pointer, rings };
+  return { name, frame, canvas, over, pointer, views: [padded, rings] };
 }
 
 type ComparedPicture = ReturnType<typeof comparedPicture>;

@@ -2,8 +2,10 @@
 
 import { px } from "../../components/dom";
 import { countKinds, KindList, type Kinds, Ramp, ticksOf } from "../../components/legend";
+import type { Picture } from "../../contract/decode";
 import { legendOf } from "../../contract/stages";
 import type { Part, Places, ReadyComparison } from "../../data/comparison";
+import { hasPadding } from "../../state/padding";
 import type { Plot } from "../../state/plot";
 import type { Store } from "../../state/store";
 import type { Ui } from "../../state/ui";
@@ -16,13 +18,15 @@ interface LegendProps {
   /** The one picture that is shown, if it is one. */
   readonly only: Part | null;
   readonly plot: Plot;
+  /** A, with what is known of its padding. */
+  readonly padded: Picture | null;
   readonly comparison: ReadyComparison | null;
   readonly grids: Grids | null;
   readonly mappers: Mappers | null;
 }
 
 /** Draw both legends, or the one of the only picture that is shown. */
-export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendProps) {
+export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;
   const both = ui.paints.value;
@@ -70,6 +74,12 @@ export function Legend({ ui, plot, only, comparison, grids, mappers }: LegendPro
         {every > 1 && (
           <span>
             1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact by now`}
+          </span>
+        )}
+        {padded !== null && hasPadding(store, padded) && (
+          <span>
+            <i class="aw-padded-swatch" />
+            rows of padding{comparison.queries.differ > 0 ? " of A" : ""}
           </span>
         )}
         {left !== null && <span>{left}</span>}

@@ -3,7 +3,14 @@
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
 import type { Pin } from "../../contract/values";
-import { type CellChange, changedAt, labelsOf, type Places, type ReadyComparison } from "../../data/comparison";
+import {
+  type CellChange,
+  changedAt,
+  labelsOf,
+  type Part,
+  type Places,
+  type ReadyComparison,
+} from "../../data/comparison";
 import { type Bin, numberIn } from "../../data/matrix";
 import { latestAnswer, type Reading, stableComputed } from "../../state/queries";
 import type { Store } from "../../state/store";
@@ -86,6 +93,22 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
     pinned: computed(() => readingOf(pinnedChange.value)),
     changed: computed(() => (hoverBin.value === null ? pinnedChange.value : hoveredChange.value)),
   };
+}
+
+/**
+ * Return A's picture with the place from which on its queries are padding, as A's own mask says it; null where B has other
+ * tokens there and `side` is B: its rows are its own.
+ */
+export function paddedPicture(outer: Ui, of: ReadyComparison | null, side: Part): Picture | null {
+  const own = outer.store.picture.value;
+  if (of === null || (side === "b" && of.queries.differ > 0)) return null;
+  const { layer, batch } = of.of;
+  const padding = own?.of.layer === layer && own.of.batch === batch ? own.padding : null;
+  const picture = of.pictures.a;
+  if (padding === null) return { ...picture, padding };
+  let first = 0;
+  while (first < of.queries.length && of.queries.a(first) < padding) first++;
+  return { ...picture, padding: first };
 }
 
 /** The exact numbers of some places: from the pictures, or from the kernel. */

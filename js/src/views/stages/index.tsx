@@ -14,6 +14,7 @@ import type { Bin } from "../../data/matrix";
 import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";
 import { isAway } from "../../kernel/kernel";
+import { isPinnedPair } from "../../state/pinned-pair";
 import type { KeyLine, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { SINK_TITLE } from "../../text/words";
@@ -48,8 +49,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const paints = ui.paints.value;
   if (found === null && isAway(ui.kernel.state.value)) return null; // what is missing is said below
   if (found === null || paints === null) return <div class="aw-steps-waiting" />;
-  const known = store.pair.value;
-  const pair = known !== null && known.query === store.query.value && known.key === store.key.value ? known : null;
+  const { pair, stale } = shownPair(ui);
   const pictures = found.pictures.length + (found.output === null ? 0 : 1);
   const every = Math.max(1, ...found.pictures.map((one) => one.every));
   const sampled = found.pictures.filter((one) => one.every > 1).length;
@@ -57,12 +57,18 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const side = room < LEAST_SIDE ? SIDE : Math.floor(Math.min(SIDE, room));
   return (
     <>
-      <Headline ui={ui} pair={pair} />
+      <Headline ui={ui} pair={pair} stale={stale} />
       <div class="aw-steps-row" data-aw="picture" role="group" aria-label="Stages of the computation">
         {found.pictures.map((small, index) => (
           <>
             {index > 0 && <Operation {...operation(small.stage, ui, pair)} side={side} />}
-            <StagePicture key={small.stage} side={side} {...{ ui, small, paints, pair }} of={found.of} />
+            <StagePicture
+              key={small.stage}
+              side={side}
+              {...{ ui, small, paints }}
+              pair={stale ? null : pair}
+              of={found.of}
+            />
           </>
         ))}
         {found.output !== null && (
@@ -85,7 +91,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           A pair's numbers are exact.
         </p>
       )}
-      {found.output === null && store.facts.value.value_size !== null && (
+      {found.output === null && !found.isAlone && store.facts.value.value_size !== null && (
         <p class="aw-prompt">
           The output, {count(store.facts.value.queries)} × {count(store.facts.value.value_size)}, is too large to draw
           here: `w.attention.output(batch, head)` computes it.
@@ -94,7 +100,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
       {pair === null ? (
         <p class="aw-prompt">{prompt(ui)}</p>
       ) : (
-        <PairSteps ui={ui} pair={pair} largestFirst={chosen.largestFirst} />
+        <PairSteps ui={ui} pair={pair} stale={stale} largestFirst={chosen.largestFirst} />
       )}
       <div class="aw-sections">
         <Findings ui={ui} />
@@ -118,21 +124,32 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   );
 }
 
+/** The pinned pair; until its numbers come those of the last one stay, so that nothing jumps. */
+function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: boolean } {
+  const pair = store.pair.value;
+  if (pair === null || isPinnedPair(store, pair)) return { pair, stale: false };
+  const isPinned = store.query.value !== null && store.key.value !== null;
+  const isDue = isPinned && !store.facts.value.saved && !isAway(kernel.state.value);
+  return isDue ? { pair, stale: true } : { pair: null, stale: false };
+}
+
 /** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
-function prompt({ store }: Ui): string {
+function prompt({ store, kernel }: Ui): string {
   const { saved } = store.facts.value;
   const pinned = store.query.value !== null && store.key.value !== null;
   if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
+  if (isAway(kernel.state.value))
+    return "The steps of a pair come from the kernel: run this widget's cell to see them.";
   return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
 }
 
 /** "bank → lent  why the weight is .2283", and whether torch computes the same. */
-function Headline({ ui, pair }: { ui: Ui; pair: ExplainedPair | null }) {
+function Headline({ ui, pair, stale }: { ui: Ui; pair: ExplainedPair | null; stale: boolean }) {
   const { store } = ui;
   return (
     <div class="aw-steps-head">
       {pair !== null && (
-        <span class="aw-steps-pair">
+        <span class="aw-steps-pair" data-stale={stale || undefined}>
           <span class="aw-pill">
             <Token labels={store.queryLabels.value} index={pair.query} subscript />
           </span>

@@ -24,13 +24,21 @@ interface StepProps {
   readonly wide: number;
 }
 
+interface PairStepsProps {
+  readonly ui: Ui;
+  readonly pair: ExplainedPair;
+  /** Whether another pair is pinned by now, whose numbers are on their way. */
+  readonly stale: boolean;
+  readonly largestFirst: Signal<boolean>;
+}
+
 /** Show one pair's way through the stages, step by step. */
-export function PairSteps({ ui, pair, largestFirst }: { ui: Ui; pair: ExplainedPair; largestFirst: Signal<boolean> }) {
+export function PairSteps({ ui, pair, stale, largestFirst }: PairStepsProps) {
   const stacked = ui.mode.value === "narrow" || ui.mode.value === "under";
   const room = ui.width.value / ui.unit.value - MARGIN - (stacked ? 0 : BESIDE);
   const step: StepProps = { ui, pair, wide: Math.max(200, Math.floor(Math.min(WIDEST, room))) };
   return (
-    <div class="aw-ladder" data-aw="ladder">
+    <div class="aw-ladder" data-aw="ladder" data-stale={stale || undefined}>
       {pair.score !== null && <DotProduct {...step} largestFirst={largestFirst} />}
       {pair.scaled !== null && <Scale {...step} />}
       {pair.softcap !== null && <Softcap {...step} />}

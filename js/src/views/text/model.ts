@@ -9,7 +9,7 @@ import { piecesAlong, piecesAt } from "../../data/segment-axis";
 import { type ColorMapper, makeColorMapper } from "../../draw/color-mapper";
 import type { Span } from "../../geometry/viewport";
 import { textMeasure } from "../../state/plot";
-import { latestAnswer, stableComputed } from "../../state/queries";
+import { isRankingOf, latestAnswer, stableComputed } from "../../state/queries";
 import { axisSegments } from "../../state/segment-axes";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
@@ -340,7 +340,7 @@ function greatest(ui: Ui, flow: Flow, { start, values, kinds, of }: Weights): nu
   if (patches !== null)
     for (let at = 0; at < Math.min(MAX_PATCHED, patches.rows * patches.columns); at++) see(patches.start + at);
   const ranked = flow.pages > 1 ? ui.ranked.value : null;
-  if (ranked !== null && "ranking" in ranked && ranked.of.side === of.side && ranked.of.index === of.index) {
+  if (ranked !== null && "ranking" in ranked && isRankingOf(ranked, ui.store.picture.value, of)) {
     const { top, values: strongest } = ranked.ranking;
     const first = top.findIndex((position) => !labels.at(position).special);
     if (first >= 0) most = Math.max(most, Math.abs(strongest[first] as number));
