@@ -73,15 +73,41 @@ const size = (text) => {
   return `${bytes.toLocaleString("en")} bytes, ${gzipSync(text).length.toLocaleString("en")} gzipped`;
 };
 
+/** Bytes as text, five letters for four of them: shorter than base64 by a sixteenth. No letter is ", \\, < or :. */
+function lettersOf(bytes) {
+  const letters = Array.from({ length: 88 }, (_, at) => String.fromCharCode(35 + at)).filter(
+    (one) => !":<\\".includes(one),
+  );
+  const padded = Buffer.concat([bytes, Buffer.alloc((4 - (bytes.length % 4)) % 4)]);
+  let text = "";
+  for (let at = 0; at < padded.length; at += 4) {
+    const number = padded.readUInt32BE(at);
+    for (let power = 85 ** 4; power >= 1; power /= 85) text += letters[Math.floor(number / power) % 85];
+  }
+  return text;
+}
+
 /**
  * The script as it is sent: deflated, behind a few lines that unpack it. Half the bytes, and however many widgets a page
  * has, it is unpacked and evaluated once.
  */
 function packed(script, name) {
-  const data = deflateRawSync(script, { level: 9 }).toString("base64");
+  const deflated = deflateRawSync(script, { level: 9 });
   return `/* attnwidget, built from ${name} */
+const bytesOf = (text, size) => {
+  const view = new DataView(new ArrayBuffer((text.length / 5) * 4));
+  for (let at = 0, number = 0; at < text.length; at++) {
+    const letter = text.charCodeAt(at);
+    number = number * 85 + letter - 35 - (letter > 58) - (letter > 60) - (letter > 92);
+    if (at % 5 === 4) {
+      view.setUint32(((at - 4) / 5) * 4, number);
+      number = 0;
+    }
+  }
+  return new Uint8Array(view.buffer, 0, size);
+};
 const load = async () => {
-  const data = Uint8Array.from(atob("${data}"), (letter) => letter.charCodeAt(0));
+  const data = bytesOf("${lettersOf(deflated)}", ${deflated.length});
   const script = new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw")));
   const url = URL.createObjectURL(new Blob([await script.text()], { type: "text/javascript" }));
   return import(/* webpackIgnore: true */ url).finally(() => URL.revokeObjectURL(url));

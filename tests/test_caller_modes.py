@@ -28,13 +28,16 @@ from attnwidget import (
     ScaledDotProductAttention,
     capture,
     compare,
+    find_heads,
     load_sample,
     masks,
     scaled_dot_product_attention,
     scaling,
+    segments,
 )
 
 B, H, G, N, D = 2, 4, 2, 12, 8
+PARTS = segments({"a": (2, 5), "answer": (5, 9)}, length=N)
 TOKENS = ["[CLS]", "the", "em", "##bed", "##ding", "of", "the", "bank", ".", "[SEP]", "[PAD]", "[PAD]"]
 
 
@@ -95,6 +98,10 @@ def of_one(name: str, x: Tensors) -> Iterator[Any]:
         yield att.log_normalizer(**at), att.jacobian(4, **at)
         yield att.what_if({"causal": True, "drop_keys": [2]}).block(**at)
         yield att.what_if({"scale": 0.5}).block(**at)
+        kept = [att.keep(masks.sliding_window(3), **at)]
+        kept += [att.keep(policy, 6, **at) for policy in ("window", "heavy_hitters", "tova")] if name == "rules" else []
+        yield [(one.recall, one.kept, one.output_error) for one in kept]
+    yield att.by_segment(PARTS, **at), att.by_segment([3, 7], PARTS, measure="lift", without=("sink", "self"), **at)
     if att.v is not None:
         yield att.output(**at), att.gradients(**at), att.gradients(x.grad, **at)
         yield att.explain(7, 3, w_o=x.w_o[at["head"]], **at)
@@ -109,6 +116,8 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
     stack = AttentionStack([att for name, att in attentions(x).items() if name != "scores"])
     yield len(stack), stack.names, repr(stack), stack[0].shape, stack["layer 1"].shape, len(stack[1:])
     yield stack.metrics(), stack.metrics(1, tokens=TOKENS, rows=3), stack.pair(5, 2, batch=1), stack.weights(1)
+    yield stack.by_segment(PARTS, batch=1), stack.similar(0, 1), stack.metrics(kinds=["sink", "streaming"])
+    yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
     yield stack.rollout(1).block(), stack.rollout(heads="max").block(), stack.rollout(heads=[0, 2]).block()
 
 
@@ -251,6 +260,7 @@ def of_captures(folder: Path, made: Model, x: Tensors) -> Iterator[Any]:
             yield [att.overview(1, 0).values for att in stack], forward.metrics()
             yield forward.widget().picture
         if not options:
+            yield cap[0].segments({"b": (5, 9)}).sizes
             yield cap.pair(3, 2), cap.weights(0), cap.attention[0].block(batch=1), list(cap.calls), list(cap.stacks())
             cap.save(folder / "a.safetensors")
             read = Capture.load(folder / "a.safetensors")

@@ -480,7 +480,8 @@ def measure_heads(
 def _measured(att: AttentionBase, batch: int, kinds: list[Kind], text: HeadText, queries: range) -> dict[str, Tensor]:
     """Compute kinds that look at the same rows."""
     heads = range(att.shape.H)
-    collectors = {kind.name: kind.collect(len(heads)) for kind in kinds}
+    with exact(att.device):  # what is added to in there is made there: tensors of inference mode cannot change outside
+        collectors = {kind.name: kind.collect(len(heads)) for kind in kinds}
     ends = {0, att.shape.Q - 1} if len(queries) else ()
     real = real_keys(att, batch, 0, ends)
     ids = None if text.ids is None else text.ids.to(att.device)
@@ -502,7 +503,13 @@ def _as_rows(
 ) -> HeadRows:
     weights = (found.e / found.total.where(found.total != 0, 1)).permute(1, 2, 0)  # (heads, rows, keys)
     own = att.own_keys(at)
-    places = None if own is None else positions(own, att.device) if isinstance(own, range) else torch.tensor(own)
+    places = (
+        None
+        if own is None
+        else positions(own, att.device)
+        if isinstance(own, range)
+        else torch.tensor(own, device=att.device)
+    )
     everything = torch.ones(1, 1, dtype=torch.bool, device=att.device)
     allowed = everything if found.allowed is None else found.allowed.allowed[:, 0].mT
     return HeadRows(

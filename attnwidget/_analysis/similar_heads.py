@@ -98,7 +98,7 @@ def picture_distances(pictures: Sequence[Tensor], own: int) -> Tensor:
         float(1 - F.cosine_similarity(mine, one.flatten(), 0)) if one.shape == pictures[own].shape else torch.nan
         for one in pictures
     ]
-    return torch.tensor(found, dtype=torch.float64).clamp(min=0)
+    return torch.tensor(found, dtype=torch.float64, device="cpu").clamp(min=0)
 
 
 def _order(by_metrics: Tensor, by_picture: Tensor, by: str) -> list[int]:

@@ -622,7 +622,7 @@ class Capture(Forward):
 
     def _main_stack(self) -> NamedStack | None:
         if len(self) > 1:
-            self._refuse_several(".tokens")
+            self._refuse_several("")
         return super()._main_stack()
 
     @property

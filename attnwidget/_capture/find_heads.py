@@ -169,7 +169,9 @@ class _Spread:
         """Return the records of a kind."""
         found = []
         for at, of_texts in self._values.get(kind, {}).items():
-            values = torch.tensor([value for value in of_texts.values() if value == value], dtype=torch.float64)
+            values = torch.tensor(
+                [value for value in of_texts.values() if value == value], dtype=torch.float64, device="cpu"
+            )
             if len(values):
                 std = float(values.std()) if len(values) > 1 else None
                 spread = {"mean": float(values.mean()), "std": std, "n": len(values)}

@@ -119,7 +119,7 @@ def policy_mask(att: AttentionBase, policy: CachePolicy) -> Mask:
         )
     if att.source.gives != "scores":
         raise ValueError("only weights were given, so it is not known what is left of a row: give Attention(q, k)")
-    places = torch.tensor(list(own), dtype=torch.int64)
+    places = torch.tensor(list(own), dtype=torch.int64, device="cpu")
     if policy.name != "window" and (len(places) != att.shape.K or int(places[0]) != 0):
         raise ValueError(
             f"{policy} is decided by all queries from the first key on, and there are {len(places):,} queries of "
@@ -150,7 +150,7 @@ def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int
             allowed = att.rules.allowed(Block(batch, head, rows, keys))
             if allowed is False:
                 continue
-            later = torch.arange(keys.start, keys.stop) > own[:, None]
+            later = torch.arange(keys.start, keys.stop, device="cpu") > own[:, None]
             found = (whole(allowed, rows, keys, device).cpu() & later).nonzero()
             if len(found):
                 return rows.start + int(found[0, 0]), keys.start + int(found[0, 1])
@@ -363,7 +363,7 @@ def _tova(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Ten
 
 def _snapkv(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Tensor:
     """Keep the last keys of the prompt, and those before with most of the weights of its last queries, pooled."""
-    before, until = policy.prompt - policy.observe, torch.full((att.shape.K,), NEVER)
+    before, until = policy.prompt - policy.observe, torch.full((att.shape.K,), NEVER, device="cpu")
     count = policy.budget - policy.observe
     if count >= before:
         return until

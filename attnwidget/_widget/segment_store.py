@@ -28,7 +28,7 @@ MAX_KEPT = 16  # texts of which the segments are kept
 SIDES = ("query", "key")
 
 
-class Text(NamedTuple):
+class GivenText(NamedTuple):
     """The tokens of a sample, as strings and, where they were given so, as ids; None where they are not known."""
 
     tokens: list[str] | None
@@ -102,7 +102,9 @@ class SegmentStore:
         key = (id(own), id(tokens), side, att.shape, att.part, batch if shown.words else 0, shown.words)
         kept = self._read.get(key)
         if kept is None or kept[0] is not (own, tokens)[0]:
-            texts = [Text(shown.given_tokens(one, layer, batch), shown.given_ids(one, layer, batch)) for one in SIDES]
+            texts = [
+                GivenText(shown.given_tokens(one, layer, batch), shown.given_ids(one, layer, batch)) for one in SIDES
+            ]
             made = _fitting(own, side, att, texts, self._given().tokenizer)
             if shown.words and (ends := shown.word_ends(side, layer, batch)) is not None:
                 made = in_words(made, ends)
@@ -191,7 +193,7 @@ def is_by_sample(source: Any) -> bool:
     )
 
 
-def _fitting(own: Any, side: str, att: Attention, texts: Sequence[Text], tokenizer: Any) -> Segments:
+def _fitting(own: Any, side: str, att: Attention, texts: Sequence[GivenText], tokenizer: Any) -> Segments:
     """Read segments for the queries or the keys of a layer; those of the keys' text are cut to the queries' places.
 
     Args:
@@ -211,7 +213,7 @@ def _fitting(own: Any, side: str, att: Attention, texts: Sequence[Text], tokeniz
     return at_places(_read(own, att.shape.K, of_keys, tokenizer), places, many)
 
 
-def _read(own: Any, many: int, text: Text, tokenizer: Any) -> Segments:
+def _read(own: Any, many: int, text: GivenText, tokenizer: Any) -> Segments:
     if isinstance(own, Segments):
         if own.length != many:
             raise ValueError(f"the segments are of {own.length:,} tokens, and this layer has {many:,}")

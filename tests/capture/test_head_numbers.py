@@ -14,6 +14,7 @@ from captured import GPT2, build
 from attnwidget import AttentionWidget, Capture, capture
 from attnwidget._export.numbers import in_model
 from attnwidget._export.preview import _words_of
+from attnwidget._messages.decoding import of_picture
 
 pytest.importorskip("transformers")
 IDS = torch.randint(3, 50, (1, 9), generator=torch.Generator().manual_seed(5))
@@ -43,7 +44,8 @@ def test_a_figure_and_the_small_picture_name_them() -> None:
     pytest.importorskip("matplotlib")
     w = captured([1, 3]).widget(head=1)
     assert any("head 1 (3 in the model)" in text for text in drawn(w))
-    assert any("head 1 (3 in the model)" in line for line in _words_of(w._export_view()).lines)
+    view = w._export_view()
+    assert any("head 1 (3 in the model)" in line for line in _words_of(view, of_picture(view.picture)).lines)
     whole = captured(None).widget(head=1)
     assert not any("in the model" in text for text in drawn(whole))
 

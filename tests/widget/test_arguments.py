@@ -163,7 +163,7 @@ def test_an_encoding_is_of_all_stacks_and_sides_and_not_a_mapping_by_name(qkv: A
 
 
 def test_ids_alone_still_ask_for_their_tokenizer(weights: Tensor) -> None:
-    with pytest.raises(TypeError, match="give the tokenizer as well"):
+    with pytest.raises(TypeError, match="write tokens=encoding, tokenizer=tokenizer"):
         AttentionWidget(weights, tokens={"input_ids": [list(range(N))] * 2})
     ids = torch.arange(N)
     assert tokens_of(AttentionWidget(weights, ids, tokenizer=tokenizer())) == WORDS

@@ -30,7 +30,7 @@ MEASURES = {"mass": "mass", "per_token": "mass per token", "lift": "lift"}
 
 
 @dataclass(frozen=True)
-class Masses:
+class DrawnMasses:
     """What is drawn of the trait `mass`, some segments set aside.
 
     Attributes:
@@ -69,7 +69,7 @@ def draw(context: FigureContext, top: float) -> float:
     return _matrix(context, found, y + 22)
 
 
-def _masses(context: FigureContext, sent: dict[str, Any]) -> Masses:
+def _masses(context: FigureContext, sent: dict[str, Any]) -> DrawnMasses:
     traits, names, sizes = context.traits, sent["keys"], sent["key_sizes"]
     parts = {name: decoding.decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
     values, _, aside = read(parts, names, sizes, traits.aside, traits.measure)
@@ -80,13 +80,13 @@ def _masses(context: FigureContext, sent: dict[str, Any]) -> Masses:
     tokens, _, left = read({**columns, **spread_out}, names, sizes, traits.aside, "mass")
     shades = [colors.segment_color(slot, context.theme) for slot in sent["key_colors"]]
     gone = aside_columns(names, traits.aside)
-    return Masses(names, shades, gone, (tokens, left), sent["rows"], sent["row"], values, lifts, aside)
+    return DrawnMasses(names, shades, gone, (tokens, left), sent["rows"], sent["row"], values, lifts, aside)
 
 
 # Token by token.
 
 
-def _columns(context: FigureContext, found: Masses, sent: dict[str, Any], top: float) -> float:
+def _columns(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], top: float) -> float:
     """Draw a stack above each token of the asking segment, in lines; return where they end."""
     places = decoding.decode(sent["positions"])[: len(found.tokens[0])].tolist()
     lines = _lines(context, [context.queries[place].text for place in places])
@@ -128,7 +128,7 @@ def _axis(context: FigureContext, top: float) -> None:
         context.canvas.text(context.left + 18, y, text, size=10, color=context.look.ink3, align="right")
 
 
-def _stack(context: FigureContext, found: Masses, at: int, place: tuple[float, float, float]) -> None:
+def _stack(context: FigureContext, found: DrawnMasses, at: int, place: tuple[float, float, float]) -> None:
     """Draw the shares of one token, the pinned segment at the bottom, and above them what is set aside."""
     x, top, width = place
     shares, aside = found.tokens[0][at], float(found.tokens[1][at])
@@ -151,7 +151,7 @@ def _stack(context: FigureContext, found: Masses, at: int, place: tuple[float, f
         context.canvas.boxes(boxes, shades)
 
 
-def _captions(context: FigureContext, found: Masses, sent: dict[str, Any], y: float) -> float:
+def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], y: float) -> float:
     aside = ", ".join(name for name, is_gone in zip(found.names, found.gone, strict=True) if is_gone)
     parts = ["mass by segment, a share of what is not aside"]
     if aside or "self" in context.traits.aside:
@@ -167,7 +167,7 @@ def _captions(context: FigureContext, found: Masses, sent: dict[str, Any], y: fl
 # All tokens.
 
 
-def _list(context: FigureContext, found: Masses, top: float) -> float:
+def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
     """Draw the segments that get most, with their lift; return where they end."""
     values, lifts, canvas, look = found.values[found.row], found.lifts[found.row], context.canvas, context.look
     there = [column for column in range(len(found.names)) if np.isfinite(values[column])]
@@ -203,7 +203,7 @@ def _list(context: FigureContext, found: Masses, top: float) -> float:
 # From each segment to each.
 
 
-def _matrix(context: FigureContext, found: Masses, top: float) -> float:
+def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
     """Draw segments × segments, without those that are set aside; return where it ends."""
     kept = [column for column in range(len(found.names)) if not found.gone[column]]
     aside = {name for name, is_gone in zip(found.names, found.gone, strict=True) if is_gone}
