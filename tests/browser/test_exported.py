@@ -117,7 +117,7 @@ def test_all_views(opened: Opened) -> None:
     page.page.get_by_role("tab", name="Heads").click()
     page.page.wait_for_selector(".aw-heads-board canvas")
     page.page.get_by_role("button", name="Bar").click()
-    page.page.get_by_role("menuitemradio", name="First token").click()
+    page.page.get_by_role("menuitemradio", name="First token", exact=True).click()
     page.rest()
     page.screenshot("exported-heads")
     check(page)

@@ -756,7 +756,7 @@ def test_hovering_over_the_graph(gallery: Show) -> None:
 
 @pytest.mark.parametrize("menu", ["Read", "Keep", "More"])
 def test_menus_of_the_graph(gallery: Show, menu: str) -> None:
-    for width in (900, 600) if menu != "More" else (900, 320):
+    for width in (900, 700) if menu != "More" else (900, 600, 320):
         shown = gallery(graph(), width=width)
         shown.menu(menu)
         shown.settle()
