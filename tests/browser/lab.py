@@ -65,6 +65,7 @@ SERVER_NOISE = [
         r"^tornado\.(websocket\.WebSocketClosedError|iostream\.StreamClosedError)",
         "a page was left while it was written to",
     ),
+    (r"^zmq\.error\.ZMQError: Address already in use", "another kernel took its port first; Jupyter gives it others"),
 ]
 
 # Chromium as root in a container, and silent: no telemetry, no component updates.
