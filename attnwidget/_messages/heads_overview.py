@@ -20,7 +20,7 @@ from .._engine import overview
 from .._engine.base import AttentionBase
 from .._engine.cache_policies import kept_keys
 from .._utils.failures import log_told, sentence_of
-from .._utils.scheduler import Scheduler
+from .._utils.scheduler import Scheduler, in_slices
 from . import encoding
 from .picture import PICTURE_SIZE
 
@@ -262,17 +262,10 @@ class Surveys:
 
     def _rest(self, found: Survey) -> Iterator[None]:
         """Compute the rest, and send what is ready now and then, each time after twice as long."""
-        told = begun = time.monotonic()
-        wait = 2 * FIRST_SECONDS
         try:
-            for _ in found:
-                now = time.monotonic()
-                if now - told >= wait:
-                    told, wait = now, 2 * wait
-                    self._tell(found.message())
-                if now - begun >= SLICE_SECONDS:
-                    yield
-                    begun = time.monotonic()
+            yield from in_slices(
+                found, lambda: self._tell(found.message()), slice_seconds=SLICE_SECONDS, first=2 * FIRST_SECONDS
+            )
         except Exception as error:
             log_told(log, "the overview of all heads", error)
             self._tell(self.failed(error) or found.message())

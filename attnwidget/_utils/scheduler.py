@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 BETWEEN = 0.002  # seconds that the loop is left alone after a step: a kernel needs several turns for one message
@@ -140,3 +140,28 @@ class Scheduler:
 
 def _is_alive(loop: asyncio.AbstractEventLoop | None) -> bool:
     return loop is not None and loop.is_running() and not loop.is_closed()
+
+
+def in_slices(
+    work: Iterable[object], tell: Callable[[], object], *, slice_seconds: float, first: float
+) -> Iterator[None]:
+    """Do the steps of some work as those of a job, and tell now and then how far it is.
+
+    Args:
+        work: steps that may be much shorter than those of a job.
+        tell: called after `first` seconds, and then each time after twice as long.
+        slice_seconds: how long a step of the job is.
+
+    Yields:
+        After each step of the job.
+    """
+    told = begun = time.monotonic()
+    wait = first
+    for _ in work:
+        now = time.monotonic()
+        if now - told >= wait:
+            told, wait = now, 2 * wait
+            tell()
+        if now - begun >= slice_seconds:
+            yield
+            begun = time.monotonic()

@@ -15,7 +15,7 @@ from .._messages.heads_overview import FIRST_SECONDS, SLICE_SECONDS
 from .._messages.segment_mass import HeadMasses, MassPass, Wanted
 from .._segments.segments import Segments
 from .._utils.failures import log_told, sentence_of
-from .._utils.scheduler import Scheduler
+from .._utils.scheduler import Scheduler, in_slices
 from .exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
 from .layers import ShownLayers
 from .segment_store import SegmentStore, columns_of, rows_of
@@ -236,17 +236,10 @@ class Masses:
 
     def _rest(self, name: str, found: MassPass | HeadMasses) -> Iterator[None]:
         """Compute the rest, and send what is known now and then, each time after twice as long."""
-        told = begun = time.monotonic()
-        wait = 2 * FIRST_SECONDS
         try:
-            for _ in found:
-                now = time.monotonic()
-                if now - told >= wait:
-                    told, wait = now, 2 * wait
-                    self._tell(name, found.message())
-                if now - begun >= SLICE_SECONDS:
-                    yield
-                    begun = time.monotonic()
+            yield from in_slices(
+                found, lambda: self._tell(name, found.message()), slice_seconds=SLICE_SECONDS, first=2 * FIRST_SECONDS
+            )
         except Exception as error:
             log_told(log, f"the trait {name}", error)
             self._tell(name, self.failed(error, found.wanted.of() if name == "mass" else _of_heads(found)))

@@ -16,6 +16,7 @@ import type { HeadTable, SegmentsModel, Spot } from "./model";
 import { axisText, inWords, measureWord, readingText, shareText } from "./numbers";
 import { headPictures } from "./pictures";
 import { pinColumn, pinHead } from "./pins";
+import { watchSpots } from "./pointing";
 import type { HeadsState } from "./states";
 import { cleared, type Style, styleOf, whole } from "./style";
 
@@ -264,26 +265,9 @@ function watchPointer(
     const index = at.lefts.findIndex((left, which) => x >= left - 3 && x < left + at.widths[which]! + 3);
     return { part: "heads", head: row, column: at.columns[index] ?? -1 };
   };
-  const listen = { signal: ui.stop };
-  canvas.addEventListener(
-    "pointermove",
-    (event) => {
-      if (event.pointerType === "touch") return;
-      const [next, now] = [spotAt(event), model.hover.peek()];
-      if (next?.head !== now?.head || next?.column !== now?.column || now?.part !== "heads") model.hover.value = next;
-    },
-    listen,
-  );
-  canvas.addEventListener("pointerleave", () => (model.hover.value = null), listen);
-  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
-  canvas.addEventListener(
-    "click",
-    (event) => {
-      const spot = spotAt(event);
-      if (spot?.head !== undefined) pinHead(ui, model, spot.head);
-    },
-    listen,
-  );
+  watchSpots(ui, model, canvas, "heads", spotAt, (spot) => {
+    if (spot.head !== undefined) pinHead(ui, model, spot.head);
+  });
 }
 
 interface PartProps {

@@ -16,6 +16,7 @@ import { layMatrix, type MatrixLayout } from "./matrix-layout";
 import type { SegmentsModel, Spot } from "./model";
 import { axisText, cellText, inWords, measureWord, shareText } from "./numbers";
 import { ask, pinCell, pinColumn } from "./pins";
+import { watchSpots } from "./pointing";
 import { cleared, styleOf } from "./style";
 
 const FONT = 12;
@@ -180,25 +181,8 @@ function watchPointer(ui: Ui, model: SegmentsModel, state: MatrixState, canvas: 
     const column = model.left.value.columns[Math.floor(x / at.pitch)];
     return row === undefined || column === undefined ? null : { part: "matrix", row, column };
   };
-  const listen = { signal: ui.stop };
-  canvas.addEventListener(
-    "pointermove",
-    (event) => {
-      if (event.pointerType === "touch") return;
-      const [next, now] = [spotAt(event), model.hover.peek()];
-      if (next?.row !== now?.row || next?.column !== now?.column || now?.part !== "matrix") model.hover.value = next;
-    },
-    listen,
-  );
-  canvas.addEventListener("pointerleave", () => (model.hover.value = null), listen);
-  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
-  canvas.addEventListener(
-    "click",
-    (event) => {
-      const spot = spotAt(event);
-      if (spot !== null) pinCell(ui, model, spot.row!, spot.column, event.shiftKey);
-    },
-    listen,
+  watchSpots(ui, model, canvas, "matrix", spotAt, (spot, event) =>
+    pinCell(ui, model, spot.row!, spot.column, event.shiftKey),
   );
 }
 

@@ -24,6 +24,7 @@ import type { SegmentsModel, Spot } from "./model";
 import { axisText, inWords, shareText } from "./numbers";
 import { overview } from "./overview";
 import { pinStack } from "./pins";
+import { watchSpots } from "./pointing";
 import { bandAt, evenOf, paintStacks, stackOf, type TokenScene } from "./stacks";
 import type { TokensState } from "./states";
 import { type Style, styleOf } from "./style";
@@ -176,34 +177,15 @@ function watchPointer(ui: Ui, model: SegmentsModel, state: TokensState, canvas: 
     const { x, y } = pointIn(canvas, event);
     return spotUnder(model, state, x, y);
   };
-  const listen = { signal: ui.stop };
-  canvas.addEventListener(
-    "pointermove",
-    (event) => {
-      if (event.pointerType === "touch") return;
-      const next = spotAt(event);
-      const now = model.hover.peek();
-      if (next?.token !== now?.token || next?.column !== now?.column || now?.part !== "tokens")
-        model.hover.value = next;
-    },
-    listen,
-  );
-  canvas.addEventListener("pointerleave", () => (model.hover.value = null), listen);
-  canvas.addEventListener("pointerdown", () => canvas.focus({ preventScroll: true }), listen);
-  canvas.addEventListener(
-    "click",
-    (event) => {
-      const spot = spotAt(event);
-      if (spot?.token === undefined) return;
-      // What was pinned by the last click has moved to the base line: a click at the same place means it still.
-      const [x, y] = [event.clientX, event.clientY];
-      const again = clicked !== null && clicked.token === spot.token && Math.hypot(x - clicked.x, y - clicked.y) < 4;
-      const column = again && spot.column >= 0 && model.pinned.value >= 0 ? model.pinned.value : spot.column;
-      clicked = { x, y, token: spot.token };
-      pinStack(ui, model, spot.token, column, event.shiftKey);
-    },
-    listen,
-  );
+  watchSpots(ui, model, canvas, "tokens", spotAt, (spot, event) => {
+    if (spot.token === undefined) return;
+    // What was pinned by the last click has moved to the base line: a click at the same place means it still.
+    const [x, y] = [event.clientX, event.clientY];
+    const again = clicked !== null && clicked.token === spot.token && Math.hypot(x - clicked.x, y - clicked.y) < 4;
+    const column = again && spot.column >= 0 && model.pinned.value >= 0 ? model.pinned.value : spot.column;
+    clicked = { x, y, token: spot.token };
+    pinStack(ui, model, spot.token, column, event.shiftKey);
+  });
 }
 
 /** Return the token and the band at a point of what is in view. */
