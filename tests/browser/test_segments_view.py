@@ -243,10 +243,9 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     page.keyboard.press("ArrowRight")
     shown.wait_for_lines()
     assert w.segment == "system"
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    shown.wait_for_lines()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        shown.wait_for_lines()
     assert w.segment == "doc 3"
     best = page.locator(".aw-seg-id").first.inner_text()
     page.keyboard.press("Home")
