@@ -27,7 +27,7 @@ class Places:
         TypeError, ValueError: anything else; a name that no segment has.
 
     >>> Places([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
-    [True, False, False, True, True, False]
+    [True, False, False, True, True, True]
     """
 
     def __init__(self, given: Any, what: str, segments: Segments | None = None) -> None:
