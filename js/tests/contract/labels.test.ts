@@ -9,7 +9,10 @@ import { checkGolden, portable } from "../helpers/golden";
 
 const STYLES: readonly TokenStyle[] = ["text", "bytes", "spaced", "words"];
 
-const STAGES: readonly Stage[] = ["scores", "scaled", "capped", "masked", "weights", "contribution"];
+const STAGES: readonly Stage[] = [
+  ...(["scores", "scaled", "capped", "masked", "weights", "contribution"] as const),
+  ...(["value_norm", "logit", "saliency"] as const),
+];
 
 /** Words of many scripts, and what stands between words. */
 const WORDS = [
