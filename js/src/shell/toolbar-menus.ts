@@ -160,7 +160,9 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   aside: hasSegments,
   asking: hasSegments,
   whatIf: ({ store }) =>
-    Object.keys(store.what_if.value).length > 0 && store.facts.value.stages.includes("masked") && !store.facts.value.saved,
+    Object.keys(store.what_if.value).length > 0 &&
+    store.facts.value.stages.includes("masked") &&
+    !store.facts.value.saved,
   pool({ store }) {
     const picture = store.picture.value;
     return picture !== null && picture.queryBin * picture.keyBin > 1;

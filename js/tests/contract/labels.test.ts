@@ -241,7 +241,7 @@ test("labels and numbers are those that Python draws", () => {
       legendTicks(low, high, scale, stage, gap).map(({ value, text }) => [value, text]),
     ]),
   };
-  expect(made.stages.length).toBe(6);
+  expect(made.stages.length).toBe(9);
   expect(made.tokens.length).toBeGreaterThanOrEqual(200);
   expect(new Set(NUMBERS).size).toBeGreaterThanOrEqual(90);
   checkGolden("labels.json", made);
