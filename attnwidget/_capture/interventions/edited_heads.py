@@ -114,7 +114,7 @@ class EditedHeads:
         seen, what = self._seen, "weights" if keys is not None else "output"
         wanted = len(seen.queries) if seen.queries.start == 0 else seen.queries.stop
         sizes = (seen.samples, len(applied.heads), wanted, *(() if keys is None else (keys.stop,)))
-        found = given[(None,) * (4 - given.ndim)]
+        found = given[(None,) * (4 - given.ndim)]  # of one head, or of all alike
         shape = found.shape[: len(sizes)]
         rows_fit = shape[2] == wanted or (keys is None and shape[2] == 1)
         fits = shape[0] in (1, sizes[0]) and shape[1] in (1, sizes[1]) and rows_fit
@@ -144,8 +144,7 @@ class EditedHeads:
             found = [[given.outputs(seen, b, head, seen.queries) for head in self._heads] for b in self._samples]
             return torch.stack([torch.stack([x.to(self._v) for x in one]) for one in found])
         if isinstance(given, Tensor):
-            own = given if given.ndim > 1 else given[None, None, None]
-            return self._rows_of(own, applied, seen.queries, None).to(self._v).expand(shape)
+            return self._rows_of(given, applied, seen.queries, None).to(self._v).expand(shape)
         return self._v.new_zeros(()).expand(shape)
 
     # Whether the call is understood.
