@@ -304,13 +304,9 @@ def test_a_capture_beside_it_has_the_heads_as_they_were(way: str, inner: bool) -
         with capture(model) as plain:
             model(x)
         cap, edits = capture(model), {(0, 1): "zero"}
-        with pytest.warns(UserWarning, match="as it was before the edit"):
-            if inner:
-                with intervene(model, edits), cap:
-                    model(x)
-            else:
-                with cap, intervene(model, edits):
-                    model(x)
+        blocks = [intervene(model, edits), cap] if inner else [cap, intervene(model, edits)]
+        with pytest.warns(UserWarning, match="as it was before the edit"), blocks[0], blocks[1]:
+            model(x)
     assert cap.skipped == {}
     assert torch.equal(cap.attention[0].block(head=1), plain.attention[0].block(head=1))
     assert not torch.equal(cap.attention[1].block(head=1), plain.attention[1].block(head=1))
@@ -324,10 +320,15 @@ def test_an_exception_leaves_the_model_as_it_was() -> None:
     model, x = Layers(by_sdpa), text()
     before, state = hooks_of(model), torch.backends.mha.get_fastpath_enabled()
     plain = model(x)
-    for error in (KeyError, ZeroDivisionError):
-        with pytest.raises(error), intervene(model, {0: "zero"}):
+
+    def fail(error: type[Exception]) -> None:
+        with intervene(model, {0: "zero"}):
             model(x)
             raise error
+
+    for error in (KeyError, ZeroDivisionError):
+        with pytest.raises(error):
+            fail(error)
     with pytest.raises(ValueError, match="no head 9"), intervene(model, {(0, 9): "zero"}):
         model(x)
     assert hooks_of(model) == before
@@ -339,23 +340,24 @@ def test_other_threads_run_the_model_as_it_is() -> None:
     model, x = Layers(by_sdpa), text()
     found: list[Tensor] = []
 
-    def elsewhere() -> None:
+    def run() -> None:
         with torch.no_grad():
             found.append(model(x))
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
 
     with torch.no_grad():
         plain = model(x)
         with intervene(model, {0: "zero"}):
-            thread = threading.Thread(target=elsewhere)
-            thread.start()
-            thread.join()
+            elsewhere()
             edited = model(x)
         assert torch.equal(found[0], plain)
         assert not torch.equal(edited, plain)
         with pytest.raises(ValueError, match="another thread"), intervene(model, {0: "zero"}):
-            thread = threading.Thread(target=elsewhere)
-            thread.start()
-            thread.join()
+            elsewhere()
 
 
 def test_the_last_call_is_kept_with_its_arguments() -> None:

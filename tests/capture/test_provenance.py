@@ -406,6 +406,11 @@ class Failing(nn.Module):
 
 def test_an_error_of_the_model_is_the_one_that_is_raised() -> None:
     model = Failing()
-    with pytest.raises(KeyError, match="of the model's own"), capture(model):
-        model.register_forward_hook(lambda *_: None)  # one more, after those of the capture
-        model(torch.randn(2, 3, 4))
+
+    def run() -> None:
+        with capture(model):
+            model.register_forward_hook(lambda *_: None)  # one more, after those of the capture
+            model(torch.randn(2, 3, 4))
+
+    with pytest.raises(KeyError, match="of the model's own"):
+        run()
