@@ -1,0 +1,29 @@
+/** Runs of the model without something: asked for, and found again once they are there. */
+
+import type { EffectDetail, EffectOf } from "../contract/messages";
+import { detailOf, effectKey } from "../data/effects";
+import { KernelError } from "../kernel/kernel";
+import type { Ui } from "./ui";
+
+/** Return the run without something; null where there was none. */
+export function effectOf({ store }: Ui, of: EffectOf): EffectDetail | null {
+  const now = store.effects.value;
+  return now ? detailOf(store.effect_details.value, now, of) : null;
+}
+
+/** Have the model run without something; what comes of it is a trait. */
+export function askEffect(ui: Ui, of: EffectOf): void {
+  if (effectOf(ui, of) === null) ask(ui, "effect", { of }, effectKey(of));
+}
+
+/** Run all segments and heads, stop that, or go on. */
+export function askRuns(ui: Ui, action: "run" | "stop" | "resume"): void {
+  ask(ui, "effects", { action }, action);
+}
+
+function ask({ kernel, effectProblem }: Ui, kind: "effect" | "effects", body: object, key: string): void {
+  effectProblem.value = null;
+  kernel.request(kind, body).catch((error: unknown) => {
+    if (error instanceof KernelError) effectProblem.value = { key, text: error.message };
+  }); // else the kernel's state says why
+}
