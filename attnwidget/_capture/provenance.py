@@ -25,6 +25,7 @@ import inspect
 import re
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -189,8 +190,9 @@ class Provenance:
         self._hooks: dict[int, list[Any]] = {}
         self._followed: set[int] = set()  # modules whose children are watched
         self._needs_following: dict[int, bool] = {}
-        self._entered: set[int] = set()
+        self._entered: defaultdict[int, set[int]] = defaultdict(set)  # by thread: modules that a forward pass has run
         self._asked: set[int] = set()
+        self._lock = threading.Lock()  # of hooks, which several threads that run the model find together
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -207,32 +209,43 @@ class Provenance:
             for hooks in self._hooks.values():
                 for hook in hooks:
                     hook.remove()
-            for kept in (self._hooks, self._followed, self._needs_following):
+            for kept in (self._hooks, self._followed, self._needs_following, self._entered):
                 kept.clear()
 
     def forward_ended(self) -> set[int]:
-        """Stop watching modules that have run and compute no attention; return all that have run, by identity."""
-        entered, self._entered = self._entered, set()
-        for key in entered - self._asked:
-            for hook in self._hooks.pop(key, ()):
-                hook.remove()
+        """Stop watching modules that have run and compute no attention; return all that have run, by identity.
+
+        Those that are running in another thread stay watched until that has asked of them, or has ended.
+        """
+        with self._lock:
+            entered = self._entered.pop(threading.get_ident(), set())
+            for key in entered.difference(self._asked, *list(self._entered.values())):
+                for hook in self._hooks.pop(key, ()):
+                    hook.remove()
         return entered
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         running = Invocation(module, args, kwargs)
         self._running.invocations.append(running)
         key = id(module)
-        self._entered.add(key)
+        self._entered[threading.get_ident()].add(key)
         if key in self._followed or key not in self._hooks:
             return  # or a copy of a module that is watched
         needs = self._needs_following.get(key)
         if needs is None:
             needs = self._needs_following[key] = _needs_following(module)
         if needs or (_may_have_several(args, kwargs) and len(running.origins) > 1):
-            self._followed.add(key)
-            hooks = self._hooks.get(key, [])
+            self._follow(module)
+
+    def _follow(self, module: nn.Module) -> None:
+        """Watch the children of a module; a second thread goes on only when all of them are watched."""
+        key = id(module)
+        with self._lock:
+            if key in self._followed or key not in self._hooks:
+                return
             for name, child in _light_children(module):
-                hooks.append(child.register_forward_hook(self._child_hook(module, name)))
+                self._hooks[key].append(child.register_forward_hook(self._child_hook(module, name)))
+            self._followed.add(key)
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations

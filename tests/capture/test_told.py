@@ -14,6 +14,7 @@ from captured import DECODERS, GPT2, batch, build, generated, weights
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
+from attnwidget._capture import provenance
 from attnwidget._capture.matching import BY_LAST_STEP, BY_SIZE
 
 transformers = pytest.importorskip("transformers")
@@ -168,6 +169,34 @@ def test_each_of_two_threads_has_its_own_capture(kind: str, alone: bool) -> None
             assert torch.equal(weights(att), weights(other))
         elsewhere = len(cap) - 1 + ("another thread" in " ".join(cap.skipped.values()))
         assert elsewhere == (0 if alone else 1)  # the other thread's call is there as a forward pass, or told
+
+
+def test_a_thread_waits_until_all_that_tells_self_from_cross_attention_is_watched(monkeypatch: Any) -> None:
+    opened, begun, done = (threading.Event() for _ in range(3))
+    children = provenance._light_children
+
+    def slowly(module: nn.Module) -> Any:
+        for child in children(module):
+            yield child
+            begun.set()
+            done.wait(timeout=0.3)  # here the other thread runs the model, if it may
+
+    def first() -> None:
+        opened.wait(timeout=60)
+        model(x, x)
+
+    def second() -> None:
+        with torch.no_grad(), capture(model) as cap:
+            opened.set()
+            begun.wait(timeout=60)
+            model(x, x)
+            done.set()
+        found.append(cap)
+
+    monkeypatch.setattr(provenance, "_light_children", slowly)
+    model, x, found = Crossing(), torch.randn(1, 5, 8), []
+    in_threads(first, second)
+    assert [len(one.attention) for one in found] == [1]
 
 
 def single(model: nn.Module, text: tuple[Tensor, ...]) -> Capture:
