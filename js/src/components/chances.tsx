@@ -22,10 +22,12 @@ export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit
         <ol class="aw-chances" aria-label="Next token, probability before and after">
           <li class="aw-chance aw-chance-head" aria-hidden="true">
             <span />
-            <span>
+            <span style={{ height: "100%" }}>
               {[0, 0.5, 1].map((at) => (
                 <i key={at} style={{ left: `${100 * at}%` }}>
-                  {number(at * end).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")}
+                  {number(at * end)
+                    .replace(/(\.\d*?)0+$/, "$1")
+                    .replace(/\.$/, "")}
                 </i>
               ))}
             </span>

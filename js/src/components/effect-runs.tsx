@@ -12,8 +12,9 @@ export function EffectRuns({ ui }: { ui: Ui }) {
   const now = ui.store.effects.value;
   if (!now) return null;
   const { state, done, total, seconds_left, error, run_seconds } = now;
-  const problem = ui.effectProblem.value;
-  if (state === "done" && problem === null) return null;
+  const { key, text } = ui.effectProblem.value ?? { key: "", text: "" };
+  const problem = error ?? (["run", "stop", "resume"].includes(key) ? text : "");
+  if (state === "done" && problem === "") return null;
   const running = state === "running";
   const action = running ? "stop" : state === "stopped" ? "resume" : "run";
   const runs = `${count(done)} of ${count(total)} runs`;
@@ -28,7 +29,7 @@ export function EffectRuns({ ui }: { ui: Ui }) {
           {state === "stopped" && "Stopped: "}
           {total > 0 && <b>{runs}</b>}
           {[left, each].filter(Boolean).map((words) => `, ${words}`)}
-          {error ?? problem?.text ? ` ${sentence(error ?? problem!.text)}` : ""}
+          {problem && ` ${sentence(problem)}`}
         </span>
         {!away && (
           <button type="button" class="aw-action" onClick={() => askRuns(ui, action)}>

@@ -45,12 +45,15 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
 }
 
 /** Show what the model says next without something, or why that is not known. */
-export function Removed({ ui, of }: { ui: Ui; of: EffectOf }) {
+export function Removed({ ui, of, unknown }: { ui: Ui; of: EffectOf; unknown?: string }) {
   const { effects } = ui.store;
   const detail = effectOf(ui, of);
-  const problem = ui.effectProblem.value;
-  const error = effects.value?.error ?? (problem?.key === effectKey(of) ? problem.text : null);
-  if (detail === null) return <p class="aw-prompt">{error === null ? "Not known yet." : sentence(error)}</p>;
+  const problem = ui.effectProblem.value?.key === effectKey(of) ? ui.effectProblem.value.text : null;
+  const error = effects.value?.error || problem;
+  if (detail === null) {
+    const text = error ? sentence(error) : problem === "" ? "The model runs without it." : (unknown ?? "Not yet run.");
+    return <p class="aw-prompt">{text}</p>;
+  }
   return (
     <>
       <p class="aw-prompt aw-without-where">

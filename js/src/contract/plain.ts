@@ -105,7 +105,8 @@ const isWhatIf = hasFields({
   keep: orNone(isKeep),
 });
 
-const isFigure: Check = (value) => value === null || isNumber(value) || ["nan", "inf", "-inf"].includes(value as string);
+const isFigure: Check = (value) =>
+  value === null || isNumber(value) || ["nan", "inf", "-inf"].includes(value as string);
 
 const isEffects = hasFields({
   ...{ error: orNone(isText), at: orNone(isPlace), text: isText },

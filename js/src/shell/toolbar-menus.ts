@@ -166,7 +166,11 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
 };
 
 /** The same where there is a model: both of what it can show are words in the toolbar. */
-const WITH_MODEL: typeof MENUS.segments = [["shown", "menus"], ["heads", "more than there is"], ...MENUS.segments.slice(2)];
+const WITH_MODEL: typeof MENUS.segments = [
+  ["shown", "menus"],
+  ["heads", "more than there is"],
+  ...MENUS.segments.slice(2),
+];
 const EFFECT: typeof MENUS.segments = [
   ["shown", "menus"],
   ["target", "much"],
@@ -243,7 +247,11 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
       effects.value?.edits.find(({ value }) => value === effects.value?.edit)?.name ?? "",
     sections: (ui) => [editSection(ui)],
   },
-  effectOrder: { name: "Order", value: (ui) => ORDERS[ui.effectOrder.value], sections: (ui) => [effectOrderSection(ui)] },
+  effectOrder: {
+    name: "Order",
+    value: (ui) => ORDERS[ui.effectOrder.value],
+    sections: (ui) => [effectOrderSection(ui)],
+  },
   against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
   bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
   order: { name: "Order", value: orderName, sections: (ui) => [orderSection(ui)] },

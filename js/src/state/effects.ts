@@ -21,9 +21,14 @@ export function askRuns(ui: Ui, action: "run" | "stop" | "resume"): void {
   ask(ui, "effects", { action }, action);
 }
 
+/** While it runs, `effectProblem` has no text. */
 function ask({ kernel, effectProblem }: Ui, kind: "effect" | "effects", body: object, key: string): void {
-  effectProblem.value = null;
-  kernel.request(kind, body).catch((error: unknown) => {
-    if (error instanceof KernelError) effectProblem.value = { key, text: error.message };
-  }); // else the kernel's state says why
+  effectProblem.value = { key, text: "" };
+  const ended = (text: string) => {
+    if (effectProblem.peek()?.key === key) effectProblem.value = text ? { key, text } : null;
+  };
+  kernel.request(kind, body).then(
+    () => ended(""),
+    (error: unknown) => ended(error instanceof KernelError ? error.message : ""), // else the kernel's state says why
+  );
 }

@@ -116,7 +116,7 @@ export interface Ui {
   readonly removed: Signal<Removal | null>;
   /** In which order effects are listed. */
   readonly effectOrder: Signal<EffectOrder>;
-  /** Why the model could not be run without something: Python's sentence, and the name of the removal. */
+  /** What the model is run without, by its name, and why it could not be: Python's sentence, "" while it runs. */
   readonly effectProblem: Signal<{ readonly key: string; readonly text: string } | null>;
   /** The view from which one went down to the cells of a block, and what that is called: the way back. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;

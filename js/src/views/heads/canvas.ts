@@ -227,7 +227,8 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
     const reply = await kernel.request("thumbnails", body, { signal });
     const grids = await picturesOf(reply.values, layer, survey.batch, reply.buffers);
     const first = survey.heads.findIndex((one) => one.layer === layer && one.head === start);
-    if (store.survey.peek()?.pictures === survey.pictures) grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
+    if (store.survey.peek()?.pictures === survey.pictures)
+      grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
   }
 
   const end = effect(() => {

@@ -218,7 +218,6 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
       {metric === null
         ? "."
         : `; the ${metric.kind === "nats" || isDense(ui, metric) ? "tint" : "bar"} is ${wordsOf(ui, metric)}, ${rangeOf(metric)}.`}
-
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />

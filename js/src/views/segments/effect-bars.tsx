@@ -62,7 +62,9 @@ export function EffectBars(props: BarsProps) {
         <span />
         <span>{ticks(scales.mass)}</span>
         <span>mass</span>
-        <span>lost{unit === "nats" && what === "segments" ? ", nats" : ""}</span>
+        <span>
+          lost<small>{unit && `, ${unit}`}</small>
+        </span>
       </div>
       {shown.map((row) => (
         <Row key={row.at} {...{ ...props, row, lines }} />
@@ -70,7 +72,7 @@ export function EffectBars(props: BarsProps) {
       <div class="aw-fx-row aw-fx-axis" aria-hidden="true">
         <span>lost</span>
         <span />
-        <span data-below>{ticks(scales.lost)}</span>
+        <span>{ticks(scales.lost)}</span>
       </div>
       {others.length > 0 && (
         <div class="aw-fx-more">
@@ -104,7 +106,9 @@ function Row(props: BarsProps & { row: EffectRow; lines: ComponentChildren }) {
         {lines}
         <Bar {...{ row, scales, words }} color={props.color(row)} />
       </span>
-      <span class="aw-number">{row.isAside ? "aside" : Number.isNaN(row.mass) ? "–" : listNumber(row.mass, "weights")}</span>
+      <span class="aw-number">
+        {row.isAside ? "aside" : Number.isNaN(row.mass) ? "–" : listNumber(row.mass, "weights")}
+      </span>
       <span class="aw-number">{lossText(row.lost)}</span>
       <span>{words}</span>
     </div>
@@ -134,7 +138,9 @@ export function BarsKey({ color }: { color: string }) {
     <>
       <span>
         <i class="aw-fx-swatch" style={{ color }} />
-        mass, paler beyond what is lost
+        <span>
+          mass<span class="aw-fx-paler">, paler beyond what is lost</span>
+        </span>
       </span>
       <span>
         <b class="aw-fx-dot" />

@@ -55,7 +55,10 @@ export function effectGrid(
     effect(() => {
       const at = layout.value;
       const paints = ui.paints.value?.diverging;
-      Object.assign(figure.style, { width: px(at.left + at.columns * at.wide), height: px(at.top + at.rows * at.tall) });
+      Object.assign(figure.style, {
+        width: px(at.left + at.columns * at.wide),
+        height: px(at.top + at.rows * at.tall),
+      });
       Object.assign(canvas.style, { left: px(at.left), top: px(at.top) });
       if (paints) paintGrid(canvas, { at, lost: effects.lost.value, most: most.value, paints, style: styleOf(ui) });
     }),
@@ -73,7 +76,8 @@ export function effectGrid(
   watchRowKeys(ui, model, canvas, {
     what: "head",
     ids: () => effects.lost.value.map((_, row) => row),
-    at: () => model.hover.value?.head ?? model.heads.value?.heads.findIndex((_, row) => isSelected(ui, model, row)) ?? -1,
+    at: () =>
+      model.hover.value?.head ?? model.heads.value?.heads.findIndex((_, row) => isSelected(ui, model, row)) ?? -1,
     wide: () => layout.value.columns,
     point(head) {
       model.hover.value = { part: "heads", head, column: model.pinned.value };
@@ -101,7 +105,16 @@ function layGrid(counts: readonly number[], room: number, unit: number): Grid {
   const tall = Math.max(2, Math.min(CELL.tall * unit, Math.round((wide * CELL.tall) / CELL.wide)));
   const firsts = counts.map((_, layer) => counts.slice(0, layer).reduce((sum, heads) => sum + heads, 0));
   const at = (row: number, column: number) => (column >= 0 && column < (counts[row] ?? 0) ? firsts[row]! + column : -1);
-  return { rows: counts.length, columns, wide, tall, gap: wide >= 12 ? unit : 0, left: LEFT * unit, top: TOP * unit, at };
+  return {
+    rows: counts.length,
+    columns,
+    wide,
+    tall,
+    gap: wide >= 12 ? unit : 0,
+    left: LEFT * unit,
+    top: TOP * unit,
+    at,
+  };
 }
 
 interface Scene {
@@ -179,12 +192,12 @@ function Labels({ ui, model, at }: LabelsProps & { at: Grid }) {
     <>
       {Array.from({ length: at.columns }, (_, own) =>
         isNumbered(own, head.value, at.wide)
-          ? number(own, own === head.value, { left: px(at.left + (own + 0.5) * at.wide), top: "0" })
+          ? number(own, own === head.value, { left: px(at.left + (own + 0.5) * at.wide), top: px(at.top / 2) })
           : null,
       )}
       {Array.from({ length: at.rows }, (_, own) =>
         isNumbered(own, layer.value, at.tall)
-          ? number(own, own === layer.value, { left: px(at.left / 2), top: px(at.top + own * at.tall) })
+          ? number(own, own === layer.value, { left: px(at.left / 2), top: px(at.top + (own + 0.5) * at.tall) })
           : null,
       )}
       {pointed && ring(pointed, false)}

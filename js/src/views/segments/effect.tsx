@@ -7,8 +7,8 @@ import { Thumbnail } from "../../components/thumbnail";
 import { Removed } from "../../components/without";
 import { segmentStyle } from "../../draw/segment-colors";
 import { askEffect } from "../../state/effects";
-import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
+import type { Removal, Ui } from "../../state/ui";
+import { count, listNumber } from "../../text/format";
 import { BarsKey, EffectBars, listedRows } from "./effect-bars";
 import { effectGrid } from "./effect-grid";
 import { type EffectModel, type EffectRow, effectModel, isShown } from "./effect-model";
@@ -31,6 +31,9 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
     const again = effects.kind.value === "segment" || column !== model.pinned.value;
     effects.kind.value = "segment";
     if (again) pinColumn(ui, model, column);
+    const [mass, state] = [model.mass.value, effects.now.value?.state];
+    const segment = mass?.keys[column];
+    if (mass && segment && state !== "running") askEffect(ui, { segment, path: [...mass.path] });
   };
   const pinHead = (row: number) => {
     const at = model.heads.value?.heads[row];
@@ -48,7 +51,7 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
     draw: () => <SegmentBars {...{ ui, model, effects }} />,
   });
   const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => <BarsKey color={colorOf(ui, model)} />);
-  const panel = mount(part("aw-seg-list", "panel"), () => <Panel {...{ ui, effects }} />);
+  const panel = mount(part("aw-seg-list aw-fx-panel", "panel"), () => <Panel {...{ ui, effects }} />);
   const gridTitle = mount(part("aw-seg-heading"), () => (
     <Folding ui={ui} open={open.matrix} name={gridName(effects)} note={`${count(effects.lost.value.length)} heads`} />
   ));
@@ -114,6 +117,7 @@ function rowsPart(ui: Ui, model: SegmentsModel, { name, says, column, ids, at, p
   const view = mount(part("aw-fx", name), draw);
   const { node } = view;
   node.tabIndex = 0;
+  node.style.width = "100%";
   node.setAttribute("role", "application");
   node.setAttribute("aria-roledescription", "bars");
   node.setAttribute("aria-label", says);
@@ -198,8 +202,8 @@ function Title({ ui, model }: Omit<Props, "effects">) {
       )}
       <span class="aw-seg-caption">
         mean mass in {heads}
-        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % looked at)`}, each segment taken from
-        all
+        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % looked at)`}, each segment taken
+        from all
       </span>
     </>
   );
@@ -218,10 +222,17 @@ function HeadsNote({ ui, model, effects }: Props) {
   return <>{[effects.order.value === "text" ? "" : words, mass].filter(Boolean).join(", ")}</>;
 }
 
+/** What is said of what is pointed at, and was run without its next token being kept. */
+function knownOf({ lost, isPinned }: Removal, { now }: EffectModel): string {
+  if (lost === null) return "Not yet run.";
+  return `Lost ${listNumber(lost, "scores")} ${now.value?.unit}.${isPinned ? "" : " Click to see the next token."}`;
+}
+
 /** What the model says next without what is pinned. */
 function Panel({ ui, effects }: Omit<Props, "model">) {
   const removed = effects.removed.value;
-  if (removed === null) return <p class="aw-prompt">Click a segment, or a head, to see what the model says without it.</p>;
+  if (removed === null)
+    return <p class="aw-prompt">Click a segment, or a head, to see what the model says without it.</p>;
   return (
     <>
       <div class="aw-panel-head">
@@ -230,7 +241,7 @@ function Panel({ ui, effects }: Omit<Props, "model">) {
           <bdi>{removed.name}</bdi>
         </span>
       </div>
-      <Removed ui={ui} of={removed.of} />
+      <Removed ui={ui} of={removed.of} unknown={knownOf(removed, effects)} />
     </>
   );
 }

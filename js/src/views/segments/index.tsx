@@ -8,10 +8,10 @@ import { KernelError } from "../../kernel/kernel";
 import { askSegmentsBy } from "../../state/segment-queries";
 import type { SegmentReading, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
+import { effectBody } from "./effect";
 import { HeadsCaption, headsPart } from "./heads";
 import { listPart, subjectOf } from "./list";
 import { MatrixHead, matrixPart } from "./matrix";
-import { effectBody } from "./effect";
 import { MeasureWords, ShowWords } from "./measure";
 import { askingSection, showsEffect } from "./menus";
 import { type RestRow, type SegmentsModel, segmentsModel } from "./model";
@@ -21,7 +21,6 @@ import { goUp } from "./pins";
 import type { HeadsState } from "./states";
 import { styleOf } from "./style";
 import { TokensLegend, tokensPart } from "./tokens";
-
 
 /** Return the segments view. */
 export function segments(ui: Ui): View {

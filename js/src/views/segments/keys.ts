@@ -183,7 +183,11 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
       { shown: "Home End", does: "the first, the last", keys: ends },
       { shown: "Enter", does: "pin; of a segment again: look inside", keys: { Enter: pin, " ": pin } },
       { shown: "s", does: "stop the runs", keys: { s: () => askRuns(ui, "stop") } },
-      ...commonLines(ui, model, { shown: "r", does: "next order: by effect, by mass, as in the text", keys: { r: next } }),
+      ...commonLines(ui, model, {
+        shown: "r",
+        does: "next order: by effect, by mass, as in the text",
+        keys: { r: next },
+      }),
     ];
   });
 }
