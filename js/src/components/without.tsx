@@ -5,7 +5,8 @@ import type { EffectOf } from "../contract/messages";
 import { effectKey } from "../data/effects";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
-import { Chances } from "./chances";
+import { listNumber } from "../text/format";
+import { Chances, lostBy } from "./chances";
 import { sentence } from "./phrases";
 import { RadioWords } from "./radio-words";
 
@@ -31,6 +32,7 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
     const all = removable(ui);
     const words = Object.fromEntries(Object.keys(all).map((name) => [name, name]));
     const name = Object.keys(all).find((one) => effectKey(all[one]!) === chosen) ?? null;
+    const detail = name === null ? null : effectOf(ui, all[name]!);
     const choose = (next: string) => {
       this.setState({ chosen: next === name ? "" : effectKey(all[next]!) });
       askEffect(ui, all[next]!);
@@ -39,6 +41,9 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
       <section class="aw-without" aria-label="Without it">
         <RadioWords name="Without" label="without" class="aw-over-pins" words={words} chosen={name} choose={choose} />
         {name !== null && <Removed ui={ui} of={all[name]!} />}
+        <div class="aw-visually-hidden" aria-live="polite">
+          {detail && `without ${name}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
+        </div>
       </section>
     );
   }

@@ -117,7 +117,7 @@ export function withEffect(survey: Survey, effects: EffectsMessage | null | unde
   if (fits) values.set(lossesIn(effects.heads!.lost).map((one) => one ?? Number.NaN));
   const there = values.filter(Number.isFinite).sort();
   const metric: HeadMetric = {
-    ...{ name: "effect", word: "Lost without it", kind: "nats", values },
+    ...{ name: "effect", word: "Loss without it", kind: "nats", values },
     high: largest(there.map(Math.abs)) || 1,
     median: there[there.length >> 1] ?? Number.NaN,
   };

@@ -28,7 +28,7 @@ export const METRICS: readonly Named[] = [
   { name: "sink", word: "Rows on the first token", brief: "sink rows", kind: "share" },
   { name: "streaming", word: "First and near tokens", brief: "streaming", kind: "share" },
   { name: "recall", word: "Kept by the cache", brief: "recall", kind: "share" },
-  { name: "effect", word: "Lost without it", brief: "effect", kind: "nats" },
+  { name: "effect", word: "Loss without it", brief: "effect", kind: "nats" },
 ];
 type Kind = "bits" | "weight" | "tokens" | "share" | "nats";
 

@@ -27,6 +27,7 @@ import type { Removal, Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
+import { showsEffect } from "../views/segments/menus";
 
 /** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
@@ -317,6 +318,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   if (ui.removed.value !== null) return <RemovedLine ui={ui} removed={ui.removed.value} />;
   const reading = ui.segmentReading.value;
+  if (showsEffect(ui)) return <>click a segment or a head to see what is lost without it</>;
   if (reading === null)
     return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
   const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
@@ -362,7 +364,7 @@ function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; remove
             <bdi>{now.target.text.trim()}</bdi>
           </b>
         </>
-      )}
+      )}{" "}
       <i class="aw-gap" />
       {detail !== null && ui.mode.value !== "narrow" && (
         <>
@@ -371,8 +373,9 @@ function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; remove
         </>
       )}
       {lost === null ? "not yet run" : <>lost {number(lost)}</>}
-      {!Number.isNaN(mass) && (
+      {!Number.isNaN(mass) && ui.mode.value !== "narrow" && (
         <>
+          {" "}
           <i class="aw-gap" />
           mass {number(mass)}
         </>
@@ -566,7 +569,7 @@ function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
   if (store.view.value === "segments")
-    return ui.removed.value !== null ? effectFacts(ui) : segmentFacts(ui, ui.mode.value === "narrow");
+    return showsEffect(ui) ? effectFacts(ui) : segmentFacts(ui, ui.mode.value === "narrow");
   const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];

@@ -68,7 +68,10 @@ test("an order is by loss, by mass, or as it was; what is not run yet is last, a
     { name: "c", mass: 0.3, lost: 0.1 },
     { name: "d", mass: 0.2, lost: 0.4 },
   ];
-  const names = (order: "effect" | "mass" | "text") => ordered(all, order).map(({ name }) => name).join("");
+  const names = (order: "effect" | "mass" | "text") =>
+    ordered(all, order)
+      .map(({ name }) => name)
+      .join("");
   expect([names("effect"), names("mass"), names("text")]).toEqual(["dcab", "cdab", "abcd"]);
 });
 

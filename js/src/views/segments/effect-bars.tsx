@@ -96,6 +96,7 @@ function Row(props: BarsProps & { row: EffectRow; lines: ComponentChildren }) {
       class="aw-fx-row"
       data-now={isPinned || undefined}
       data-hovered={row.at === hovered || undefined}
+      data-words={words || undefined}
       data-at={row.at}
     >
       <span title={row.name}>

@@ -27,6 +27,7 @@ export function segments(ui: Ui): View {
   const model = segmentsModel(ui);
   const node = part("aw-segments");
   const state = computed(() => stateOf(ui));
+  const isEffect = computed(() => showsEffect(ui)); // no matter how far the runs are
   const body = part("aw-seg-body");
   const message = mount(part("aw-seg-message"), () => <Problem ui={ui} state={state.value} />);
   message.node.setAttribute("role", "group");
@@ -44,7 +45,7 @@ export function segments(ui: Ui): View {
       const own = new AbortController();
       const shown = { ...ui, stop: own.signal };
       const rooms = computed(() => roomsOf(ui));
-      const parts = showsEffect(ui) ? effectBody(shown, model, body, rooms) : bodyOf(shown, model, body, rooms);
+      const parts = isEffect.value ? effectBody(shown, model, body, rooms) : bodyOf(shown, model, body, rooms);
       return () => {
         own.abort();
         for (const view of parts) view.dispose();

@@ -175,7 +175,9 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
     const next = () => {
       ui.effectOrder.value = order[(order.indexOf(ui.effectOrder.value) + 1) % order.length]!;
     };
-    const keys = { ArrowUp: to(-step * (across || 1)), ArrowDown: to(step * (across || 1)) };
+    const beyond = (by: number) =>
+      across > 0 ? () => rows.point(ids[at + by * across] ?? ids[Math.max(0, at)]!) : to(by);
+    const keys = { ArrowUp: beyond(-step), ArrowDown: beyond(step) };
     const sideways = across > 0 ? { ArrowLeft: to(-step), ArrowRight: to(step) } : {};
     const ends = { Home: to(-ids.length), End: to(ids.length) };
     return [
