@@ -54,6 +54,7 @@ def capture(
     cross: CrossLike | None = None,
     keep: Keep = "tensors",
     values: bool = True,
+    gradients: bool = False,
     clone: bool = True,
     device: Any = None,
     dtype: torch.dtype | None = None,
@@ -89,6 +90,8 @@ def capture(
             each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
             refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
+        gradients: whether to keep ∂L/∂O, the gradient of what each head gave, as `loss.backward()` or `cap.backward()`
+            comes to it: it takes as much memory as q, and gives the stage "saliency".
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
         device: where to keep the tensors, e.g. "cpu"; None: where they are.
@@ -138,6 +141,7 @@ def capture(
         cross=cross,
         keep=keep,
         values=values,
+        gradients=gradients,
         clone=clone,
         device=device,
         dtype=dtype,

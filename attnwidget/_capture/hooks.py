@@ -31,6 +31,7 @@ from .traced_tensors import Caller
 from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
+from .watching_mode import WatchingMode
 
 OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 OPAQUE = (
@@ -167,6 +168,9 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
                 with _reporting_errors():
+                    if not _dropout_of(module, keywords):
+                        given = result[0] if isinstance(result, tuple) else result
+                        _keep_gradient(given, _heads_second(arguments), *callbacks)
                     _report_output(_seen_output(function, result, module, arguments, keywords), *callbacks)
         finally:
             _thread.depth -= 1
@@ -185,7 +189,7 @@ def _seen_output(
     without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
     """
     output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    dropout = float(keywords.get("dropout") or 0) if module.training else 0.0
+    dropout = _dropout_of(module, keywords)
     if dropout and isinstance(weights, Tensor):
         return DroppedWeights(weights, dropout)
     if dropout:
@@ -195,6 +199,11 @@ def _seen_output(
     if isinstance(output, Tensor) and output.ndim == 3:
         output = output.unflatten(-1, (arguments[0].shape[1], -1))
     return output.transpose(1, 2) if isinstance(output, Tensor) and output.ndim == 4 else None
+
+
+def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
+    """Return the share of the weights that a call of transformers' interface sets to 0."""
+    return float(keywords.get("dropout") or 0) if module.training else 0.0
 
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
@@ -209,6 +218,26 @@ def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
                 callback(output)
 
 
+def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks: OutputCallback | None) -> None:
+    """Have those that ask for it keep the gradient of an output, as it is in the model's graph.
+
+    Args:
+        output: the very tensor that the model goes on with.
+        to_heads: makes (B, H, Q, Dv) of one of its shape.
+        callbacks: of the call.
+    """
+    for callback in callbacks:
+        keep = getattr(callback, "keep_gradient", None)
+        if keep is not None:
+            keep(output, to_heads)
+
+
+def _heads_second(arguments: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
+    """Return what makes (B, H, Q, Dv) of what the interface gives, (B, Q, H, Dv) or (B, Q, H · Dv)."""
+    heads = arguments[0].shape[1]
+    return lambda x: (x.unflatten(-1, (heads, -1)) if x.ndim == 3 else x).transpose(1, 2)
+
+
 @contextlib.contextmanager
 def _compiled_flex_attention() -> Iterator[None]:
     """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
@@ -216,7 +245,7 @@ def _compiled_flex_attention() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        while isinstance(mode := torch.overrides._get_current_function_mode(), FunctionWatcher):
+        while isinstance(mode := torch.overrides._get_current_function_mode(), WatchingMode):
             stack.enter_context(mode.suspended())
         with torch.compiler.set_stance("default"):
             yield
@@ -260,7 +289,7 @@ def watch_functions(listener: Listener) -> Iterator[FunctionWatcher]:
             watcher.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class FunctionWatcher(TorchFunctionMode):
+class FunctionWatcher(WatchingMode):
     """Reports calls of torch's attention functions in the thread that entered it."""
 
     exited = False
@@ -321,15 +350,6 @@ class FunctionWatcher(TorchFunctionMode):
             self.__exit__(None, None, None)
             self.exited = True
 
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Stop watching inside the block; this must be the last mode that was entered."""
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            self.__enter__()  # type: ignore[no-untyped-call]
-
     def finish(self) -> None:
         """Report what was begun and not completed."""
         self._tracer.finish()
@@ -339,6 +359,7 @@ class FunctionWatcher(TorchFunctionMode):
         callback = self._listener.record_call(None, read)
         if callback is not None:
             with _reporting_errors():
+                _keep_gradient(output, lambda x: x, callback)
                 callback(output)
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -348,6 +369,8 @@ class FunctionWatcher(TorchFunctionMode):
         if callback is not None:
             with _reporting_errors():
                 dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
+                if not dropped:
+                    _keep_gradient(output, _with_four_axes, callback)
                 callback(_rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output))
         return output
 
@@ -355,6 +378,7 @@ class FunctionWatcher(TorchFunctionMode):
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
         result = func(*args, **kwargs)
         with _reporting_errors():
+            _keep_gradient(result[0], _with_four_axes, callback)
             _report_output(result[0], callback)
         return result
 
@@ -384,7 +408,10 @@ class FunctionWatcher(TorchFunctionMode):
         (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
         call.v, call.dropout = _split_heads(other), dropped > 0
         output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
-        return _report_output(output, self._listener.record_call(None, lambda: call))
+        callback, heads = self._listener.record_call(None, lambda: call), _thread.heads
+        if not dropped:
+            _keep_gradient(result, lambda x: x.unflatten(0, (-1, heads)), callback)
+        return _report_output(output, callback)
 
     def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         self._dropped = p if training else 0.0

@@ -7,9 +7,9 @@ saliency    weight · (∂L/∂O · v) = A ⊙ ∂L/∂A     O: the head's outpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +45,20 @@ def version_of(x: Tensor | None) -> int:
     return 0 if x is None or x.is_inference() else x._version
 
 
+class Readout(Protocol):
+    """What a model reads of its residual stream in the end."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+
+    def refusal(self) -> str | None:
+        """Return why it cannot be read any more; None if it can."""
+
+    def directions(self, tokens: Sequence[int]) -> Tensor:
+        """Return the direction of each token, (tokens, d_model)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Carrying:
     """What the weights of an attention carry on, as far as it is known.
@@ -54,7 +68,10 @@ class Carrying:
     direction: (B or 1, d_model) what is read of the residual stream: of a token's logit, before the final norm's scale.
     scale: (B or 1, Q) what the final norm divides by at each query; None: 1.
     grad_output: (B, H, Q, Dv) ∂L/∂O.
-    tokens: in words, of which token the direction of each sample is.
+    projection: the name of the module that the output projection is of.
+    readout: what makes a direction of a token.
+    factor: what the attention's part in the residual stream is multiplied by.
+    targets: of each sample, of which token the direction is.
     refusals: by stage, why it cannot be had.
     """
 
@@ -63,7 +80,10 @@ class Carrying:
     direction: Tensor | None = None
     scale: Tensor | None = None
     grad_output: Tensor | None = None
-    tokens: tuple[str, ...] | None = None
+    projection: str | None = None
+    readout: Readout | None = None
+    factor: float = 1.0
+    targets: tuple[int, ...] | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, int] | None = None  # of each tensor, by which changes in place are noticed
     _roots: dict[int, Tensor] = field(default_factory=dict, repr=False)  # by head: Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖
@@ -93,12 +113,31 @@ class Carrying:
             return told
         if not all(getattr(self, name) is not None for name in NEEDS[stage]):
             return GIVE[stage]
+        changed = None if stage != "logit" or self.readout is None else self.readout.refusal()
+        if changed is not None:
+            return changed
         return CHANGED if self._changed(stage) else None
 
     def _changed(self, stage: str) -> bool:
         """Return whether a tensor that a stage needs was changed in place."""
         before, needed = self.versions or {}, (*NEEDS[stage], *(("scale",) if stage == "logit" else ()))
         return any(version_of(getattr(self, name)) != before.get(name, 0) for name in needed)
+
+    def with_targets(self, tokens: Sequence[int]) -> Carrying:
+        """Return the same with the directions of other tokens, one for each sample; `readout` is known."""
+        assert self.readout is not None
+        direction = self.readout.directions(tokens) * self.factor
+        versions = {**(self.versions or {}), "direction": version_of(direction)}
+        return replace(self, direction=direction, targets=tuple(tokens), versions=versions)
+
+    def on(self, device: torch.device) -> Carrying:
+        """Return the same on a device."""
+        named = {name: x for name, x in self.tensors().items() if x.device != device}
+        if not named:
+            return self
+        moved: dict[str, Any] = {name: x.to(device) for name, x in named.items()}
+        versions = {**(self.versions or {}), **{name: version_of(x) for name, x in moved.items()}}
+        return replace(self, **moved, versions=versions)
 
     def without_gradient(self) -> Carrying:
         """Return the same for an attention under other rules, of which the gradient is none."""
