@@ -44,12 +44,13 @@ ALIKE = {name: value for name, value in GROUPED.items() if name != "head_dim"}
 MODELS = {
     "GPT-2": Named(GPT2, "transformer.h.{}.attn.c_proj", "transformer.ln_f", centered=True),
     "GPT-Neo": Named(
-        of("GPTNeo", eager=True, hidden_size=32, num_heads=4, num_layers=2, attention_types=[[["global"], 2]], vocab_size=50,
-           max_position_embeddings=64),
+        of("GPTNeo", eager=True, hidden_size=32, num_heads=4, num_layers=2, attention_types=[[["global"], 2]],
+           vocab_size=50, max_position_embeddings=64),
         "transformer.h.{}.attn.attention.out_proj", "transformer.ln_f", centered=True,
     ),
     "GPT-NeoX": Named(
-        of("GPTNeoX", **COMMON, **TEXT), "gpt_neox.layers.{}.attention.dense", "gpt_neox.final_layer_norm", centered=True,
+        of("GPTNeoX", **COMMON, **TEXT), "gpt_neox.layers.{}.attention.dense", "gpt_neox.final_layer_norm",
+        centered=True,
     ),
     "GPT-J": Named(
         of("GPTJ", eager=True, n_embd=32, n_head=4, n_layer=2, rotary_dim=8, vocab_size=50, n_positions=64),
@@ -65,7 +66,8 @@ MODELS = {
     "Qwen 3": Named(DECODERS["Qwen 3"], *LLAMA),
     "Gemma": Named(of("Gemma", **GROUPED), *LLAMA, plus_one=True),
     "Phi": Named(
-        of("Phi", **COMMON, **TEXT, num_key_value_heads=4), "model.layers.{}.self_attn.dense", "model.final_layernorm", centered=True,
+        of("Phi", **COMMON, **TEXT, num_key_value_heads=4), "model.layers.{}.self_attn.dense",
+        "model.final_layernorm", centered=True,
     ),
     "Granite": Named(
         of("Granite", **ALIKE, residual_multiplier=0.5, logits_scaling=4.0), *LLAMA, factor=0.5 / 4.0
@@ -81,7 +83,7 @@ MODELS = {
 def randomized(model: Any) -> Any:
     """The model with norms and biases that do something, and logits that are no smaller than those of a real one."""
     make = torch.Generator().manual_seed(3)
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter.data += 0.3 * torch.randn(parameter.shape, generator=make)
         else:
