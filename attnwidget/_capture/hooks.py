@@ -389,10 +389,14 @@ class FunctionWatcher(WatchingMode):
         return found
 
     def exit_early(self) -> None:
-        """Stop watching for good, if this is the last mode that was entered."""
-        if not self.exited and torch.overrides._get_current_function_mode() is self:
+        """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
+        above = torch.overrides._get_current_function_mode()
+        if not self.exited and above is self:
             self.__exit__(None, None, None)
             self.exited = True
+        elif not self.exited and isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
+            with above.suspended():
+                self.exit_early()
 
     def finish(self) -> None:
         """Report what was begun and not completed."""

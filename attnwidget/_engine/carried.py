@@ -18,6 +18,7 @@ from .._utils.indexing import Indices, take
 from .sources import CARRIED
 
 NEEDS = {"value_norm": ("w_o",), "logit": ("w_o", "direction"), "saliency": ("grad_output",)}
+SAVED = {"value_norm": "roots", "logit": "read"}  # what a file has in their place
 GIVE = {
     "value_norm": "the output projection is not known: capture the model, or give att.carrying(w_o=…)",
     "logit": "the direction of a token is not known: capture the model, or give att.carrying(w_o=…, direction=…)",
@@ -72,7 +73,9 @@ class Carrying:
     readout: what makes a direction of a token.
     factor: what the attention's part in the residual stream is multiplied by.
     targets: of each sample, of which token the direction is.
-    refusals: by stage, why it cannot be had.
+    refusals: by stage, why it cannot be had; and of "target", why no other token can be chosen.
+    roots: (heads, Dv, r) of each head Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖; of a file, which has no w_o.
+    read: (B, heads, Dv) of each head W_O d; the same.
     """
 
     w_o: Tensor | None = None
@@ -85,6 +88,8 @@ class Carrying:
     factor: float = 1.0
     targets: tuple[int, ...] | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
+    roots: Tensor | None = None
+    read: Tensor | None = None
     versions: Mapping[str, int] | None = None  # of each tensor, by which changes in place are noticed
     _roots: dict[int, Tensor] = field(default_factory=dict, repr=False)  # by head: Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖
 
@@ -111,6 +116,8 @@ class Carrying:
         told = self.refusals.get(stage)
         if told is not None:
             return told
+        if stage in SAVED and getattr(self, SAVED[stage]) is not None:
+            return None
         if not all(getattr(self, name) is not None for name in NEEDS[stage]):
             return GIVE[stage]
         changed = None if stage != "logit" or self.readout is None else self.readout.refusal()
@@ -171,19 +178,26 @@ class Carrying:
         if stage == "saliency":
             return values
         if stage == "value_norm":
-            return torch.linalg.vector_norm(values @ self._root(of.head).to(values.dtype), dim=1, keepdim=True)
+            return torch.linalg.vector_norm(values @ self.root(of.head).to(values.dtype), dim=1, keepdim=True)
+        return values @ self.read_of(of).to(values.dtype)[:, None]
+
+    def read_of(self, of: Of) -> Tensor:
+        """Return W_O d, what is read of the values of a head, (Dv,)."""
+        if self.read is not None:
+            return self.read[of.batch, of.head]
         assert self.direction is not None
         direction = self.direction[_row(self.direction, of.batch)].double()
-        return values @ (self._projection(of.head).double() @ direction).to(values.dtype)[:, None]
+        return self._projection(of.head).double() @ direction.to(self._projection(of.head).device)
 
     def _projection(self, head: int) -> Tensor:
         """Return the part of the output projection that is a head's, (Dv, d_model)."""
         assert self.w_o is not None
         return self.w_o[head if self.heads is None else self.heads[head]]
 
-    def _root(self, head: int) -> Tensor:
+    def root(self, head: int) -> Tensor:
         """Return Rᵀ, (Dv, at most Dv), with W_O = Rᵀ Qᵀ and Q orthonormal, so that lengths are those after W_O."""
-        assert self.w_o is not None
+        if self.roots is not None:
+            return self.roots[head]
         if head not in self._roots:
             projection = self._projection(head).double()
             self._roots[head] = torch.linalg.qr(projection.mT, mode="r").R.mT.contiguous()

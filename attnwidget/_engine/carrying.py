@@ -14,6 +14,7 @@ from .base import AttentionBase, OnlyWeightsError
 from .carried import NEEDS, Carrying, version_of
 
 A = TypeVar("A", bound=AttentionBase)
+NO_UNEMBEDDING = "a direction was given, and no unembedding is known: give att.carrying(direction=…) of another token"
 
 
 def carrying(att: A, given: Mapping[str, Any]) -> A:
@@ -30,9 +31,9 @@ def carrying(att: A, given: Mapping[str, Any]) -> A:
     settled = {stage for stage, needs in NEEDS.items() if set(needs) & set(found)}
     new: dict[str, Any] = {**found, "refusals": {s: why for s, why in before.refusals.items() if s not in settled}}
     if "w_o" in found:
-        new |= {"heads": None}
+        new |= {"heads": None, "projection": None, "roots": None, "read": None}
     if "direction" in found:
-        new |= {"scale": found.get("scale"), "readout": None, "targets": None}
+        new |= {"scale": found.get("scale"), "readout": None, "targets": None, "read": None}
     versions = {**(before.versions or {}), **{name: version_of(x) for name, x in found.items()}}
     return att.as_carrying(replace(before, **new, versions=versions, _roots={}))
 
@@ -42,9 +43,7 @@ def with_target(att: A, token: Any) -> A:
     carries = att.carries
     if carries is None or carries.readout is None or carries.w_o is None or carries.refusal("logit") is not None:
         att.check_stage("logit")
-        raise ValueError(
-            "the direction of a token was given, and no unembedding is known: give att.carrying(direction=…)"
-        )
+        raise ValueError((carries or Carrying()).refusals.get("target", NO_UNEMBEDDING))
     B = att.shape.B
     given = [token] * B if isinstance(token, int) or not isinstance(token, Sequence) else list(token)
     if len(given) != B:

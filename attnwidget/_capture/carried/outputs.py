@@ -119,6 +119,7 @@ class OutputWatcher:
         self._names: Mapping[int, str] = {}
         self._structure: _Structure | None = None
         self._weights: dict[int, str] = {}
+        self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
@@ -130,9 +131,9 @@ class OutputWatcher:
             if isinstance(module, nn.MultiheadAttention):
                 hooks.append(module.register_forward_hook(_hook(self._multi_head)))
             elif is_linear(module):
-                hooks.append(module.register_forward_hook(_hook(self._linear)))
+                hooks.append(module.register_forward_hook(_hook(self._linear, self._has_pending)))
             elif _may_be_norm(module):
-                hooks.append(module.register_forward_hook(_hook(self._norm)))
+                hooks.append(module.register_forward_hook(_hook(self._norm, self._is_asked)))
         try:
             yield
         finally:
@@ -170,6 +171,10 @@ class OutputWatcher:
             if not isinstance(output, Tensor) or output.ndim != 4:
                 facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0), DROPPED)
                 return
+            known = self._projections.get(key)
+            if known is not None and self._structure is not None:  # as in the forward pass before
+                facts.outputs[key] = known
+                return
             known = facts.outputs[key] = HeadOutputs.of(key, output)
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
@@ -186,6 +191,14 @@ class OutputWatcher:
         return gradient.to(self._device or gradient.device, dtype)
 
     # Hooks of modules.
+
+    def _has_pending(self, module: nn.Module) -> bool:
+        """Return whether an attention's output is looked for."""
+        return bool(self._running.pending)
+
+    def _is_asked(self, module: nn.Module) -> bool:
+        """Return whether it is to be known what a norm was given."""
+        return self._running.stream is not None or (self._structure is not None and module is self._structure.norm)
 
     def _linear(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
@@ -207,6 +220,8 @@ class OutputWatcher:
             self._adds(known, given)
 
     def _adds(self, known: HeadOutputs, output: Any) -> None:
+        if isinstance(known.found, Projection):
+            self._projections[known.name] = known
         if isinstance(known.found, Projection) and self._running.stream is not None:
             self._running.stream.adds(output, {known.name: 1.0})
 
@@ -241,16 +256,16 @@ class OutputWatcher:
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
         """Find what logits are made of, backwards from them."""
-        product: Product | None = stream.products.get(logits)
+        product = stream.known(logits).product
         if product is None or product.weight.shape[0] != logits.shape[-1]:
             facts.readout = NO_PRODUCT
             return
-        module, given, *rows = stream.norms.get(product.given) or (None, product.given)
+        module, given, *rows = stream.known(product.given).norm or (None, product.given)
         norm = None if module is None else self._norm_of(module, given, *rows)
         if module is not None and norm is None:
             facts.readout = NO_NORM
             return
-        facts.terms = stream.terms.get(given) or {}
+        facts.terms = stream.known(given).terms or {}
         if norm is None and not facts.terms:
             facts.readout = NO_NORM
             return
@@ -299,10 +314,14 @@ def _aside() -> Iterator[None]:
         yield
 
 
-def _hook(note: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> Callable[..., None]:
+def _hook(
+    note: Callable[[nn.Module, tuple[Any, ...], Any], None], wanted: Callable[[nn.Module], bool] = lambda _: True
+) -> Callable[..., None]:
     """Return a hook that never raises: a model goes on whatever is asked of it."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not wanted(module):
+            return
         with contextlib.suppress(Exception), _aside():
             note(module, args, output)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -53,20 +53,28 @@ class Product:
     softcap: bool = False
 
 
-class StreamWatcher(WatchingMode):
-    """Follows what attention adds, what norms give and what linear maps give, in the thread that entered it.
+class Known(NamedTuple):
+    """What is known of a tensor.
 
-    Attributes:
-        terms: of a tensor, what attention has added to it.
-        norms: of a tensor, the module whose result it is, and what that was given.
-        products: of a tensor, the linear map that it comes from.
+    terms: what attention has added to it.
+    norm: the norm whose result it is, and what that was given.
+    product: the linear map that it comes from.
     """
+
+    terms: Terms | None = None
+    norm: Any = None
+    product: Product | None = None
+
+
+NOTHING = Known()
+
+
+class StreamWatcher(WatchingMode):
+    """Follows what attention adds, what norms give and what linear maps give, in the thread that entered it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.terms: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self.norms: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self.products: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._ways: dict[Any, Callable[..., None]] = {
             **dict.fromkeys(SAME, self._same),
             **dict.fromkeys(ADD, self._add),
@@ -85,89 +93,86 @@ class StreamWatcher(WatchingMode):
         follow = self._ways.get(func)
         if follow is None:
             result = func(*args, **kwargs)
-            if args and (result is args[0] or func is Tensor.__setitem__) and isinstance(args[0], Tensor):
-                self._set(args[0], None)  # changed in place
+            if args and isinstance(args[0], Tensor) and (result is args[0] or func is Tensor.__setitem__):
+                self._set(args[0], NOTHING)  # changed in place
             return result
-        before = self._of(args[0]) if args else None  # it may be changed in place
+        before = self.known(args[0]) if args else NOTHING  # it may be changed in place
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             follow(before, result, args, kwargs)
         return result
 
+    def known(self, x: Any) -> Known:
+        """Return all that is known of a tensor."""
+        found: Known = self._known.get(x, NOTHING) if isinstance(x, Tensor) else NOTHING
+        return found
+
     def adds(self, x: Any, terms: Terms) -> None:
         """Note that a tensor is what attention adds."""
         if isinstance(x, Tensor):
-            self._set(x, terms)
+            self._set(x, Known(terms))
 
     def is_normed(self, x: Any, made: Any) -> None:
         """Note that a tensor is the result of a norm."""
         if isinstance(x, Tensor):
-            self._set(x, None, made)
+            self._set(x, Known(norm=made))
 
-    def _of(self, x: Any) -> tuple[Terms | None, Any, Product | None]:
-        """Return all that is known of a tensor."""
-        if not isinstance(x, Tensor):
-            return None, None, None
-        return self.terms.get(x), self.norms.get(x), self.products.get(x)
-
-    def _set(self, x: Tensor, terms: Terms | None, norm: Any = None, product: Product | None = None) -> None:
+    def _set(self, x: Tensor, known: Known) -> None:
         """Know this of a tensor, and nothing else."""
-        for known, new in ((self.terms, terms), (self.norms, norm), (self.products, product)):
-            if new is not None:
-                known[x] = new
-            elif x in known:
-                del known[x]
+        if known != NOTHING:
+            self._known[x] = known
+        elif x in self._known:
+            del self._known[x]
 
-    def _same(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
-        self._set(result, *before)
+    def _same(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
+        self._set(result, before)
 
-    def _drop(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _drop(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
         if not training or not p:
-            self._set(result, *before)
+            self._set(result, before)
 
-    def _add(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _add(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         if kwargs.get("alpha", 1) != 1 or len(args) > 2:
-            return self._set(result, None)
-        one, another = before[0] or {}, self._of(other)[0] or {}
+            return self._set(result, NOTHING)
+        one, another = before.terms or {}, self.known(other).terms or {}
         found = {name: one.get(name, 0.0) + another.get(name, 0.0) for name in {**one, **another}}
-        return self._set(result, found or None)
+        return self._set(result, Known(found or None))
 
-    def _multiply(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _multiply(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         if _number(other) is None:
-            before, other = self._of(other), args[0]
+            before, other = self.known(other), args[0]
         self._scaled(before, result, other)
 
-    def _divide(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _divide(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         by = _number(args[1] if len(args) > 1 else kwargs.get("other"))
         self._scaled(before, result, None if not by or kwargs.get("rounding_mode") else 1 / by)
 
-    def _scaled(self, before: Any, result: Tensor, factor: Any) -> None:
+    def _scaled(self, before: Known, result: Tensor, factor: Any) -> None:
         times = _number(factor)
         terms, _, product = before
         if times is None:
-            return self._set(result, None)
+            return self._set(result, NOTHING)
         if product is not None and not product.softcap:
             product = replace(product, factor=product.factor * times)
-        return self._set(result, terms and {name: x * times for name, x in terms.items()}, None, product)
+        return self._set(result, Known(terms and {name: x * times for name, x in terms.items()}, None, product))
 
-    def _bend(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
-        product = before[2]
-        bent = None if product is None else replace(product, factor=1.0, softcap=True)
-        self._set(result, None, None, bent)
+    def _bend(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
+        product = before.product
+        self._set(result, Known(product=product and replace(product, factor=1.0, softcap=True)))
 
-    def _linear(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _linear(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         if args and isinstance(weight, Tensor) and weight.ndim == 2:
-            self._set(result, None, None, Product(args[0], weight.detach()))
+            self._set(result, Known(product=Product(args[0], weight.detach())))
 
-    def _product(self, before: Any, result: Tensor, args: Any, kwargs: Any) -> None:
+    def _product(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         other = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
         if args and isinstance(other, Tensor) and other.ndim == 2:
-            self._set(result, None, None, Product(args[0], other.detach().mT))
+            self._set(result, Known(product=Product(args[0], other.detach().mT)))
 
 
 def _number(x: Any) -> float | None:
