@@ -109,7 +109,7 @@ def summing_by_row(
     means = _Means(len(heads), rows.total, count, att)
     parts = _together(heads, together(att))
     step = groups.queries_at_once(max(map(len, parts))) if streamed(att, "weights") == "masked" else QUERIES
-    among_many = len(rows.queries) > QUERIES  # so that it is worth while to look at all keys for the largest
+    among_many = len(rows.queries) >= QUERIES  # so that it is worth while to look at all keys for the largest
     small: dict[range, bool] = {}
     for piece in cuts(range(len(rows.queries)), 1, step):
         queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
