@@ -111,7 +111,7 @@ class Wanted:
             if len(names) > MAX_SEGMENTS:
                 raise ValueError(
                     f"the {what} are in {len(names):,} segments, and at most {MAX_SEGMENTS} are shown: give longer "
-                    'ones, such as "paragraphs", or put them inside others: {"documents": {"doc 1": (4, 60), …}}'
+                    'ones, such as "paragraphs", or put neighbors together: segments(…).gather()'
                 )
 
     def of(self) -> Made:
