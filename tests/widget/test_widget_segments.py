@@ -183,8 +183,10 @@ def test_two_thousand_lines_are_gathered_and_opened() -> None:
     found = decode(mass(w)["mass"])[mass(w)["row"], :16]
     at = each.distinct.index("line 17")
     np.testing.assert_allclose(found, wanted[at : at + 16], **sums(len(lines)))
-    by_name = AttentionWidget(q, k, tokens=lines, segments=each, view="segments", is_causal=True)
-    assert by_name.mass["error"].endswith('such as "paragraphs", or put neighbors together: segments(…).gather()')
+    with pytest.raises(ValueError, match=r"2,001 segments, and at most 256 are shown.*: segments\(…\)\.gather\(\)"):
+        AttentionWidget(q, k, tokens=lines, segments=each, view="segments", is_causal=True)
+    w.segment_path, w.segments = [], each.gather()
+    assert mass(w)["keys"] == names
 
 
 def test_keys_of_another_text_are_no_querys_own_even_where_there_are_as_many() -> None:
