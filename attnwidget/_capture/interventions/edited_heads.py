@@ -60,21 +60,47 @@ class EditedHeads:
 
     def outputs(self) -> Tensor:
         """Return their outputs, (samples, heads, Q, Dv), in the type in which they are computed."""
-        applied = next((one for one in reversed(self._chain) if one.edit.output is not None), None)
+        applied = self._output_edit()
         if applied is not None:
             return self._given_output(applied)
-        n, h, Q, _ = self._q.shape
-        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
-        step = max(1, cells // max(1, n * h * self._k.shape[2]))
         needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (self._q, self._k, self._v))
-        blocks = []
-        for rows in (range(start, min(start + step, Q)) for start in range(0, Q, step)):
-            if needs_grad and step < Q:
+        rows_of_blocks, blocks = list(self._rows_of_blocks()), []
+        for rows in rows_of_blocks:
+            if needs_grad and len(rows_of_blocks) > 1:
                 found = checkpoint(self._block, rows, use_reentrant=False, preserve_rng_state=False)
             else:
                 found = self._block(rows)
             blocks.append(found)
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
+
+    def write_output(self, output: Tensor) -> None:
+        """Write their outputs into that of the call, (B, H, Q, Dv)."""
+        found = self.outputs().to(output.dtype)
+        output[self._place(output)] = found
+
+    def write_weights(self, weights: Tensor) -> None:
+        """Write their weights into those of the call, (B, H, Q, K): 0 for a head that is, NaN for another's output."""
+        K, applied = self._k.shape[2], self._output_edit()
+        for rows in self._rows_of_blocks():
+            own = weights[:, :, rows.start : rows.stop, :K]
+            if applied is None:
+                own[self._place(own)] = self.weights(rows).to(own.dtype)
+            else:
+                own[self._place(own)] = 0.0 if isinstance(applied.edit.output, float) else torch.nan
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        b, h = (torch.tensor(one, device=x.device) for one in (self._samples, self._heads))
+        return b[:, None], h
+
+    def _output_edit(self) -> Applied | None:
+        """Return the last edit that replaces their output; None if none does."""
+        return next((one for one in reversed(self._chain) if one.edit.output is not None), None)
+
+    def _rows_of_blocks(self) -> Iterator[range]:
+        n, h, Q, _ = self._q.shape
+        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
+        step = max(1, cells // max(1, n * h * self._k.shape[2]))
+        return (range(start, min(start + step, Q)) for start in range(0, Q, step))
 
     def _block(self, rows: range) -> Tensor:
         with torch._C.DisableTorchFunction():

@@ -286,13 +286,18 @@ class CallEdit:
     def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead) -> None:
         self._editor, self.seen, self.by_head = editor, seen, by_head
 
-    def write(self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...]) -> None:
+    def write(
+        self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
+    ) -> None:
         """Write it, after verifying that the call is understood."""
         device = output.device.type
         try:
             with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
                 for samples, heads, chain in self._groups(earlier):
-                    self._write(kernel, output, samples, heads, chain)
+                    made = self._made(kernel, samples, heads, chain)
+                    made.write_output(output)
+                    if weights is not None:
+                        made.write_weights(weights)
         except EditRefused:
             raise
         except Unreadable as error:
@@ -327,7 +332,8 @@ class CallEdit:
             for some in together(heads, share):
                 yield list(own_samples), some, chains[key]
 
-    def _write(self, kernel: Any, output: Tensor, samples: list[int], heads: list[int], chain: Chain) -> None:
+    def _made(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
+        """Return heads as they are edited, after verifying that the call is understood."""
         name = self.seen.name
         differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)
         if differs is None:
@@ -337,14 +343,11 @@ class CallEdit:
         fixed = any(one.edit.output is not None for one in chain)
         if (isinstance(kernel, RowsOfOutput | DroppedWeights) or self.seen.call.dropout) and not fixed:
             raise EditRefused(DROPS.format(name))
-        made = EditedHeads(self.seen, samples, heads, chain)
         if torch.is_grad_enabled() and self.seen.call.q.requires_grad:
             for one in chain:
                 if not one.edit.is_differentiable:
                     raise EditRefused(NO_GRADIENTS.format(one.edit.text))
-        found = made.outputs().to(output.dtype)
-        b, h = (torch.tensor(x, device=output.device) for x in (samples, heads))
-        output[b[:, None], h] = found
+        return EditedHeads(self.seen, samples, heads, chain)
 
 
 def _length_of_cache(cache: Any) -> int | None:

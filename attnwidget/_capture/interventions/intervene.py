@@ -77,8 +77,9 @@ def intervene(
     Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
     flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
     model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
-    compiled run as they are written, which may change last bits. Weights that a model returns beside its output
-    (output_attentions) stay those before the edit, and so do heads that a `capture` records at the same time.
+    compiled run as they are written, which may change last bits. Weights that transformers' eager attention
+    and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those
+    that a model's own code returns, and heads that a `capture` records at the same time, stay as before the edit.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
