@@ -119,6 +119,9 @@ class TextWatcher:
             name: of the module.
             batches, queries, keys: of the call.
         """
+        found = self._now.known.get((self._paths.get(name), batches, queries, keys))
+        if found is not None:  # layers of a tower share it
+            return found
         try:
             return self._text_of(name, batches, queries, keys)
         except Exception:  # nothing that is read here may keep the model from running
@@ -138,7 +141,7 @@ class TextWatcher:
             own = now.texts[path] = TowerText()
         own.used = True
         key = path, batches, queries, keys
-        found = now.known.get(key)  # layers of a tower share it
+        found = now.known.get(key)
         if found is None:
             found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
         return found

@@ -28,7 +28,6 @@ from .reading import TextWatcher
 from .records import OutputCallback, Record
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .text import CallText
 from .traced_tensors import Caller
 from .transformers import read_call
 from .watching import NOT_FOLLOWED, WatchedModules
@@ -265,8 +264,8 @@ class Recorder(ModelCalls):
     ) -> OutputCallback | None:
         """Record a call of transformers' attention interface, as `record_call` does any."""
         if not under_transform():
+            text_of = None if self.texts is None else self.texts.text_of
             with torch._C.DisableTorchFunction():
-                text_of = functools.partial(self._text_of, name, arguments)
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
                 return found
@@ -276,17 +275,14 @@ class Recorder(ModelCalls):
             self.matcher.note_step(name, implementation, arguments, settings)
         return callback
 
-    def _text_of(self, name: str, arguments: Sequence[Any]) -> CallText | None:
-        (batches, _, queries, _), keys = arguments[0].shape, arguments[1].shape[2]
-        return None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
-
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
         call = read()
         why = why_not_positions(call, self._running(name))
         if why is not None:
             raise Unreadable(why)
-        call.text = self._text_of(name, (call.q, call.k))
+        (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
         return call
 
     def report_unreadable(
