@@ -38,6 +38,10 @@ class ModelCalls:
         self._watcher: hooks.FunctionWatcher | None = None
         self._watched = WatchedModules(None)
 
+    def knows(self, module: nn.Module | None) -> bool:
+        """Return whether a module is one of the model's."""
+        return id(module) in self._names
+
     def name_of(self, module: nn.Module) -> str | None:
         """Return the name under which calls of a module are recorded; None if it is not of the model."""
         if self.model is None:
