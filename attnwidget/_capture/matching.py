@@ -166,6 +166,7 @@ class RecordMatcher:
         last: int | None = None,
         every: int | None = None,
         new_record: type[Record] = Record,
+        on_new_text: Callable[[], None] = lambda: None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
@@ -173,6 +174,7 @@ class RecordMatcher:
         self.by_length: dict[str, None] = {}  # names of modules whose kind of attention their lengths have decided
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
+        self._on_new_text = on_new_text  # called in a forward pass that continues no other
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadPasses()
@@ -282,6 +284,8 @@ class RecordMatcher:
             part = call if heads is None else with_heads(call, heads)
             if forward.records is None:
                 forward.records = self._records_of(forward, name, part)
+                if forward.how is None:
+                    self._on_new_text()
                 forward.records.has_whole |= not forward.step.part
             record = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records

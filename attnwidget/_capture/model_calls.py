@@ -13,11 +13,15 @@ from torch import nn
 
 from . import hooks
 from .advice import why_no_model
-from .observed_call import ObservedCall
+from .observed_call import ObservedCall, Unreadable
 from .provenance import Invocation, Provenance, ToldCross
 from .traced_tensors import Caller
 from .watching import WatchedModules
 
+NOT_WATCHED = (
+    "it was called in another way than while the text before it was generated, so that what its q and k are made of was "
+    "not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
+)
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
 
@@ -87,6 +91,9 @@ class ModelCalls:
         told = self._told.of(name)
         if told is not None or call.cross is not None:
             return call.cross if told is None else told
+        if self._provenance.rests(name):
+            self._provenance.wake()
+            raise Unreadable(NOT_WATCHED)
         is_known = self._running(name) is not None or self._provenance.innermost() is None
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
 

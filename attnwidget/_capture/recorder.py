@@ -53,9 +53,8 @@ class Recorder(ModelCalls):
         )
         kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self.matcher = RecordMatcher(
-            keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every, kept_as
-        )
+        how = options.last, options.every, kept_as, self._provenance.wake
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -117,7 +116,9 @@ class Recorder(ModelCalls):
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_began(self) -> None:
-        self._ran_elsewhere |= threading.get_ident() != self._thread
+        if threading.get_ident() != self._thread:
+            self._ran_elsewhere = True
+            self._provenance.wake(for_good=True)
         self.matcher.begin()
 
     def _forward_ended(self) -> None:
@@ -268,6 +269,7 @@ class Recorder(ModelCalls):
             with torch._C.DisableTorchFunction():
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
+                self._provenance.rest(name, module)
                 return found
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)

@@ -220,43 +220,50 @@ def differ(
     """
     one, n = calls[0], len(calls)
     device, wide = one.queries.device, torch.promote_types(one.queries.dtype, torch.float32)
-    queries, near, values, expected = (
-        (x[0] if n == 1 else torch.cat(x)).to(device, wide)
-        for x in zip(*((x.queries, x.keys, x.values, x.sample.output) for x in calls), strict=True)
-    )
-    groups, (heads, Q), D = near.shape[1], queries.shape[1:3], queries.shape[3]
+    (S, heads, Q, D), (groups, K), Dv = one.queries.shape, one.keys.shape[1:3], one.values.shape[3]
     share = heads // groups
-    scores = (queries.unflatten(1, (groups, share)).flatten(2, 3) @ near.mT).unflatten(2, (share, Q)).flatten(1, 2)
+    scores = torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device)
+    for own, call in zip(scores, calls, strict=True):  # none of the keys and values is copied
+        queries = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3)
+        torch.matmul(queries, call.keys.to(wide).mT, out=own)
+    scores = scores.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1)  # (n * S, heads, Q, K)
     scores *= D**-0.5 if scale is None else scale
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     size = _largest(scores, n)
     index = _index(one.sample.samples * n, one.sample.heads, one.sample.rows, device)
-    indices = (*(x[..., None] for x in index), torch.arange(near.shape[2], device=device))
+    indices = (*(x[..., None] for x in index), torch.arange(K, device=device))
     for rule in (rules.bias, rules.mask):
         scores = _apply(rule, scores, indices)
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
-    filled = (scores > torch.finfo(wide).min / 2).any(-1)
+    filled = scores.amax(-1) > torch.finfo(wide).min / 2
     if sinks is not None:
         column = sinks.to(device, wide)[index[1]][..., None]  # (heads, 1, 1)
         scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
-    weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
+    weights = scores.softmax(-1).nan_to_num_()[..., :K]
+    expected = torch.cat([x.sample.output for x in calls]).to(device, wide)
     largest: Tensor
     if one.sample.dropout is not None:
         difference = (expected * (1 - one.sample.dropout) - weights).masked_fill(expected == 0, 0)
         largest = weights.amax(-1).reshape(n, -1)
     else:
-        again = (weights.unflatten(1, (groups, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
-        some = values[:, :, :: max(1, near.shape[2] // SOME_KEYS)]
-        difference, largest = again - expected, torch.maximum(_largest(again, n), _largest(some, n))
+        again = torch.empty(n, S, groups, share * Q, Dv, dtype=wide, device=device)
+        factors = weights.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4)
+        for own, call, factor in zip(again, calls, factors, strict=True):
+            torch.matmul(factor, call.values.to(wide), out=own)
+        some = [_largest(x.values[:, :, :: max(1, K // SOME_KEYS)].to(wide), 1) for x in calls]
+        difference, largest = again.view_as(expected) - expected, torch.maximum(_largest(again, n), torch.cat(some))
     bound = 4 * one.sample.rounding * (4 + size) * largest
-    return ((difference.abs().amax(-1).reshape(n, -1) > bound) & filled.reshape(n, -1)).any(1)
+    found = difference.abs_().amax(-1).reshape(n, -1)
+    return ((found > bound) & filled.reshape(n, -1)).any(1)
 
 
 def _largest(x: Tensor, calls: int) -> Tensor:
     """Return the largest absolute number of each of some calls, whose samples are one after the other, (calls, 1)."""
-    return x.abs().reshape(calls, -1).amax(1, keepdim=True)
+    apart = x.unflatten(0, (calls, -1))
+    axes = tuple(range(1, apart.ndim))
+    return torch.maximum(apart.amax(axes), -apart.amin(axes))[:, None]  # no other tensor of its size is made
 
 
 def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:

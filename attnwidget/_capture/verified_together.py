@@ -11,8 +11,8 @@ from torch import Tensor
 from .call_rules import CallRules
 from .verification import ComparedRows, differ
 
-SMALL = 1 << 17  # numbers of a call's keys, up to which it is worth a copy to be computed together with others
-TOGETHER = 1 << 21  # numbers of keys and values that are copied at once
+SMALL = 1 << 17  # numbers of a call's keys, up to which it is not worth reading them while they are in a fast cache
+SCORES = 1 << 20  # that are computed at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,8 +55,8 @@ def verify(checks: Iterable[OutputCheck]) -> None:
 
 
 def _together(checks: list[OutputCheck]) -> Iterator[list[OutputCheck]]:
-    """Yield checks of one kind, as many at once as may be copied."""
-    keys, values = checks[0].rows.keys.numel(), checks[0].rows.values.numel()
-    at_once = max(1, TOGETHER // max(1, keys + values)) if max(keys, values) <= SMALL else 1
+    """Yield checks of one kind, as many as may be computed at once."""
+    rows = checks[0].rows
+    at_once = max(1, SCORES // max(1, rows.queries.shape[:3].numel() * rows.keys.shape[2]))
     for first in range(0, len(checks), at_once):
         yield checks[first : first + at_once]

@@ -45,6 +45,8 @@ class WatchedModules:
 
     def called_interface(self, module: nn.Module) -> bool:
         """Note that a module has called transformers' interface; return whether that is news of its kind."""
+        if id(module) in self._called:
+            return False
         kind = self._kinds.get(id(module))
         if kind is None:
             return False
