@@ -99,6 +99,8 @@ class ModelCalls:
 
     def _running(self, name: str) -> Invocation | None:
         """Return the call that is running of a module, or of the one around it; None if those are not watched."""
+        if self._provenance.rests(name):
+            return None
         running = self._provenance.innermost()
         caller = None if running is None else self._names.get(id(running.module))
         if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
