@@ -13,14 +13,15 @@ from torch import nn
 
 from . import hooks
 from .advice import why_no_model
+from .module_walk import named_modules
 from .observed_call import ObservedCall, Unreadable
 from .provenance import Invocation, Provenance, ToldCross
 from .traced_tensors import Caller
 from .watching import WatchedModules
 
 NOT_WATCHED = (
-    "it was called in another way than while the text before it was generated, so that what its q and k are made of was "
-    "not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
+    "it was called in another way than while the text before it was generated, so that what its q and k are made of "
+    "was not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
 )
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
@@ -140,7 +141,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 
 def module_names(model: nn.Module) -> dict[int, str]:
     """Return the names of a model's modules, by identity, without the prefix that `torch.compile` adds to them."""
-    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
+    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in named_modules(model))
     own = type(getattr(model, "_orig_mod", model)).__name__
     return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
 

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._utils.choices import matches_name
+from .module_walk import modules
 
 CROSS_ADVICE = (
     "give True or False for all, names of modules that are cross-attention, dotted parts or globs of them, or a "
@@ -201,7 +202,7 @@ class Provenance:
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch the modules of a model inside the block."""
-        for module in model.modules():
+        for module in modules(model):
             if _may_compute_attention(module):
                 self._watch(module)
         try:

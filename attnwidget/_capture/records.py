@@ -88,8 +88,10 @@ class Joined(Generic[T]):
     def __get__(self, record: Record | None, owner: type) -> Any:
         if record is None:
             return self
-        record.join_noted()
-        return vars(record)[self._name]
+        own = vars(record)
+        if own["_noted"]:
+            record.join_noted()
+        return own[self._name]
 
     def __set__(self, record: Record, x: T) -> None:
         vars(record)[self._name] = x
