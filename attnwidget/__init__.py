@@ -10,6 +10,7 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
 from ._capture.find_heads import find_heads
+from ._capture.interventions.intervene import Run, intervene
 from ._capture.stacks import NamedStack
 from ._segments.reading import segments
 from ._widget.comparison import ComparisonWidget, compare
@@ -29,12 +30,14 @@ __all__ = [
     "Forward",
     "LabeledStack",
     "NamedStack",
+    "Run",
     "Sample",
     "ScaledDotProductAttention",
     "__version__",
     "capture",
     "compare",
     "find_heads",
+    "intervene",
     "load_sample",
     "masks",
     "results",

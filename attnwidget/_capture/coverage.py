@@ -89,7 +89,7 @@ class AttentionModules:
 def _may_attend(name: str, module: nn.Module) -> bool:
     """Return whether a module computes attention by the name of its class or by its own, or by its scripted code."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _is_scripted_attention(module)
+        return is_scripted_attention(module)
     kind = type(module)
     if kind is nn.MultiheadAttention:
         return True
@@ -109,7 +109,7 @@ def _is_scripted(module: nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule)
 
 
-def _is_scripted_attention(module: Any) -> bool:
+def is_scripted_attention(module: Any) -> bool:
     try:
         graph = str(module.inlined_graph)
     except (AttributeError, RuntimeError):  # it has no forward

@@ -30,7 +30,7 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from .capture import Capture, Forward, capture
 from .labels import can_spell
-from .recorder import module_of
+from .model_calls import module_of
 from .text import UNKNOWN
 
 TO_NULL = "query_focused"  # the kind that is compared with a query that asks nothing

@@ -26,6 +26,7 @@ from .flex_attention import ScoreMod, read_tuple
 from .grown_keys import CacheWrapper
 from .matching import BeamSearch, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
+from .output_edits import EditRefused, OutputEdit, edit_in_place, kernel_output, with_edit
 from .records import OutputCallback
 from .traced_tensors import Caller
 from .tracing import ScoreTracer
@@ -42,12 +43,12 @@ _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class Listener(Protocol):
-    """An open capture, which hooks report calls to."""
+    """An open capture or intervention, which hooks report calls to."""
 
     def name_of(self, module: nn.Module) -> str | None:
         """Return the name under which calls of a module are recorded; None if it is not of the model."""
 
-    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | OutputEdit | None:
         """Record a call if it is wanted; only then it is read.
 
         Args:
@@ -55,12 +56,13 @@ class Listener(Protocol):
             read: returns the call.
 
         Returns:
-            A function to be called with the output (B, H, Q, Dv); None if the call is not recorded.
+            A function to be called with the output (B, H, Q, Dv), or what is to be written into it; None if the call is
+            not recorded.
         """
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
-    ) -> OutputCallback | None:
+    ) -> OutputCallback | OutputEdit | None:
         """Record a call of transformers' attention interface, as `record_call` does any.
 
         Args:
@@ -122,6 +124,11 @@ def remove_listener(listener: Listener) -> None:
             _undo.close()
 
 
+def any_listener(fits: Callable[[Listener], bool]) -> bool:
+    """Return whether a function is true of any open capture or intervention."""
+    return any(fits(one) for one in list(_listeners))
+
+
 def _matchers_of(model: nn.Module) -> list[RecordMatcher]:
     return [matcher for listener in list(_listeners) if (matcher := listener.matcher_of(model)) is not None]
 
@@ -166,14 +173,42 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
             with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
-                with _reporting_errors():
-                    _report_output(_seen_output(function, result, module, arguments, keywords), *callbacks)
+                result = _with_edits(function, result, module, arguments, keywords, callbacks)
         finally:
             _thread.depth -= 1
         return result
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
     return reporting
+
+
+def _with_edits(
+    function: Callable[..., Any],
+    result: Any,
+    module: Any,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    callbacks: Sequence[Any],
+) -> Any:
+    """Report the output of a call of transformers' interface; return it with what interventions write into it."""
+    seen = None
+    with _reporting_errors():
+        seen = _seen_output(function, result, module, arguments, keywords)
+        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)))
+    edits = [one for one in callbacks if isinstance(one, OutputEdit)]
+    if not edits:
+        return result
+    output = result[0] if isinstance(result, tuple) else result
+    heads = arguments[0].shape[1]
+    with torch._C.DisableTorchFunction():
+        for edit in edits:
+            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads))
+    return (output, *result[1:]) if isinstance(result, tuple) else output
+
+
+def _heads_first(output: Tensor, heads: int) -> Tensor:
+    """Return an output (B, Q, H, Dv) or (B, Q, H · Dv) as (B, H, Q, Dv)."""
+    return (output.unflatten(-1, (heads, -1)) if output.ndim == 3 else output).transpose(1, 2)
 
 
 def _seen_output(
@@ -192,14 +227,21 @@ def _seen_output(
         with torch.no_grad(), without_dropout(arguments[0].device):
             again = function(module, *arguments, **{**keywords, "dropout": 0.0})
         output = again[0] if isinstance(again, tuple) else again
-    if isinstance(output, Tensor) and output.ndim == 3:
-        output = output.unflatten(-1, (arguments[0].shape[1], -1))
-    return output.transpose(1, 2) if isinstance(output, Tensor) and output.ndim == 4 else None
+    return _heads_first(output, arguments[0].shape[1]) if isinstance(output, Tensor) and output.ndim in (3, 4) else None
 
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
     """Let the model go on where its output cannot be read: it then counts as not verified."""
     return contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError)
+
+
+def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
+    """Report the output of a call; return it with what an intervention writes into it: see `with_edit`."""
+    if isinstance(callback, OutputEdit):
+        return with_edit(output, callback, seen, view)
+    with _reporting_errors():
+        callback(kernel_output(output, seen))
+    return output
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
@@ -272,6 +314,8 @@ class FunctionWatcher(TorchFunctionMode):
         self._without_values: ObservedCall | None = None  # a call whose v is not known yet
         self._opaque: dict[Any, bool] = {}  # whether each function that was called may be attention
         self._dropped = 0.0  # the share of its weights that dropout set to 0
+        self._result: Any = None  # of the function that is traced
+        self._refused: EditRefused | None = None  # why an edit of attention that was traced cannot be made
         self._tracer = ScoreTracer(self)
         self.report_unreadable, self.caller = listener.report_unreadable, listener.caller
         self.head_count = listener.head_count
@@ -300,7 +344,11 @@ class FunctionWatcher(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not _thread.heads:
             if not _thread.depth:
+                self._result = result
                 self._tracer.trace(func, result, args, kwargs)
+                self._result = None
+                if self._refused is not None:
+                    raise self._refused
                 if self._is_opaque(func):
                     self.report_unreadable(OPAQUE.format(func), certain=True)
         elif func in self._multi_head_steps:
@@ -334,29 +382,46 @@ class FunctionWatcher(TorchFunctionMode):
         """Report what was begun and not completed."""
         self._tracer.finish()
 
-    def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
+    def record_traced(
+        self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
+    ) -> None:
         """Record a call that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
-        callback = self._listener.record_call(None, read)
-        if callback is not None:
+        try:
+            self._tell(self._listener.record_call(None, read), self._result, seen, written)
+        except EditRefused as refused:
+            self._refused = refused  # raised when the tracer, which lets a model go on, has ended
+
+    def _tell(self, callback: Any, output: Tensor, seen: Any, written: Tensor | None) -> None:
+        """Report the output of a product; write into it what an intervention has to write."""
+        if callback is None:
+            return
+        with torch._C.DisableTorchFunction():
+            if isinstance(callback, OutputEdit):
+                edit_in_place(output, callback, seen, written, keep=len(_listeners) > 1)
+                return
             with _reporting_errors():
-                callback(output)
+                callback(kernel_output(output, seen))
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         inputs = _thread.inputs
         callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, inputs=inputs))
         output = func(*args, **kwargs)
-        if callback is not None:
+        if callback is None:
+            return output
+        with torch._C.DisableTorchFunction():
+            seen = None
             with _reporting_errors():
                 dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
-                callback(_rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output))
-        return output
+                seen = _rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output)
+            return _output_of(callback, output, seen, _with_four_axes)
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
         result = func(*args, **kwargs)
-        with _reporting_errors():
-            _report_output(result[0], callback)
-        return result
+        if callback is None:
+            return result
+        with torch._C.DisableTorchFunction():
+            return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
 
     # `F.multi_head_attention_forward` calls SDPA, or multiplies by itself where weights are asked for. Torch suspends
     # the mode that has seen it, so its body is run with the mode entered again.
@@ -380,11 +445,12 @@ class FunctionWatcher(TorchFunctionMode):
 
     def _bmm(self, result: Any, one: Tensor, other: Tensor) -> None:
         if self._without_values is None:
-            return self._baddbmm(result, None, one, other)
+            self._baddbmm(result, None, one, other)
+            return
         (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
         call.v, call.dropout = _split_heads(other), dropped > 0
         output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
-        return _report_output(output, self._listener.record_call(None, lambda: call))
+        self._tell(self._listener.record_call(None, lambda: call), result, output, _split_heads(result))
 
     def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         self._dropped = p if training else 0.0

@@ -423,18 +423,33 @@ class RecordMatcher:
         """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
-        used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
-        if call.cross is None:
-            told = call.cached or call.is_causal or grows
-            call.cross = not (Q == K or told)
-            if not told:
-                self.by_length.setdefault(module)
-        if call.cross or not isinstance(mask, Spans):
-            return
-        if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet
-            call.mask, call.k = mask, call.k[:, :, :used]
-            call.v = None if call.v is None else call.v[:, :, :used]
-            call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
+        if not keep_what_is_filled(call, mask, continues=record is not None):
+            self.by_length.setdefault(module)
+
+
+def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bool:
+    """Settle whether a call is cross-attention, where nothing told it, and leave out keys that are not filled yet.
+
+    Args:
+        call: the call, which is changed.
+        mask: its mask in its smallest form, where it has more keys than queries; else None.
+        continues: whether it may continue an earlier one.
+
+    Returns:
+        Whether its kind was told by more than its lengths.
+    """
+    Q, K = call.q.shape[2], call.k.shape[2]
+    used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
+    told = call.cross is not None or call.cached or call.is_causal or grows
+    if call.cross is None:
+        call.cross = not (Q == K or told)
+    if call.cross or not isinstance(mask, Spans):
+        return told
+    if Q <= used < K and (call.cached or grows or continues):  # the rest of a buffer is not filled yet
+        call.mask, call.k = mask, call.k[:, :, :used]
+        call.v = None if call.v is None else call.v[:, :, :used]
+        call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
+    return told
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:

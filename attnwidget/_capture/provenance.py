@@ -23,6 +23,7 @@ import contextlib
 import functools
 import inspect
 import re
+import sys
 import threading
 import weakref
 from collections import defaultdict
@@ -215,10 +216,13 @@ class Provenance:
     def forward_ended(self) -> set[int]:
         """Stop watching modules that have run and compute no attention; return all that have run, by identity.
 
-        Those that are running in another thread stay watched until that has asked of them, or has ended.
+        Those that are running in another thread stay watched until that has asked of them, or has ended. Where the
+        model has failed, all do: torch iterates over its hooks then.
         """
         with self._lock:
             entered = self._entered.pop(threading.get_ident(), set())
+            if sys.exc_info()[0] is not None:
+                return entered
             for key in entered.difference(self._asked, *list(self._entered.values())):
                 for hook in self._hooks.pop(key, ()):
                     hook.remove()

@@ -108,7 +108,7 @@ class LayerSelection:
                 continue
             plain = one if isinstance(one, re.Pattern) else re.sub(r" #\d+$", "", one)
             if not any(matches_name(plain, name) for name in names):
-                return shown(one), _nearest(one, names)
+                return shown(one), nearest_name(one, names)
         return None
 
     def missing(self) -> MissingLayer | None:
@@ -122,7 +122,7 @@ class LayerSelection:
                     continue
                 return MissingLayer(repr(absent[0] if absent else one), "", seen)
             if not any(matches_name(one, name) for name in seen):
-                return MissingLayer(shown(one), _nearest(one, seen), seen)
+                return MissingLayer(shown(one), nearest_name(one, seen), seen)
         return None
 
 
@@ -135,7 +135,8 @@ def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
     return one.may_hold(number, count) if isinstance(one, Numbers) else matches_name(one, name)
 
 
-def _nearest(one: str | re.Pattern[str], names: Iterable[str]) -> str:
+def nearest_name(one: str | re.Pattern[str], names: Iterable[str]) -> str:
+    """Return "did you mean …? else " where a name, or a part of one, is close to what was given; else nothing."""
     if isinstance(one, re.Pattern) or is_glob(one):
         return ""
     return nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))

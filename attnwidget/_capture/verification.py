@@ -91,9 +91,14 @@ def sample_output(
     heads = [group * share + i for group in groups for i in range(share)]
     with torch.no_grad():
         found = output.detach()[_index(samples, heads, places, output.device)]
-    rounding = max(ROUNDING[x] for x in (output.dtype, q.dtype, v.dtype) if x in FLOATS)
-    is_plain = torch.get_float32_matmul_precision() == "highest" and output.device.type == "cpu"
-    return OutputSample(rows, samples, heads, found, rounding if is_plain else max(rounding, COARSE_ROUNDING), dropout)
+    return OutputSample(rows, samples, heads, found, rounding_of(output, q, v), dropout)
+
+
+def rounding_of(*tensors: Tensor) -> float:
+    """Return the relative error of numbers that are computed in the types of some tensors, the first their result."""
+    rounding = max(ROUNDING[x.dtype] for x in tensors if x.dtype in FLOATS)
+    is_plain = torch.get_float32_matmul_precision() == "highest" and tensors[0].device.type == "cpu"
+    return rounding if is_plain else max(rounding, COARSE_ROUNDING)
 
 
 def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:

@@ -390,3 +390,22 @@ def test_a_cross_attention_whose_keys_were_kept_from_before() -> None:
             ("model.layers.1.cross_attn", "cross"),
             ("model.layers.0.self_attn", "self"),
         }
+
+
+class Failing(nn.Module):
+    """Attention, and then an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner(x)
+        raise KeyError("of the model's own")
+
+
+def test_an_error_of_the_model_is_the_one_that_is_raised() -> None:
+    model = Failing()
+    with pytest.raises(KeyError, match="of the model's own"), capture(model):
+        model.register_forward_hook(lambda *_: None)  # one more, after those of the capture
+        model(torch.randn(2, 3, 4))

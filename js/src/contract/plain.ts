@@ -44,7 +44,9 @@ const isRange: Check = (value) =>
   Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
 const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 
-const isStage = isOneOf("scores", "scaled", "capped", "masked", "weights", "contribution");
+const isStage = isOneOf(
+  ...["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"],
+);
 const isMetric = isOneOf(
   ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
   ...["masked_share", "learned_sink", "sink", "streaming", "recall"],

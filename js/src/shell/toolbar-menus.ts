@@ -160,7 +160,9 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   aside: hasSegments,
   asking: hasSegments,
   whatIf: ({ store }) =>
-    Object.keys(store.what_if.value).length > 0 && store.facts.value.stages.length > 2 && !store.facts.value.saved,
+    Object.keys(store.what_if.value).length > 0 &&
+    store.facts.value.stages.includes("masked") &&
+    !store.facts.value.saved,
   pool({ store }) {
     const picture = store.picture.value;
     return picture !== null && picture.queryBin * picture.keyBin > 1;
@@ -306,7 +308,7 @@ const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
 function showSection({ store }: Ui): Section {
   return {
     value: store.stage.value,
-    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage })),
+    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage.replace("_", " ") })),
     choose: (stage) => store.show({ stage: stage as Stage }),
   };
 }

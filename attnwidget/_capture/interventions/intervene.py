@@ -1,0 +1,193 @@
+"""`intervene`: a model's heads edited while it runs inside a `with` block."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from ..._segments.segments import Segments
+from ..model_calls import module_of
+from .editor import Editor
+from .edits import HeadEdit, Plan, Rule
+from .other_runs import OtherRun
+from .refusals import refuse
+
+__all__ = ["Run", "intervene"]
+
+CAPTURED = (
+    "a capture that is open beside an intervention records each edited head as it was before the edit; what it records "
+    "of later layers follows from the edit"
+)
+
+
+def intervene(
+    model: Any, edits: Mapping[Any, Any], *, segments: Segments | None = None, cross: bool | None = None
+) -> Run:
+    """Edit attention heads of a model while it runs in a `with` block, with its fused kernels left on.
+
+    Args:
+        model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline.
+        edits: what is done to which heads. A key is a layer, counted as `cap.attention` counts them; (layer, head) or
+            (layer, (head, …)); "all"; or, in the place of the layer, the name of a module, as `capture(layers=…)`
+            takes it. Where several keys name a head, that counts which names it most closely: a layer before "all",
+            then heads before all heads. An edit is one of those below.
+        segments: in which names of segments are looked up.
+        cross: True: cross-attention alone is edited, and layers are counted as `cap.cross` counts them; False:
+            self-attention alone. None: "all" and names are both, and numbers those of self-attention.
+
+    Returns:
+        `Run`, to be entered.
+
+    Raises:
+        TypeError, ValueError: edits that are none; a model that cannot be edited; while the model runs: a head that is
+            not there, a call that cannot be edited; at the end of the block: an edit that has met no call.
+
+    >>> import torch
+    >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(1, 5, 8)
+    >>> with intervene(model, {(0, 1): "zero"}) as run:
+    ...     output, _ = model(x, x, x, need_weights=False)
+    >>> run.edited
+    {'MultiheadAttention': (1,)}
+    """
+    module = module_of(model)
+    if module is None:
+        raise TypeError("model is a function: give the nn.Module whose heads are edited")
+    return Run(module, Plan(edits, segments, cross))
+
+
+class Run:
+    """A model that runs with edits, inside the block of `intervene`.
+
+    Attributes:
+        model: the model.
+        inputs: with what it was called last inside the block: positional arguments, and those with names.
+        output: what it returned then; None before.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model = model
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.output: Any = None
+        self._plan = plan
+        self._editor: Editor | None = None
+        self._open: list[contextlib.ExitStack] = []
+
+    def __repr__(self) -> str:
+        return f"Run({type(self.model).__name__}, {self._plan!r})"
+
+    @property
+    def edits(self) -> Plan:
+        """Return what is edited, as it was read."""
+        return self._plan
+
+    @property
+    def edited(self) -> dict[str, tuple[int, ...]]:
+        """Return the heads that were edited, by the name of their module."""
+        found = {} if self._editor is None else self._editor.edited
+        return {name: tuple(sorted(heads)) for name, heads in found.items()}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Return attention that has run and could not be seen, by the name of its module, with the reason."""
+        return {} if self._editor is None else dict(self._editor.skipped)
+
+    def __enter__(self) -> Run:
+        with contextlib.ExitStack() as stack:
+            if not self._open:
+                self._begin(stack)
+            self._open.append(stack.pop_all())
+        return self
+
+    def _begin(self, stack: contextlib.ExitStack) -> None:
+        self.inputs = self.output = self._editor = None
+        if self._plan.rules:
+            refuse(self.model, self._plan)
+            self._plan.reset()
+            self._editor = Editor(self.model, self._plan)
+            stack.enter_context(self._editor.open())
+        thread = threading.get_ident()
+
+        def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if threading.get_ident() == thread:
+                self.inputs, self.output = (args, kwargs), output
+
+        stack.callback(self.model.register_forward_hook(note, with_kwargs=True).remove)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.pop().close()
+        if self._open or kind is not None or self._editor is None:
+            return
+        why = self._why_not_edited(self._editor)
+        if why is not None:
+            raise ValueError(why)
+        if self._editor.was_captured:
+            warnings.warn(CAPTURED, stacklevel=2)
+
+    def _why_not_edited(self, editor: Editor) -> str | None:
+        """Return what of the edits was not made; None if all was."""
+        for rule in self._plan.rules:
+            why = _why_unmet(rule, editor, self.model) or _why_no_change(rule, editor)
+            if why is not None:
+                return why
+        named = {name: why for name, why in editor.skipped.items() if self._plan.may_edit(name)}
+        if not named:
+            return None
+        name, why = next(iter(named.items()))
+        if all(isinstance(rule.layer, int) for rule in self._plan.rules):
+            return None
+        return f"{name} was not edited: {why}"
+
+
+def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
+    if rule.met or not any(rule.edits):
+        return None
+    kind = type(model).__name__
+    if editor.elsewhere and not editor.forward_count:
+        return (
+            f"{kind} was called in another thread than that of the block, whose calls are not edited: call it in this"
+        )
+    if not editor.seen and not editor.skipped and not editor.forward_count:
+        return f"{rule.key!r} has edited nothing, for {kind} was not called in the block: run the very object inside it"
+    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
+    listed = ", ".join(f"{i} {name!r}" for i, name in enumerate(there[:6])) + (", …" if len(there) > 6 else "")
+    unseen = next((f"; {name} was not seen: {why}" for name, why in editor.skipped.items()), "")
+    return f"{rule.key!r} has edited nothing: the layers that ran are {listed or 'none'}{unseen}"
+
+
+def _why_no_change(rule: Rule, editor: Editor) -> str | None:
+    """Return what of an entry's words changed nothing in any call."""
+    found = [edit for edit in rule.edits if edit is not None]
+    for edit in found:
+        unused = edit.unused_word()
+        if unused is not None:
+            return f"{rule.key!r}: {edit.text} changed nothing, for no call that it names {unused}"
+        missing = _missing_place(edit, rule, editor)
+        if missing is not None:
+            return missing
+        for one in (edit.weights, edit.output):
+            why = one.unmatched() if isinstance(one, OtherRun) else None
+            if why is not None:
+                return f"{rule.key!r}: {why}"
+    return None
+
+
+def _missing_place(edit: HeadEdit, rule: Rule, editor: Editor) -> str | None:
+    """Return what an edit names that no layer that it has edited has had; None if there is nothing."""
+    of_keys = [edit.dropped, *(block.keys for block in edit.blocks)]
+    sides = [(one, 1) for one in of_keys if one is not None] + [(block.queries, 0) for block in edit.blocks]
+    for places, side in sides:
+        ends = [(editor.ends[name][side], editor.lengths[name][side]) for name in rule.met]
+        missing = [places.missing(*one) for one in ends]
+        if missing and None not in missing:
+            last = max(end for end, _ in ends) - 1
+            return f"{rule.key!r}: {places.what} has {missing[0]}, but there are positions 0 to {last}"
+    return None
