@@ -118,6 +118,7 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
     yield stack.metrics(), stack.metrics(1, tokens=TOKENS, rows=3), stack.pair(5, 2, batch=1), stack.weights(1)
     yield stack.by_segment(PARTS, batch=1), stack.similar(0, 1), stack.metrics(kinds=["sink", "streaming"])
     yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
+    yield AttentionStack.from_arrays({"one": {"q": x.q, "k": x.k}, "two": {"q": x.q, "k": x.k}})[1].block(batch=1)
     yield stack.rollout(1).block(), stack.rollout(heads="max").block(), stack.rollout(heads=[0, 2]).block()
 
 

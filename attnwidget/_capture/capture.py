@@ -27,6 +27,7 @@ from .interventions.comparing import TargetLike
 from .interventions.model_call import read_call
 from .interventions.runner import EffectRunner
 from .io import LoadedRecord, tensors_of
+from .joined_files import load_files
 from .labels import Ids, Labels, SavedWords, can_spell
 from .options import Keep, read_options, read_tokenizer
 from .provenance import CrossLike
@@ -697,7 +698,8 @@ class Capture(Forward):
         """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
 
         Args:
-            path: where; by custom it ends in .safetensors.
+            path: where; by custom it ends in .safetensors. {rank} in it is the number of the process, where
+                torch.distributed runs several, each of which saves its own part.
 
         Raises:
             ValueError: a mask or score function that has no form but its code; a pipe or a device as the path.
@@ -717,16 +719,20 @@ class Capture(Forward):
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
-        """Open a file that `save` wrote; neither the model nor its code is needed.
+        """Open a file that `save` wrote, or those of several processes as one; the model's code is not needed.
+
+        A pattern such as "run-*.safetensors" stands for the parts of one model that ran on several processes: they are
+        laid together by layer, by head (tensor parallel) and by query (`capture(queries=…)`), in the order of these.
 
         A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
         delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
 
         Raises:
-            ValueError: it is not such a file, or cut short, or of a later version.
+            ValueError: it is not such a file, or cut short, or of a later version; of several: a part is missing or
+                there twice, or they are not of one run. The message names the files.
             FileNotFoundError: no such file.
         """
-        loaded = io.load(path)
+        loaded = load_files(path)
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:

@@ -21,6 +21,7 @@ from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
 from .call_rules import CallRules, evaluate_mask
 from .labels import SavedWords, saved_words
+from .process_parts import named_by_process, process_of
 from .reduced import ReducedAttention
 from .stacks import TextedRecord
 from .text import RecordText
@@ -67,6 +68,7 @@ class LoadedCapture(NamedTuple):
     skipped: dict[str, str]
     tokenizer: SavedWords | str | None = None
     towers: tuple[str, ...] = ()
+    process: tuple[int, int] | None = None  # of how many processes it is which, the number first; None: of one alone
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
@@ -98,7 +100,10 @@ def save(
     metadata = {"version": VERSION, "forwards": entries, "skipped": dict(skipped), "towers": list(towers)}
     if tokenizer is not None:
         metadata["tokenizer"] = saved_words(tokenizer, texts)
-    _write(path, table.tensors, json.dumps(metadata))
+    process = process_of()
+    if process is not None:
+        metadata["process"] = process
+    _write(named_by_process(path, process), table.tensors, json.dumps(metadata))
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
@@ -217,7 +222,8 @@ def load(path: str | Path) -> LoadedCapture:
         forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))
         towers = tuple(str(one) for one in metadata.get("towers", ()))
-        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers)
+        process = _process_in(metadata.get("process"))
+        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers, process)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
     except OtherFileError:
@@ -300,6 +306,15 @@ def _tokenizer_of(entry: Any) -> SavedWords | str | None:
     if not words:
         return name
     return SavedWords(name, {int(one): str(word) for one, word in words.items()}, entry.get("spelling"))
+
+
+def _process_in(entry: Any) -> tuple[int, int] | None:
+    if entry is None:
+        return None
+    rank, size = entry
+    if not (_is_place(rank) and _is_place(size) and rank < size):
+        raise ValueError(f"a process {short(entry)}")
+    return rank, size
 
 
 def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:

@@ -21,9 +21,10 @@ from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
 from .matching import BY_LENGTH, RecordMatcher
 from .model_calls import ModelCalls, forward_hooks, module_names, module_of, modules_on_stack, parts_of
-from .observed_call import ObservedCall, Unreadable
+from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
+from .process_parts import heads_of_process
 from .reading import TextWatcher
 from .records import OutputCallback, Record
 from .reduced import ReducedRecord
@@ -287,7 +288,12 @@ class Recorder(ModelCalls):
         if why is not None:
             raise Unreadable(why)
         call.text = self._text_of(name, (call.q, call.k))
+        call.heads = self._heads_of_process(name, call)
         return call
+
+    def _heads_of_process(self, name: str, call: ObservedCall) -> ProcessHeads | None:
+        running = self._running(name)
+        return heads_of_process(None if running is None else running.module, call)
 
     def report_unreadable(
         self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False

@@ -67,6 +67,7 @@ class Record:
     ) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
+        self._head_numbers = call.numbers_of(heads)
         self.scale, self.softcap = call.scale, call.softcap
         self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
@@ -566,7 +567,7 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._heads, self.positions, self._keys_before)
+            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before)
         return self._attention
 
 

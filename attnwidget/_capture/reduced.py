@@ -132,12 +132,13 @@ class ReducedRecord(Record):
         mask: Any = keeper.mask(call.mask)
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
         how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
+        numbers = call.numbers_of(heads)
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
             before = K - Q if K > Q and not self.cross else None
-            att = Attention(call.q, call.k, mask=mask, **how).as_part(heads, None, before)
+            att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before)
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None
-            self._reduced = reduced(att, keeper.device, ids).as_part(heads, None, before)
+            self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before)
 
     _compared: ComparedOutput | None
 

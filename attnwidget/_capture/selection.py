@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._utils.choices import Numbers, is_glob, matches_name
 from .._utils.validation import nearest
-from .observed_call import ObservedCall, Unreadable
+from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .parts import HEADS, key_heads, part_of_rule, take_part
 
 Layer = Numbers | str | re.Pattern[str]
@@ -165,12 +165,17 @@ class HeadSelection:
         wanted = self._of_layer(name, bool(call.cross))
         if wanted is None:
             return None
-        H = call.q.shape[1]
-        found, missing = wanted.of(H), wanted.missing(H)
+        here = call.heads or ProcessHeads(0, call.q.shape[1], call.q.shape[1])
+        found, missing = wanted.of(here.total), wanted.missing(here.total)
         if missing or not found:
             what = f"head {missing[0]} is" if missing else f"heads={wanted!r} are"
-            raise Unreadable(f"{what} not there: it has heads 0 to {H - 1}: ask for these, or leave heads= out")
-        return None if len(found) == H else found
+            raise Unreadable(
+                f"{what} not there: it has heads 0 to {here.total - 1}: ask for these, or leave heads= out"
+            )
+        found = [head - here.first for head in found if head in here.numbers]
+        if not found:
+            raise Unreadable(f"heads={wanted!r} are those of other processes: it has {here.describe()}")
+        return None if len(found) == here.count else found
 
     def _of_layer(self, name: str, cross: bool) -> Numbers | None:
         if not isinstance(self._heads, dict):
