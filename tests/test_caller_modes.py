@@ -282,7 +282,10 @@ def of_interventions(made: Model, x: Tensors) -> Iterator[Any]:
             output = made(*inputs)
         yield output, run.edited
     yield run.effect(target=first_of).change, effect(made, inputs, {(0, 1): "zero"}, target=first_of).after
-    yield sweep(made, inputs, over="keys", target=first_of, edit="cut")[3], sweep(made, inputs, target=first_of)[1]
+    yield (
+        sweep(made, inputs, over="keys", layers=[0], target=first_of, edit="cut")[3],
+        sweep(made, inputs, target=first_of)[1],
+    )
 
 
 def first_of(output: Any) -> Any:
