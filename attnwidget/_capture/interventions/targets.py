@@ -232,6 +232,8 @@ def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str
         return [str(token) for token in tokens]
     spelling = spelling_of(call.tokenizer)
     style: Style = "words" if spelling in ("text", None) else spelling
+    if isinstance(call.tokenizer, SavedWords):
+        style = "bytes" if call.tokenizer.spelling == "bytes" else "text"
     return [_text_of(token, call.tokenizer, style) for token in tokens]
 
 
