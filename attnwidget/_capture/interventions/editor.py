@@ -264,7 +264,7 @@ class Editor(ModelCalls):
             frame = frame.f_back
 
 
-class CallEdit:
+class CallEdit(OutputEdit):
     """What is written into the output of one call: see `OutputEdit`.
 
     Args:
