@@ -2,7 +2,7 @@
 
 import { Component } from "preact";
 import type { EffectOf } from "../contract/messages";
-import { effectKey } from "../data/effects";
+import { editWords, effectKey } from "../data/effects";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
@@ -32,6 +32,7 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
     const all = removable(ui);
     const words = Object.fromEntries(Object.keys(all).map((name) => [name, name]));
     const name = Object.keys(all).find((one) => effectKey(all[one]!) === chosen) ?? null;
+    const [before, after] = editWords(now);
     const detail = name === null ? null : effectOf(ui, all[name]!);
     const choose = (next: string) => {
       this.setState({ chosen: next === name ? "" : effectKey(all[next]!) });
@@ -39,10 +40,18 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
     };
     return (
       <section class="aw-without" aria-label="Without it">
-        <RadioWords name="Without" label="without" class="aw-over-pins" words={words} chosen={name} choose={choose} />
+        <RadioWords
+          name="Without"
+          label={before || after}
+          class="aw-over-pins"
+          words={words}
+          chosen={name}
+          choose={choose}
+        />
         {name !== null && <Removed ui={ui} of={all[name]!} />}
         <div class="aw-visually-hidden" aria-live="polite">
-          {detail && `without ${name}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
+          {detail &&
+            `${[before, name, after].filter(Boolean).join(" ")}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
         </div>
       </section>
     );

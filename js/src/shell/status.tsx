@@ -6,6 +6,7 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import { editWords } from "../data/effects";
 import { numberIn } from "../data/matrix";
 import { leftOf, levelsOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
@@ -350,13 +351,15 @@ function SegmentsLine({ ui }: { ui: Ui }) {
 function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; removed: Removal }) {
   const detail = effectOf(ui, of);
   const now = ui.store.effects.value;
+  const [before, after] = editWords(now);
   const number = (value: number) => <b class="aw-exact">{statusNumber(value)}</b>;
   return (
     <>
-      without{" "}
+      {before}{" "}
       <b>
         <bdi>{name}</bdi>
       </b>{" "}
+      {after}{" "}
       {now?.target && (
         <>
           →{" "}
