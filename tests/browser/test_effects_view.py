@@ -82,6 +82,7 @@ def with_effects(w: AttentionWidget, heads: list[float | None] | None = None, **
         "state": "running",
         **more,
     }
+    w._effects.__dict__["bring"] = lambda: None  # which would find no model
     w.set_trait("effects", effects)
     w.set_trait("effect_details", [detail({"segment": name, "path": []}, LOST.get(name, 0.01)) for name in names])
     return w
@@ -393,7 +394,15 @@ def test_another_edit_is_in_every_word(gallery: Show) -> None:
 
 
 def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
-    none = {"at": None, "target": None, "targets": [], "segments": None, "heads": None, "done": 0, "total": 0}
+    none: dict[str, Any] = {
+        "at": None,
+        "target": None,
+        "targets": [],
+        "segments": None,
+        "heads": None,
+        "done": 0,
+        "total": 0,
+    }
     error = "the inputs of the model are not known: give cap.widget(model=model, inputs=inputs)"
     w = with_effects(story(segments_show="effect"), error=error, state="failed", **none)
     w.set_trait("effect_details", [])
@@ -412,3 +421,14 @@ def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> N
     assert shown.page.locator("[data-aw=progress] button").count() == 0
     assert text(shown, ".aw-panel-head") == "without question"
     assert "Lost, “nail” 1.900 nats" in text(shown, ".aw-seg-sums")
+
+
+def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=360)
+    shown.wait_for_lines()
+    shown.choose("More", "by mass")
+    assert rows(shown)[0] == "answer"
+    shown.choose("More", "even")
+    shown.wait_for_lines()
+    assert w.effect_edit == "uniform"

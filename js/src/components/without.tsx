@@ -63,15 +63,22 @@ export function Removed({ ui, of, unknown }: { ui: Ui; of: EffectOf; unknown?: s
   const { effects } = ui.store;
   const detail = effectOf(ui, of);
   const problem = ui.effectProblem.value?.key === effectKey(of) ? ui.effectProblem.value.text : null;
-  const error = effects.value?.error || problem;
-  if (detail === null) {
+  const error = effects.value?.error || detail?.error || problem;
+  const where = effects.value?.text.trim();
+  if (detail === null || detail.error) {
     const text = error ? sentence(error) : problem === "" ? "The model runs without it." : (unknown ?? "Not yet run.");
     return <p class="aw-prompt">{text}</p>;
   }
   return (
     <>
       <p class="aw-prompt aw-without-where">
-        next token after <bdi>“{effects.value!.text.trim()}”</bdi>
+        next token
+        {where && (
+          <>
+            {" "}
+            after <bdi>“{where}”</bdi>
+          </>
+        )}
       </p>
       <Chances detail={detail} unit={effects.value!.unit} />
     </>

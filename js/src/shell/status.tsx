@@ -369,13 +369,13 @@ function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; remove
         </>
       )}{" "}
       <i class="aw-gap" />
-      {detail !== null && ui.mode.value !== "narrow" && (
+      {detail !== null && !detail.error && ui.mode.value !== "narrow" && (
         <>
           {now?.unit === "nats" && "log probability "}
           {number(numberIn(detail.before))} to {number(numberIn(detail.after))},{" "}
         </>
       )}
-      {lost === null ? "not yet run" : <>lost {number(lost)}</>}
+      {lost === null ? "not yet run" : Number.isNaN(lost) ? "cannot be run" : <>lost {number(lost)}</>}
       {!Number.isNaN(mass) && ui.mode.value !== "narrow" && (
         <>
           {" "}
