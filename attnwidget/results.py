@@ -15,9 +15,11 @@ from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
+from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
 from ._segments.segments import Segments
 
@@ -30,10 +32,12 @@ __all__ = [
     "Kept",
     "Metrics",
     "MovedToken",
+    "OutputPath",
     "Overview",
     "RuleEffect",
     "Segment",
     "SegmentMass",
     "Segments",
     "Statistics",
+    "WeightsBlock",
 ]

@@ -236,7 +236,11 @@ def test_an_encoder_and_decoder_is_asked_at_the_decoder() -> None:
     records = sweep(model, inputs, over="heads", cross=True)
     assert [(one["layer"], one["head"]) for one in records] == [(i, h) for i in range(LAYERS) for h in range(HEADS)]
     assert "EncDecAttention" in records[0]["name"]
-    assert len(sweep(model, inputs, over="keys", cross=True)) == 9
+    keys = sweep(model, inputs, over="keys", cross=True, tokenizer=Words())
+    assert [one["token"] for one in keys] == [Words().words[one] for one in inputs["input_ids"][0].tolist()]
+    with pytest.raises(ValueError, match=r"several texts, layer 0 to 9 keys, layer 2 to 4 keys: say which are meant"):
+        sweep(model, inputs, over="keys")
+    assert len(sweep(model, inputs, over="keys", layers=[2, 3])) == 4
 
 
 @pytest.mark.parametrize("at", [LENGTH, -LENGTH - 1])
@@ -451,7 +455,6 @@ def test_a_model_whose_samples_depend_on_one_another_is_run_one_by_one() -> None
         ({"over": "segments"}, ValueError, "give segments="),
         ({"over": "keys", "edit": "mean"}, ValueError, "keys and segments have 'zero', 'cut' and 'uniform'"),
         ({"over": "keys", "edit": "uniform"}, ValueError, "is even already"),
-        ({"over": "keys", "layers": [0]}, ValueError, "edited in all layers"),
         ({"layers": [2]}, IndexError, "there are 0 to 1"),
         ({"cross": True}, ValueError, "no cross-attention was seen"),
         ({"at_once": 0}, ValueError, "at_once"),

@@ -73,6 +73,18 @@ class RepeatableCall:
         mask = None if name is None else self.kwargs.get(MASKS[name])
         return mask[batch] != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
+    def text(self, batch: int, length: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return ids (n,) of a sample's only text that is so long, and where it is no padding; None each if unknown."""
+        found = {name: x for name in IDS if isinstance(x := self.kwargs.get(name), Tensor) and x.shape[-1] == length}
+        if not found and self._own_ids is not None and self._own_ids.shape[1] == length:
+            return self._own_ids[batch], None
+        if len(found) != 1:
+            return None, None
+        ((name, ids),) = found.items()
+        mask = self.kwargs.get(MASKS[name])
+        fits = isinstance(mask, Tensor) and mask.shape == ids.shape
+        return ids[batch], mask[batch] != 0 if fits and isinstance(mask, Tensor) else None
+
     @property
     def can_repeat(self) -> bool:
         """Whether it can be made of several copies of one sample at once."""

@@ -22,12 +22,14 @@ class SweptPart:
         layer, head: which; None: all.
         query: of an edge.
         keys: positions of keys; None: a whole head or layer.
+        layers: in which keys are edited; None: all.
     """
 
     layer: int | None = None
     head: int | None = None
     query: int | None = None
     keys: tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None
 
     def edits(self, edit: Any, layers: int) -> dict[Any, Any]:
         """Return the edit of this part, as `intervene` takes it.
@@ -44,7 +46,7 @@ class SweptPart:
         if self.keys is None:
             return {self.layer if self.head is None else (self.layer, self.head): edit}
         own = self._of_keys(edit, list(self.keys))
-        which = range(layers) if self.layer is None else (self.layer,)
+        which = (self.layers or range(layers)) if self.layer is None else (self.layer,)
         return {layer if self.head is None else (layer, self.head): own for layer in which}
 
     def _of_keys(self, edit: Any, keys: list[int]) -> Any:

@@ -25,7 +25,7 @@ EDITS = (("zero", "without it", "set to zero"), ("uniform", "even", "made even")
 
 
 @dataclass
-class _Sample:
+class _SampleRuns:
     """One sample, run without edits."""
 
     runs: EditedRuns
@@ -53,7 +53,7 @@ class EffectRunner:
         self._queries = None if parts[0] is None else parts[0].queries
         self._shapes = [record.attention.shape for record in stack.records.values()]
         self._ids = stack.queries.ids
-        self._samples: dict[int, _Sample] = {}
+        self._samples: dict[int, _SampleRuns] = {}
         self._numbers: list[int] = []  # of the stack's layers, as interventions count them
 
     # Without edits.
@@ -70,7 +70,7 @@ class EffectRunner:
         self._check(runs, batch)
         target = runs.read(self._target, -1)
         plain = self._plain(runs, target, batch)
-        self._samples[batch] = _Sample(runs, target, plain)
+        self._samples[batch] = _SampleRuns(runs, target, plain)
         return plain
 
     def _check(self, runs: EditedRuns, batch: int) -> None:
@@ -178,14 +178,7 @@ class EffectRunner:
         query = part.query if part.query is None or self._queries is None else self._queries[part.query]
         if part.keys is not None and (wrong := [key for key in part.keys if key >= self._shapes[0].K]):
             raise IndexError(f"key {wrong[0]} is not there: there are 0 to {self._shapes[0].K - 1}")
-        own = SweptPart(layer, head, query, part.keys)
-        if own.layer is None:
-            return {
-                number: one
-                for number in self._numbers
-                for one in SweptPart(0, None, None, own.keys).edits(edit, 1).values()
-            }
-        return own.edits(edit, 1)
+        return SweptPart(layer, head, query, part.keys, tuple(self._numbers)).edits(edit, 0)
 
     def _head(self, layer: int, head: int) -> int:
         kept, count = self._heads[layer], self._shapes[layer].H

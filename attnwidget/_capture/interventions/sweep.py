@@ -12,6 +12,7 @@ from ..._segments.reading import segments as segments_of
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size
 from ..labels import can_spell
+from ..towers import Towers
 from .comparing import TargetLike, read_sample
 from .model_call import RepeatableCall, read_call
 from .parts import SweptPart, name_of_edit
@@ -123,7 +124,8 @@ def sweep(
             and the other keys take over their weight; "cut", their weights are 0 and the others stay; "uniform", what a
             segment gets is spread evenly over its keys.
         segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
-        layers: only these, as `cap.attention` numbers them; None: all.
+        layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
+            model with several towers say the layers of one.
         cross: of the cross-attention, numbered as in `cap.cross`.
         at_once: how many samples one run of the model has at most; None: as many as fit into memory and are faster than
             one after the other.
@@ -180,15 +182,26 @@ def _parts(
                     ({**place, "head": head}, SweptPart(layer, head)) for head in range(runs.layers[layer].heads)
                 )
         return
-    if layers is not None:
-        raise ValueError(f"layers= goes with over='heads' and 'layers': {over} are edited in all layers")
-    length = runs.layers[0].keys
+    length = _length(runs, wanted)
+    which = None if layers is None else tuple(wanted)
     if over == "keys" and edit == "uniform":
         raise ValueError("the weight on one key is even already: give edit='zero' or 'cut'")
     if over == "keys":
-        yield from _keys(call, sample, length)
+        yield from _keys(call, sample, length, which)
     else:
-        yield from _segments(call, sample, length, segments)
+        yield from _segments(call, sample, length, segments, which)
+
+
+def _length(runs: EditedRuns, wanted: Sequence[int]) -> int:
+    """Return how many keys there are; raise ValueError where layers attend to several texts."""
+    towers = Towers([one.name for one in runs.layers])
+    texts: dict[tuple[str, int], int] = {}
+    for layer in wanted:
+        texts.setdefault((towers.name_of(runs.layers[layer].name), runs.layers[layer].keys), layer)
+    if len(texts) > 1:
+        told = ", ".join(f"layer {layer} to {keys:,} keys" for (_, keys), layer in texts.items())
+        raise ValueError(f"the layers attend to several texts, {told}: say which are meant, such as layers=range(2)")
+    return next(iter(texts))[1]
 
 
 def _layer(layer: int, count: int) -> int:
@@ -197,25 +210,28 @@ def _layer(layer: int, count: int) -> int:
     return layer % count
 
 
-def _keys(call: RepeatableCall, sample: int, length: int) -> Iterator[tuple[Record, SweptPart]]:
-    real, ids = call.real(sample), call.ids
-    known = ids is not None and ids.shape[1] == length
-    texts = texts_of(ids[sample].tolist(), call, 0) if known and ids is not None else [None] * length
+def _keys(
+    call: RepeatableCall, sample: int, length: int, layers: tuple[int, ...] | None
+) -> Iterator[tuple[Record, SweptPart]]:
+    ids, real = call.text(sample, length)
+    texts = [None] * length if ids is None else texts_of(ids.tolist(), call, 0)
     for key in range(length):
-        if real is None or len(real) != length or bool(real[key]):
-            yield {"key": key, "token": texts[key]}, SweptPart(keys=(key,))
+        if real is None or bool(real[key]):
+            yield {"key": key, "token": texts[key]}, SweptPart(keys=(key,), layers=layers)
 
 
-def _segments(call: RepeatableCall, sample: int, length: int, source: Any) -> Iterator[tuple[Record, SweptPart]]:
+def _segments(
+    call: RepeatableCall, sample: int, length: int, source: Any, layers: tuple[int, ...] | None
+) -> Iterator[tuple[Record, SweptPart]]:
     if source is None:
         raise ValueError('over is "segments" and there are none: give segments=, such as {"document": (0, 40)}')
-    ids = call.ids
-    known: Record = {"ids": ids[sample].tolist()} if ids is not None and ids.shape[1] == length else {}
+    ids, _ = call.text(sample, length)
+    known: Record = {} if ids is None else {"ids": ids.tolist()}
     known |= {"tokenizer": call.tokenizer} if known and can_spell(call.tokenizer) else {}
     found = segments_of(source, **known, length=length)
     for name in found.distinct:
         positions = tuple(found.positions(name).tolist())
-        yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions)
+        yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
 
 
 def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
