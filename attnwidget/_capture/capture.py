@@ -24,7 +24,7 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
 from .carried.paths import path_of
-from .carried.targets import token_of
+from .carried.targets import token_of, with_words
 from .given_tokens import StackTokens, TokensOfStacks
 from .io import LoadedRecord, tensors_of
 from .joined_files import load_files
@@ -165,7 +165,8 @@ def capture(
 def labeled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabeledStack:
     """Return a stack as a widget takes it: with its tokens, the patches of an image, and prompt and answer."""
     own, parts = tokens[name], prompt_and_answer(stack)
-    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, segments=parts, **stack.grids())
+    named = with_words(stack.attention, stack.tokenizer)
+    return LabeledStack(named, tokens=own.tokens, key_tokens=own.key_tokens, segments=parts, **stack.grids())
 
 
 def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:

@@ -69,7 +69,8 @@ class KeywordsOfLooks(TypedDict, total=False):
     key: SupportsIndex | None
     heads: Iterable[SupportsIndex]
     pins: Pins
-    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution"]
+    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution", "value_norm", "logit", "saliency"]
+    target: SupportsIndex | None
     pool: Literal["max", "mean"]
     color_scale: Literal["linear", "log"]
     color_range: ColorRange
