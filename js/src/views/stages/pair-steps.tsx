@@ -561,10 +561,10 @@ function keepApart(order: number[], own: number, pitch: number, least: number): 
 const shareOf = ({ share, contribution }: Numbers) =>
   share ? percent(share, share < 0.001 ? 3 : 1) : share === 0 || contribution === 0 ? "0" : "NaN";
 
-const CARRIED: Readonly<Record<Carried, string>> = {
-  value_norm: "weight × ‖v W_O‖",
-  logit: "weight × (v W_O · d) / s",
-  saliency: "weight × (∂L/∂O · v)",
+const CARRIED: Readonly<Record<Carried, readonly [string, string]>> = {
+  value_norm: ["Value norm", "weight × ‖v W_O‖"],
+  logit: ["Logit", "weight × (v W_O · d) / s"],
+  saliency: ["Saliency", "weight × (∂L/∂O · v)"],
 };
 
 /** What the weight carries on, where that is known: a line for each stage. */
@@ -572,7 +572,7 @@ function CarriedRows({ ui: { store }, pair }: StepProps) {
   return (
     <>
       {pair.carried.map(([stage, all, each]) => (
-        <Row key={stage} name={wordOf(stage)} formula={CARRIED[stage]} result={score(all)} unit={wordOf(stage)}>
+        <Row key={stage} name={CARRIED[stage][0]} formula={CARRIED[stage][1]} result={score(all)} unit={wordOf(stage)}>
           <p>
             {weight(pair.weight)} × {score(each)}
             {stage === "logit" && `: ${legendOf(stage, store.facts.value, pair.batch)}`}
