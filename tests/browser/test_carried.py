@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from captured import GPT2, build
@@ -25,7 +27,7 @@ class Words:
         return [3 + TEXT.index(word) for word in text.split()]
 
 
-def widget(**show_: object) -> AttentionWidget:
+def widget(**show_: Any) -> AttentionWidget:
     model = build(GPT2, "sdpa")
     with torch.no_grad():
         for parameter in model.parameters():
