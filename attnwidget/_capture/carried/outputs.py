@@ -181,6 +181,7 @@ class OutputWatcher:
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
         def keep(gradient: Tensor) -> None:
+            facts.logits = None  # a backward pass runs: they are not needed for one any more
             facts.gradients[key] = self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
