@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionWidget, segments
 
 pytest.importorskip("matplotlib")
 
@@ -68,6 +68,24 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
     assert "Where did question look" in texts(w)
     w.measure = "lift"
     assert f"{share:.4f}"[1:] not in texts(w)
+
+
+def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:
+    q, k, v = torch.randn(3, 2, 1, 7, len(WORDS), 8, generator=torch.Generator().manual_seed(2))
+    w = AttentionWidget(q, k, v, is_causal=True, tokens=WORDS, segments=SEGMENTS, view="segments", segment="question")
+    assert w.attention is not None
+    parts = segments(SEGMENTS, tokens=WORDS)
+    found = w.attention.by_segment("answer", parts, without=("first token",))
+    column = found.keys.index("question")
+    best = [(float(found.mass[layer, head, 0, column]), f"{layer}·{head}") for layer in range(2) for head in range(7)]
+    written = texts(w)
+    assert "Which heads read question" in written
+    drawn = [text for text in written if re.fullmatch(r"\d·\d", text)]
+    assert drawn == [name for _, name in sorted(best, reverse=True)[:10]]
+    assert {f"{value:.3f}"[1:] for value, _ in sorted(best, reverse=True)[:10]} <= {*written}
+    assert any(text.startswith("4 more heads, at most .") for text in written)
+    alone = AttentionWidget(q[0, 0, 0], k[0, 0, 0], tokens=WORDS, segments=SEGMENTS, view="segments")
+    assert not any(text.startswith("Which heads") for text in texts(alone))
 
 
 def test_segments_have_the_widgets_colors_in_both_themes() -> None:
