@@ -108,6 +108,56 @@ def test_nothing_sticks_out(width: float, given: Any) -> None:
         assert -2 <= box.y0 <= box.y1 <= down + 2, text.get_text()
 
 
+NESTED: dict[str, Any] = {
+    "system": (1, 30),
+    "documents": {"doc 1": (30, 80), "doc 2": (80, 150)},
+    "question": (150, 170),
+    "answer": (170, 200),
+}
+
+
+def long_heatmap(given: Any = NESTED, **show: Any) -> AttentionWidget:
+    q, k = torch.randn(2, 200, 8, generator=torch.Generator().manual_seed(3))
+    return AttentionWidget(q, k, is_causal=True, segments=given, **show)
+
+
+def test_a_heatmap_has_names_of_segments_instead_of_positions() -> None:
+    written = texts(long_heatmap())
+    for name in ("system", "doc 1", "doc 2", "question", "answer", "documents"):
+        assert written.count(name) == 2, f"{name} on either axis, the outer one at its bracket"
+    assert not {"100", "20", "50"} & {*written}
+    assert "100" in texts(long_heatmap(None))
+    assert page(long_heatmap()).count("#4f82c7") > page(long_heatmap(None)).count("#4f82c7"), "colors beside it"
+    assert "doc 1" not in texts(long_heatmap(), width=1.5), "what is inside has no room for its name"
+
+
+def test_tokens_keep_their_labels_and_segments_their_borders() -> None:
+    tokens, plain = widget(view="heatmap"), widget(None, view="heatmap")
+    assert texts(tokens) == texts(plain)
+    figure = tokens.figure()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    edges = [path for one in figure.axes[0].collections if hasattr(one, "get_segments") for path in one.get_segments()]
+    before = plain.figure()
+    fewer = [path for one in before.axes[0].collections if hasattr(one, "get_segments") for path in one.get_segments()]
+    assert len(edges) - len(fewer) == 8, "four borders between five segments, on either axis"
+
+
+@pytest.mark.parametrize("width", [1.5, 3.3, 7])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_names_beside_a_heatmap_stay_inside(width: float, theme: str) -> None:
+    long = {f"a very long name of segment {n}": (1 + 20 * n, 21 + 20 * n) for n in range(9)}
+    for given in (NESTED, long):
+        figure = long_heatmap(given).figure(width=width, theme=theme)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        across, down = canvas.get_width_height()
+        for text in figure.axes[0].texts:
+            box = text.get_window_extent(canvas.get_renderer())
+            assert -2 <= box.x0 <= box.x1 <= across + 2, text.get_text()
+            assert -2 <= box.y0 <= box.y1 <= down + 2, text.get_text()
+
+
 def test_without_segments_the_way_to_them_is_told() -> None:
     w = widget(None)
     with pytest.raises(ValueError, match="there are no segments: give segments="):
