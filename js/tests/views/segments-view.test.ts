@@ -104,6 +104,29 @@ describe("where the answer looked", () => {
     expect(set()).toMatchObject({ segment_path: [], segment: "doc 1" });
   });
 
+  test("until another level comes nothing of the old one is pinned or opened, and the way up goes from the newest", async () => {
+    const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
+    view.mouse("click", stack(view, 1, 0.1)); // down into doc 1: its masses are not there yet
+    view.mouse("click", stack(view, 1, 0.1));
+    view.mouse("click", stack(view, 1, 0.1));
+    await settle();
+    expect(set()).toMatchObject({ segment_path: ["doc 1"], segment: null });
+    await view.press("Escape");
+    await view.press("Escape");
+    await view.press("Escape");
+    expect(host.saved.map(({ segment_path }) => segment_path).filter(Boolean)).toEqual([["doc 1"], []]);
+    expect(set()).toMatchObject({ segment_path: [], query: null, segment: null });
+  });
+
+  test("asking for another segment and at once for the first again is asking for the first", async () => {
+    const { view, set } = await draw();
+    const rows = view.all<HTMLButtonElement>(".aw-seg-labels > button");
+    rows.find((row) => row.textContent === "question")!.click();
+    rows.find((row) => row.textContent === "answer")!.click();
+    await settle();
+    expect(set()).toMatchObject({ asking: "answer" });
+  });
+
   test("the cells of a block are shown in the heatmap, and there is a way back", async () => {
     const { view, set } = await draw({ segment: "question" });
     view

@@ -238,7 +238,7 @@ function PinnedKeys({
             }}
           >
             <span />
-            <span class="aw-seg-name">
+            <span class="aw-seg-name" title={labels.at(position).text}>
               <Token labels={labels} index={position} subscript />
             </span>
             <span class="aw-seg-bar">{inMass && <i style={{ width: share(value, scale), background: color }} />}</span>
