@@ -14,6 +14,7 @@ from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
+from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
@@ -28,6 +29,7 @@ __all__ = [
     "HeadRows",
     "Kept",
     "Metrics",
+    "OutputPath",
     "Overview",
     "Segment",
     "SegmentMass",

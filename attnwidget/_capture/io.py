@@ -20,6 +20,7 @@ from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
 from .call_rules import CallRules, evaluate_mask
+from .carried.files import entry_of_carried, with_carried
 from .labels import SavedWords, saved_words
 from .process_parts import named_by_process, process_of
 from .reduced import ReducedAttention
@@ -82,7 +83,9 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
             found |= {f"{name}.{part}": x for part, x in rule.tensors().items()}
         elif isinstance(rule, Tensor):
             found[name] = rule
-    return found
+    carries = att.carries
+    kept = {} if carries is None else {"scale of the norm": carries.scale, "gradient": carries.grad_output}
+    return found | {name: x for name, x in kept.items() if x is not None}
 
 
 def save(
@@ -165,6 +168,8 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
+    carried = entry_of_carried(att, table.add)
+    entry |= {} if carried is None else {"carried": carried}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
@@ -294,7 +299,8 @@ def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attentio
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    return Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    return with_carried(att, entry["carried"], tensors) if "carried" in entry else att
 
 
 def _tokenizer_of(entry: Any) -> SavedWords | str | None:

@@ -109,6 +109,7 @@ class _ThreadPasses(threading.local):
 
     forward: ForwardPass | None = None
     last: ForwardRecords | None = None  # where its last call went
+    added: Record | None = None  # that its last call was added to
     rejects = 0  # how many searches that try tokens and reject some are running
     search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
 
@@ -199,6 +200,16 @@ class RecordMatcher:
         with self._lock:
             self._keeper.forget_masks()
 
+    @property
+    def running_step(self) -> ModelCall | None:
+        """Return the call of the model that is running in this thread."""
+        return None if self._thread.forward is None else self._thread.forward.step
+
+    @property
+    def last_added(self) -> Record | None:
+        """Return the record to which the last call of this thread was added."""
+        return self._thread.added
+
     @contextlib.contextmanager
     def rejecting(self) -> Iterator[None]:
         """Take what is left out of a cache inside the block as tokens that were tried and rejected."""
@@ -275,7 +286,7 @@ class RecordMatcher:
             if forward.records is None:
                 forward.records = self._records_of(forward, name, part)
                 forward.records.has_whole |= not forward.step.part
-            record = self._place(forward, forward.records, name, part, heads)
+            record = self._thread.added = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
             return record.output_callback(call, first)
@@ -322,6 +333,7 @@ class RecordMatcher:
             if not memory.has_room(self._keeper.size_of_positions(arguments[:3], 1), arguments[1].device):
                 return None
             forward.calls[name] += 1
+            self._thread.added = record
             q, k, v = arguments[:3]
             record.repeat(step, q, k, v, text_of())
             memory.add(record.size - before)

@@ -41,6 +41,7 @@ from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
+from .effect_traits import EffectTraits
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -72,10 +73,11 @@ if TYPE_CHECKING:
 
 FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
+EFFECT = "effect"  # of removing a head: a metric that comes from runs of the model
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -118,7 +120,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
+            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps; or
+            "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -132,6 +135,13 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         asking: the segment whose attention is looked at; None: the answer, else the last.
         segment: the pinned segment of the keys, or None.
         segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
+        segments_show: what the view "segments" shows: "attention"; or "effect", what is lost of the next token's
+            log-probability without each segment and each head, where a model is at hand: `cap.widget(model=model,
+            inputs=inputs)`.
+        effect_target: (position, token id) of the token whose probability is looked at; None: the most likely one after
+            the last token.
+        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked;
+            "uniform", its weights are made even.
         layout: of ipywidgets.
 
     Raises:
@@ -182,8 +192,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", "similar", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
+    bar = Choice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
+        sync=True, role="look"
+    )
+    order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+        sync=True, role="look"
+    )
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -296,6 +296,17 @@ def test_a_block_that_is_entered_twice_edits_once() -> None:
     assert run.edited == {"layers.0": (1,)}
 
 
+def run_in(contexts: Sequence[Any], model: nn.Module, x: Tensor) -> None:
+    with contexts[0], contexts[1]:
+        model(x)
+
+
+def run_and_fail(model: nn.Module, x: Tensor, error: type[Exception]) -> None:
+    with intervene(model, {0: "zero"}):
+        model(x)
+        raise error
+
+
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_capture_beside_it_has_the_heads_as_they_were(way: str, inner: bool) -> None:
@@ -304,9 +315,9 @@ def test_a_capture_beside_it_has_the_heads_as_they_were(way: str, inner: bool) -
         with capture(model) as plain:
             model(x)
         cap, edits = capture(model), {(0, 1): "zero"}
-        blocks = [intervene(model, edits), cap] if inner else [cap, intervene(model, edits)]
-        with pytest.warns(UserWarning, match="as it was before the edit"), blocks[0], blocks[1]:
-            model(x)
+        run = intervene(model, edits)
+        with pytest.warns(UserWarning, match="as it was before the edit"):
+            run_in((run, cap) if inner else (cap, run), model, x)
     assert cap.skipped == {}
     assert torch.equal(cap.attention[0].block(head=1), plain.attention[0].block(head=1))
     assert not torch.equal(cap.attention[1].block(head=1), plain.attention[1].block(head=1))
@@ -320,15 +331,9 @@ def test_an_exception_leaves_the_model_as_it_was() -> None:
     model, x = Layers(by_sdpa), text()
     before, state = hooks_of(model), torch.backends.mha.get_fastpath_enabled()
     plain = model(x)
-
-    def fail(error: type[Exception]) -> None:
-        with intervene(model, {0: "zero"}):
-            model(x)
-            raise error
-
     for error in (KeyError, ZeroDivisionError):
         with pytest.raises(error):
-            fail(error)
+            run_and_fail(model, x, error)
     with pytest.raises(ValueError, match="no head 9"), intervene(model, {(0, 9): "zero"}):
         model(x)
     assert hooks_of(model) == before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -404,13 +406,17 @@ class Failing(nn.Module):
         raise KeyError("of the model's own")
 
 
+@contextlib.contextmanager
+def hooked(model: nn.Module) -> Iterator[None]:
+    """One more hook, after those of the capture."""
+    handle = model.register_forward_hook(lambda *_: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def test_an_error_of_the_model_is_the_one_that_is_raised() -> None:
     model = Failing()
-
-    def run() -> None:
-        with capture(model):
-            model.register_forward_hook(lambda *_: None)  # one more, after those of the capture
-            model(torch.randn(2, 3, 4))
-
-    with pytest.raises(KeyError, match="of the model's own"):
-        run()
+    with pytest.raises(KeyError, match="of the model's own"), capture(model), hooked(model):
+        model(torch.randn(2, 3, 4))

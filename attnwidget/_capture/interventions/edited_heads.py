@@ -22,7 +22,8 @@ from .other_runs import OtherRun
 from .seen_call import SeenCall, WeightsBlock
 from .softmax_rules import SoftmaxRules
 
-CELLS_AT_ONCE = 1 << 21  # weights of a block, of all samples and heads that are computed together
+CELLS_AT_ONCE = 1 << 19  # weights of a block, of all samples and heads that are computed together: 2 MiB
+ON_DEVICE = 16  # times as many on a GPU, where each block costs some launches
 SOME_KEYS = 32
 Chain = tuple[Applied, ...]  # the edits of a head of a sample: of the outermost intervention first
 
@@ -61,7 +62,8 @@ class EditedHeads:
         if applied is not None:
             return self._given_output(applied)
         n, h, Q, _ = self._q.shape
-        step = max(1, CELLS_AT_ONCE // max(1, n * h * self._k.shape[2]))
+        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
+        step = max(1, cells // max(1, n * h * self._k.shape[2]))
         needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (self._q, self._k, self._v))
         blocks = []
         for rows in (range(start, min(start + step, Q)) for start in range(0, Q, step)):
@@ -114,7 +116,7 @@ class EditedHeads:
         seen, what = self._seen, "weights" if keys is not None else "output"
         wanted = len(seen.queries) if seen.queries.start == 0 else seen.queries.stop
         sizes = (seen.samples, len(applied.heads), wanted, *(() if keys is None else (keys.stop,)))
-        found = given[(None,) * (4 - given.ndim)]
+        found = given[(None,) * (4 - given.ndim)]  # of one head, or of all alike
         shape = found.shape[: len(sizes)]
         rows_fit = shape[2] == wanted or (keys is None and shape[2] == 1)
         fits = shape[0] in (1, sizes[0]) and shape[1] in (1, sizes[1]) and rows_fit
@@ -144,8 +146,7 @@ class EditedHeads:
             found = [[given.outputs(seen, b, head, seen.queries) for head in self._heads] for b in self._samples]
             return torch.stack([torch.stack([x.to(self._v) for x in one]) for one in found])
         if isinstance(given, Tensor):
-            own = given if given.ndim > 1 else given[None, None, None]
-            return self._rows_of(own, applied, seen.queries, None).to(self._v).expand(shape)
+            return self._rows_of(given, applied, seen.queries, None).to(self._v).expand(shape)
         return self._v.new_zeros(()).expand(shape)
 
     # Whether the call is understood.

@@ -332,10 +332,10 @@ def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit
         output = _numbers(given["output"], "output")
         return HeadEdit(f"{{'output': {tuple(output.shape)}}}", output=output)
     words = {name: value for name, value in given.items() if name != "renormalize"}
-    if not words:
-        raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
     if "renormalize" in given and "block" not in given:
         raise ValueError("'renormalize' says what becomes of a 'block': give both")
+    if not words:
+        raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
     for name in words:
         if name == "keep":
             raise ValueError(

@@ -46,14 +46,20 @@ def refuse(model: nn.Module, plan: Plan) -> None:
 
 
 def _refuse_spread(model: nn.Module, names: dict[int, str]) -> None:
+    """Refuse heads that are spread over processes; what FSDP shards is whole while it runs."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Shard
+
+    def is_part(p: nn.Parameter) -> bool:
+        if not isinstance(p, DTensor):
+            return False
+        return id(p) not in whole or sum(isinstance(one, Shard) for one in p.placements) > 1
 
     whole = {id(p) for module in model.modules() if isinstance(module, FSDPModule) for p in module.parameters()}
     for module in model.modules():
-        if any(isinstance(p, DTensor) and id(p) not in whole for p in module.parameters(recurse=False)):
+        if any(is_part(p) for p in module.parameters(recurse=False)):
             raise ValueError(SPREAD.format(names.get(id(module), type(module).__name__)))
 
 
