@@ -57,6 +57,8 @@ export interface SegmentReading {
   readonly lift: number;
   readonly perToken: number;
   readonly isAside: boolean;
+  /** False while only the number's color has come. */
+  readonly exact: boolean;
 }
 
 /** What the model is shown without. */
