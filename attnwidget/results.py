@@ -18,6 +18,7 @@ from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
 from ._segments.segments import Segments
 
@@ -35,4 +36,5 @@ __all__ = [
     "SegmentMass",
     "Segments",
     "Statistics",
+    "WeightsBlock",
 ]

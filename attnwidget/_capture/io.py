@@ -179,9 +179,9 @@ def _text_of(record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
 
 
 def _part_of(att: Attention) -> dict[str, Any]:
-    if att.part is None:
-        return {}
-    return {"part": {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}}
+    part = {} if att.part is None else att.part._asdict()
+    given = {name: part[name] for name in ("heads", "queries", "keys_before") if part.get(name) is not None}
+    return {"part": given} if given else {}
 
 
 def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
@@ -276,16 +276,17 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
     att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
-    return LoadedRecord(entry["name"], bool(entry["cross"]), _as_part(att, entry.get("part", {})), text)
+    cross = bool(entry["cross"])
+    return LoadedRecord(entry["name"], cross, _as_part(att, entry.get("part", {}), cross=cross), text)
 
 
-def _as_part(att: Attention, part: Mapping[str, Any]) -> Attention:
+def _as_part(att: Attention, part: Mapping[str, Any], *, cross: bool) -> Attention:
     heads, queries, before = (part.get(name) for name in ("heads", "queries", "keys_before"))
     given = [(heads, att.shape.H), (queries, att.shape.Q), (None if before is None else [before], 1)]
     for places, length in given:
         if places is not None and (len(places) != length or not all(_is_place(place) for place in places)):
             raise ValueError(f"a part of {short(places)}")
-    return att.as_part(heads, queries, before)
+    return att.as_part(heads, queries, before, cross)
 
 
 def _is_place(value: Any) -> bool:

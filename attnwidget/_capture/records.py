@@ -570,7 +570,7 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before)
+            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
         return self._carrying(self._attention)
 
     def _carrying(self, att: Attention) -> Attention:
