@@ -67,7 +67,9 @@ def looks() -> None:
     )
     AttentionWidget(q, k, view="graph", stage="contribution", pool="mean", combine="max", what_if={"scale": 1.0})
     AttentionWidget(q, k, color_scale="log", color_range=(0, 0.5), palette="viridis", theme="contrast", title="Bank")
-    AttentionWidget(q, k, top_k=3, threshold=0.1, direction="key", bar="induction", order="layer")
+    AttentionWidget(
+        q, k, top_k=3, threshold=0.1, direction="key", bar="induction", order="layer", only_heads=(8, None, 0.3)
+    )
     AttentionWidget(q, k, head=1.5)  # type: ignore[arg-type]
     AttentionWidget(q, k, pins=[3])  # type: ignore[list-item]
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]

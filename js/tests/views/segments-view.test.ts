@@ -88,6 +88,17 @@ describe("where the answer looked", () => {
     expect(view.text(".aw-seg-sums")).toContain("Heads so far");
   });
 
+  test("in a saved file keys that are not there are said to be missing", async () => {
+    const none = () => {
+      throw new Error("This number was not saved: open the notebook to compute it.");
+    };
+    const facts = { saved: { layers: [0], heads: [0], samples: [0] } } as never;
+    const { view } = await draw({ segment: "doc 1", query: 7, facts }, { answer: none });
+    await settle(400);
+    expect(view.text(".aw-seg-key")).toBe("its keys were not saved");
+    expect(view.find(".aw-seg-key").title).toContain("open the notebook");
+  });
+
   test("a second click at the same place leads down: inside, and where there is nothing inside to the cells", async () => {
     const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
     view.mouse("click", stack(view, 1, 0.1));
