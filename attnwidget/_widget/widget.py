@@ -42,6 +42,7 @@ from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .effect_traits import EffectTraits
+from .effects import Effects
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -64,7 +65,6 @@ from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
-from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
 from .traits import Choice, ColorRange, Count, OnlyHeads, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
 
@@ -77,7 +77,7 @@ EFFECT = "effect"  # of removing a head: a metric that comes from runs of the mo
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -425,6 +425,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             self._bring_what_is_missing()
             self._surveys.finish()
             self._masses.finish()
+            self._effects.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -551,6 +552,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
                 self._exact_pass.cancel()
                 self._surveys.forget()
                 self._masses.forget()
+                self._effects.use(None)
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
@@ -593,6 +595,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
         self._segment_store = SegmentStore(weakly(self._given_segments))
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
+        self._effects = Effects(
+            *(self._scheduler, put_again, weakly(self._effect_wish)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+        )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
             merges=self._merges,
@@ -620,6 +626,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
     @staticmethod
@@ -731,6 +738,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
     def _forget_segments(self) -> None:
         self._segment_store.forget()
         self._masses.forget()
+        self._effects.forget()
         self._derived.forget("mass", "head_mass")
 
     def _send_segments(self) -> None:
@@ -768,6 +776,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             for name in self._rules():
                 if name not in later:
                     self._derived.bring(name)
+            self._bring_effects()
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
@@ -959,6 +968,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             files=self._files,
             masses=self._masses,
             segments_by=self._segments_by,
+            effects=self._effects,
         )
 
 
