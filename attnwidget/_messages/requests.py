@@ -480,6 +480,11 @@ def _segment_keys(message: Message, request: Reply) -> Reply:
     return _detached(message, made)
 
 
+def _segment_row(message: Message, request: Reply) -> Reply:
+    found = _mass(message, request)
+    return _detached(message, found.row(_integer(request, "row", len(found.wanted.rows.names))))
+
+
 def _segment_block(message: Message, request: Reply) -> Reply:
     found = _mass(message, request)
     row = _integer(request, "row", len(found.wanted.rows.names))
@@ -583,6 +588,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "segment_columns": _segment_columns,
     "segment_line": _segment_line,
     "segment_keys": _segment_keys,
+    "segment_row": _segment_row,
     "segment_block": _segment_block,
     "segment_heads": _segment_heads,
     "segment_by": _segment_by,

@@ -80,6 +80,7 @@ class LooksBesideTarget(TypedDict, total=False):
     direction: Literal["query", "key"]
     bar: Metric
     order: Literal["layer", "similar"] | Metric
+    only_heads: Sequence[float | None] | None
     combine: Literal["none", "mean", "max"]
     what_if: dict[str, Any]
     segments: SegmentSource

@@ -66,7 +66,19 @@ from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Index, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
+from .traits import (
+    Choice,
+    ColorRange,
+    Count,
+    Index,
+    OnlyHeads,
+    Text,
+    Threshold,
+    WhatIf,
+    WholeOrNone,
+    WrongValue,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,6 +139,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
+            no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
             returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
             with one of these for each sample.
@@ -202,6 +216,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
     order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+        sync=True, role="look"
+    )
+    only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
         sync=True, role="look"
     )
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")

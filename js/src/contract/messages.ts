@@ -444,6 +444,8 @@ export interface MassMessage extends Partial<MassesMessage> {
   rows?: string[];
   row_sizes?: number[];
   row?: number;
+  /** The row of the asking segment, where the matrix comes rounded. */
+  asking_row?: MassesMessage;
   /** Of the queries that are looked at in the end, 0 to 1. */
   share?: number;
   /** (S,) how many queries of each row were looked at. */
