@@ -506,6 +506,8 @@ export interface EffectsMessage {
 /** One run without something. */
 export interface EffectDetail {
   of: EffectOf;
+  /** Why the model cannot be run without this: a sentence, and then no numbers. */
+  error?: string | null;
   at: number | null;
   token: number | null;
   target: string;

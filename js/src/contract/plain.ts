@@ -125,7 +125,14 @@ const isEffects = hasFields({
 
 const isEffectDetail = hasFields({
   ...{ of: isObject, at: orNone(isPlace), token: orNone(isPlace), target: isText, edit: isText },
-  ...{ vocabulary: orNone(isPlace), before: isFigure, after: isFigure, kl: isFigure, kl_answer: isFigure },
+  ...{
+    error: orNone(isText),
+    vocabulary: orNone(isPlace),
+    before: isFigure,
+    after: isFigure,
+    kl: isFigure,
+    kl_answer: isFigure,
+  },
   tokens: isListOf((value) => Array.isArray(value) && isText(value[0]) && isFigure(value[1]) && isFigure(value[2])),
 });
 
