@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -31,7 +31,7 @@ from .interventions.model_call import read_call
 from .interventions.runner import EffectRunner
 from .io import LoadedRecord, tensors_of
 from .joined_files import load_files
-from .labels import Ids, Labels, SavedWords, can_spell
+from .labels import Ids, Labels, SavedWords, can_spell, ids_of
 from .options import Keep, read_options, read_tokenizer
 from .provenance import CrossLike
 from .recorder import Recorder
@@ -172,6 +172,21 @@ def labeled(
     own, parts = tokens[name], prompt_and_answer(stack)
     labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
     return LabeledStack(stack.attention, **labels, effects=effects)
+
+
+def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
+    """Return the words that a user has given for the ids of some texts; None where there are none."""
+    words: dict[int, str] = {}
+    for stack, given in zip(stacks, tokens, strict=True):
+        ids = ids_of(stack.queries.ids)
+        if ids is None or given is None:
+            continue
+        samples = given if len(given) and not isinstance(given[0], str) else [given] * len(ids)
+        for own, texts in zip(ids, samples, strict=False):
+            words |= {
+                one: word for one, word in zip(own, texts, strict=False) if one is not None and isinstance(word, str)
+            }
+    return SavedWords(None, words) if words else None
 
 
 def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
@@ -369,7 +384,7 @@ class Forward:
             shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
         keys = self._keys(stacks)
-        runners = self._runners(stacks, keys, keys[shown][0], tokenizer, (model, inputs, target))
+        runners = self._runners(stacks, keys, keys[shown][0], placed, (model, inputs, target))
         sources: dict[Any, Any] = {
             (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
             for name, key in keys.items()
@@ -387,7 +402,7 @@ class Forward:
         stacks: dict[str, NamedStack],
         keys: dict[str, tuple[int, str]],
         forward: int,
-        tokenizer: Any,
+        tokens: Mapping[str, StackTokens],
         given: tuple[Any, Any, TargetLike],
     ) -> dict[str, EffectRunner]:
         """Return what runs the model again for each stack: with inputs that were given, for those of one forward pass.
@@ -406,8 +421,10 @@ class Forward:
             read = inputs_of(own) if inputs is None else inputs
             if inputs is None and not read:
                 raise ValueError("what the model was called with is not kept: give inputs=, as it was called")
-            spelling = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
-            call = read_call(model, read, spelling)
+            tokenizer = next(iter(own.values())).tokenizer
+            call = read_call(model, read, tokenizer if can_spell(tokenizer) else None)
+            if not can_spell(call.tokenizer):
+                call = replace(call, tokenizer=words_of(own.values(), [tokens[name].tokens for name in own]))
             found |= {name: EffectRunner(call, stack, target) for name, stack in own.items()}
         return found
 

@@ -40,7 +40,7 @@ OPAQUE = (
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
 
-_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+REPORTING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
 
 
 class Listener(Protocol):
@@ -95,6 +95,7 @@ class _ThreadState(threading.local):
     depth = 0  # of reported functions: the functions that those call are not reported again
     heads = 0  # of `F.multi_head_attention_forward`; 0 outside of it
     inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
+    weights: tuple[Tensor, Tensor] | None = None  # its weights, and as interventions have edited them
 
 
 _thread = _ThreadState()
@@ -161,6 +162,8 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
     if not callable(function) or hasattr(function, "reports_calls"):
         return function
 
+    is_flex = implementation == "flex_attention"
+
     @functools.wraps(function)
     def reporting(module: Any, *arguments: Any, **keywords: Any) -> Any:
         callbacks = []
@@ -171,7 +174,10 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     callbacks.append(listener.record_interface_call(name, module, implementation, arguments, keywords))
         _thread.depth += 1
         try:
-            with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
+            if is_flex:
+                with _compiled_flex_attention():
+                    result = function(module, *arguments, **keywords)
+            else:
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
                 result = _with_edits(function, result, module, arguments, keywords, callbacks)
@@ -192,22 +198,26 @@ def _with_edits(
     callbacks: Sequence[Any],
 ) -> Any:
     """Report the output of a call of transformers' interface; return it with what interventions write into it."""
-    seen = None
+    seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
     heads = arguments[0].shape[1]
-    with _reporting_errors():
-        if not _dropout_of(module, keywords):
+    try:
+        if torch.is_grad_enabled() and not _dropout_of(module, keywords):
             given = result[0] if isinstance(result, tuple) else result
             _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
         seen = _seen_output(function, result, module, arguments, keywords)
-        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)))
-    edits = [one for one in callbacks if isinstance(one, OutputEdit)]
+        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
+    except REPORTING_ERRORS:
+        pass
     if not edits:
         return result
-    output = result[0] if isinstance(result, tuple) else result
+    output, *others = result if isinstance(result, tuple) else (result,)
+    weights = None
     with torch._C.DisableTorchFunction():
+        if others and isinstance(others[0], Tensor) and others[0].shape[:3] == arguments[0].shape[:3]:
+            weights = others[0] = others[0].clone()
         for edit in edits:
-            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads))
-    return (output, *result[1:]) if isinstance(result, tuple) else output
+            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights)
+    return (output, *others) if isinstance(result, tuple) else output
 
 
 def _heads_first(output: Tensor, heads: int) -> Tensor:
@@ -241,7 +251,7 @@ def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
     """Let the model go on where its output cannot be read: it then counts as not verified."""
-    return contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError)
+    return contextlib.suppress(*REPORTING_ERRORS)
 
 
 def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
@@ -350,7 +360,8 @@ class FunctionWatcher(WatchingMode):
             F.multi_head_attention_forward: self._multi_head,
             flex: self._flex,
         }
-        self._multi_head_steps: dict[Any, Callable[..., None]] = {
+        self._multi_head_steps: dict[Any, Callable[..., Tensor | None]] = {
+            Tensor.view: self._view,
             Tensor.mul: self._mul,
             Tensor.__mul__: self._mul,
             torch.mul: self._mul,
@@ -377,7 +388,8 @@ class FunctionWatcher(WatchingMode):
                 if self._is_opaque(func):
                     self.report_unreadable(OPAQUE.format(func), certain=True)
         elif func in self._multi_head_steps:
-            self._multi_head_steps[func](result, *args, **kwargs)
+            changed = self._multi_head_steps[func](result, *args, **kwargs)
+            return result if changed is None else changed
         return result
 
     def _is_opaque(self, func: Any) -> bool:
@@ -411,13 +423,15 @@ class FunctionWatcher(WatchingMode):
         except EditRefused as refused:
             self._refused = refused  # raised when the tracer, which lets a model go on, has ended
 
-    def _tell(self, callback: Any, output: Tensor, seen: Any, written: Tensor | None) -> None:
+    def _tell(
+        self, callback: Any, output: Tensor, seen: Any, written: Tensor | None, weights: Tensor | None = None
+    ) -> None:
         """Report the output of a product; write into it what an intervention has to write."""
         if callback is None:
             return
         with torch._C.DisableTorchFunction():
             if isinstance(callback, OutputEdit):
-                edit_in_place(output, callback, seen, written, keep=len(_listeners) > 1)
+                edit_in_place(output, callback, seen, written, weights, keep=len(_listeners) > 1)
                 return
             with _reporting_errors():
                 if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
@@ -461,6 +475,7 @@ class FunctionWatcher(WatchingMode):
         finally:
             _thread.heads, _thread.inputs = outer
             self._scaled, self._without_values = None, None
+            _thread.weights = None
 
     def _mul(self, result: Any, x: Any, factor: Any) -> None:
         if isinstance(factor, float) and isinstance(x, Tensor):
@@ -473,7 +488,18 @@ class FunctionWatcher(WatchingMode):
         (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
         call.v, call.dropout = _split_heads(other), dropped > 0
         output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
-        self._tell(self._listener.record_call(None, lambda: call), result, output, _split_heads(result))
+        callback, weights = self._listener.record_call(None, lambda: call), None
+        if isinstance(callback, OutputEdit):
+            if _thread.weights is None or _thread.weights[0] is not one:
+                _thread.weights = one, one.clone()
+            weights = _split_heads(_thread.weights[1])
+        self._tell(callback, result, output, _split_heads(result), weights)
+
+    def _view(self, result: Any, x: Tensor, *_: Any) -> Tensor | None:
+        """Return the weights that are returned beside the output as they were edited."""
+        if _thread.weights is None or x is not _thread.weights[0]:
+            return None
+        return _thread.weights[1].view(result.shape)
 
     def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         self._dropped = p if training else 0.0

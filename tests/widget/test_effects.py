@@ -315,6 +315,15 @@ def test_a_function_of_the_output_is_a_target(cap: Capture, model: Any, ids: tor
     assert w.effect_details[0]["tokens"] == []
 
 
+def test_tokens_that_are_given_name_those_that_they_are_of(cap: Capture, model: Any, ids: torch.Tensor) -> None:
+    words = [[f"Ġw{one}" for one in sample] for sample in ids.tolist()]
+    goal = (LENGTH - 2, int(ids[0, -1]))
+    w = cap.widget(model=model, tokens=words, segments_show="effect", effect_target=goal)
+    w.finish()
+    assert w.effects["target"] == {"token": goal[1], "text": f" w{goal[1]}"}
+    assert w.effects["text"].endswith(f"w{int(ids[0, -2])}")
+
+
 def test_heads_that_were_kept_are_edited_by_their_own_number(model: Any, ids: torch.Tensor) -> None:
     w = capture(model, heads=[1, 3]).run(ids).widget(model=model, segments_show="effect")
     w.finish()

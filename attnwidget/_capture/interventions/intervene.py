@@ -13,6 +13,7 @@ from torch import nn
 
 from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
+from ..._utils.validation import told
 from ..model_calls import module_of
 from .comparing import TargetLike, effect_of_run, words_of_edits
 from .editor import Editor
@@ -70,16 +71,18 @@ def intervene(
         outer, then by the inner one; then weights are replaced, then outputs. To enter one twice changes nothing more.
 
     Raises:
-        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled, scripted or
-            spread over processes; a module, layer or head that is not there, as far as names and config tell. While it
-            runs: a head that is not there; a call that cannot be edited, for it does more than its arguments tell,
+        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled or
+            scripted; a module, layer or head that is not there, as far as names and config tell. While it runs: a head
+            that is not there; a call that cannot be edited, for it does more than its arguments tell,
             drops weights at random, is checkpointed for gradients or computed in parts. At its end: an edit that has
             met no call or changed nothing, a position that there was not.
 
-    Gradients flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
+    Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
+    flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
     model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
-    compiled run as they are written, which may change last bits. Weights that a model returns beside its output
-    (output_attentions) stay those before the edit, and so do heads that a `capture` records at the same time.
+    compiled run as they are written, which may change last bits. Weights that transformers' eager attention
+    and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those
+    that a model's own code returns, and heads that a `capture` records at the same time, stay as before the edit.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -89,9 +92,10 @@ def intervene(
     >>> run.edited
     {'MultiheadAttention': (1,)}
     """
-    module = module_of(model)
+    is_known = isinstance(model, nn.Module) or callable(model) or hasattr(model, "model")
+    module = module_of(model) if is_known else None
     if module is None:
-        raise TypeError("model is a function: give the nn.Module whose heads are edited")
+        raise TypeError(f"model is {'a function' if callable(model) else told(model)}: give an nn.Module")
     return Run(module, Plan(edits, segments, cross), getattr(model, "tokenizer", None))
 
 
@@ -235,6 +239,13 @@ class Run:
 
 
 def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
+    """Return why an entry has edited nothing, or another layer than it names; None if all is well."""
+    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
+    if isinstance(rule.layer, int) and rule.layer < 0 and rule.number != len(there) + rule.layer and there:
+        return (
+            f"{rule.key!r} counts layers from the end, and {len(there)} with attention have run, where the config "
+            f"names {(rule.number or 0) - rule.layer}: count them from the first, 0"
+        )
     if rule.met or not any(rule.edits):
         return None
     kind = type(model).__name__
@@ -244,7 +255,6 @@ def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
         )
     if not editor.seen and not editor.skipped and not editor.forward_count:
         return f"{rule.key!r} has edited nothing, for {kind} was not called in the block: run the very object inside it"
-    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
     listed = ", ".join(f"{i} {name!r}" for i, name in enumerate(there[:6])) + (", …" if len(there) > 6 else "")
     unseen = next((f"; {name} was not seen: {why}" for name, why in editor.skipped.items()), "")
     return f"{rule.key!r} has edited nothing: the layers that ran are {listed or 'none'}{unseen}"

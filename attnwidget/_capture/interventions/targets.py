@@ -65,8 +65,8 @@ def find_logits(output: Any, call: RepeatableCall) -> Tensor:
     if isinstance(logits, Tensor) and logits.ndim in (2, 3):
         return logits[:, None] if logits.ndim == 2 else logits
     parts = [output] if isinstance(output, Tensor) else list(output) if isinstance(output, list | tuple) else []
-    size = vocabulary_size(call.model)
-    fits = [x for x in parts if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point() and x.shape[2] == size]
+    sizes = vocabulary_sizes(call.model)
+    fits = [x for x in parts if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point() and x.shape[2] in sizes]
     if len(fits) == 1:
         return fits[0]
     raise ValueError(
@@ -75,13 +75,15 @@ def find_logits(output: Any, call: RepeatableCall) -> Tensor:
     )
 
 
-def vocabulary_size(model: nn.Module) -> int | None:
-    """Return how many tokens a model tells the probabilities of; None where that is not known."""
+def vocabulary_sizes(model: nn.Module) -> set[int]:
+    """Return how many tokens a model may tell the probabilities of: as many as an embedding has, but is not wide."""
     config = getattr(model, "config", None)
     for one in (config, getattr(config, "text_config", None)):
         if isinstance(size := getattr(one, "vocab_size", None), int):
-            return size
-    return max((x.num_embeddings for x in model.modules() if isinstance(x, nn.Embedding)), default=None)
+            return {size}
+    found = [x for x in model.modules() if isinstance(x, nn.Embedding)]
+    counts, widths = {x.num_embeddings for x in found}, {x.embedding_dim for x in found}
+    return (counts - widths) | {max(counts, default=0)}
 
 
 def is_masked_model(model: nn.Module) -> bool:
@@ -179,8 +181,8 @@ def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, nam
         if not found:
             raise ValueError(f"{name} is {text!r}, which is no class: there are {told(', '.join(labels.values()))}")
         return found[0]
-    vocabulary = vocabulary_size(call.model)
-    if vocabulary is not None and size < vocabulary:
+    vocabularies = vocabulary_sizes(call.model)
+    if any(vocabularies) and size < min(vocabularies):
         raise ValueError(f"{name} is a text, but the output has {size:,} classes, not a vocabulary: give a number")
     if not can_spell(call.tokenizer) or isinstance(call.tokenizer, SavedWords):
         raise ValueError(f"{name} is a text, {text!r}, and no tokenizer is there: give tokenizer=, or the token's id")
@@ -230,6 +232,8 @@ def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str
         return [str(token) for token in tokens]
     spelling = spelling_of(call.tokenizer)
     style: Style = "words" if spelling in ("text", None) else spelling
+    if isinstance(call.tokenizer, SavedWords):
+        style = "bytes" if call.tokenizer.spelling == "bytes" else "text"
     return [_text_of(token, call.tokenizer, style) for token in tokens]
 
 
