@@ -42,6 +42,7 @@ from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .effect_traits import EffectTraits
+from .effects import Effects
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -64,9 +65,20 @@ from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
-from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Index, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
+from .traits import (
+    Choice,
+    ColorRange,
+    Count,
+    Index,
+    OnlyHeads,
+    Text,
+    Threshold,
+    WhatIf,
+    WholeOrNone,
+    WrongValue,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,7 +89,7 @@ EFFECT = "effect"  # of removing a head: a metric that comes from runs of the mo
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -127,6 +139,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
+            no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
             returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
             with one of these for each sample.
@@ -202,6 +216,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         sync=True, role="look"
     )
     order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+        sync=True, role="look"
+    )
+    only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
         sync=True, role="look"
     )
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
@@ -426,6 +443,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             self._bring_what_is_missing()
             self._surveys.finish()
             self._masses.finish()
+            self._effects.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -552,6 +570,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
                 self._exact_pass.cancel()
                 self._surveys.forget()
                 self._masses.forget()
+                self._effects.use(None)
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
@@ -594,6 +613,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
         self._segment_store = SegmentStore(weakly(self._given_segments))
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
+        self._effects = Effects(
+            *(self._scheduler, put_again, weakly(self._effect_wish)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+        )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
             merges=self._merges,
@@ -621,6 +644,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
     @staticmethod
@@ -744,6 +768,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
     def _forget_segments(self) -> None:
         self._segment_store.forget()
         self._masses.forget()
+        self._effects.forget()
         self._derived.forget("mass", "head_mass")
 
     def _send_segments(self) -> None:
@@ -781,6 +806,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             for name in self._rules():
                 if name not in later:
                     self._derived.bring(name)
+            self._bring_effects()
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
@@ -973,6 +999,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             files=self._files,
             masses=self._masses,
             segments_by=self._segments_by,
+            effects=self._effects,
         )
 
 

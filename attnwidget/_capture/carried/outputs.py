@@ -17,7 +17,7 @@ from .readout import FinalNorm, Readout, Unembedding, read_norm
 from .stream import Product, StreamWatcher, Terms
 
 CHOICES = 8  # tokens, of those that are most likely next
-MOST_LOGITS = 1 << 24  # of which the most likely are looked for at each position
+MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
 NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"

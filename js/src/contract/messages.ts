@@ -444,6 +444,8 @@ export interface MassMessage extends Partial<MassesMessage> {
   rows?: string[];
   row_sizes?: number[];
   row?: number;
+  /** The row of the asking segment, where the matrix comes rounded. */
+  asking_row?: MassesMessage;
   /** Of the queries that are looked at in the end, 0 to 1. */
   share?: number;
   /** (S,) how many queries of each row were looked at. */
@@ -510,6 +512,8 @@ export interface EffectsMessage {
 /** One run without something. */
 export interface EffectDetail {
   of: EffectOf;
+  /** Why the model cannot be run without this: a sentence, and then no numbers. */
+  error?: string | null;
   at: number | null;
   token: number | null;
   target: string;

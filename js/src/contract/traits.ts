@@ -72,6 +72,8 @@ export interface Traits {
   direction: Side;
   bar: "effect" | Metric;
   order: "layer" | "similar" | "effect" | Metric;
+  /** Which heads are shown where all are: first layer, last layer, what `bar` is above; null is no limit. */
+  only_heads?: readonly [from: number | null, to: number | null, above: number | null] | null;
   combine: "none" | "mean" | "max";
   facts: Facts;
   picture: PictureMessage;
@@ -159,6 +161,7 @@ export const TRAITS = {
   direction: "look",
   bar: "look",
   order: "look",
+  only_heads: "look",
   combine: "numbers",
   facts: "derived",
   picture: "derived",
