@@ -10,6 +10,9 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
 from ._capture.find_heads import find_heads
+from ._capture.interventions.effect import effect
+from ._capture.interventions.intervene import Run, intervene
+from ._capture.interventions.sweep import Sweep, sweep
 from ._capture.stacks import NamedStack
 from ._segments.reading import segments
 from ._widget.comparison import ComparisonWidget, compare
@@ -29,18 +32,23 @@ __all__ = [
     "Forward",
     "LabeledStack",
     "NamedStack",
+    "Run",
     "Sample",
     "ScaledDotProductAttention",
+    "Sweep",
     "__version__",
     "capture",
     "compare",
+    "effect",
     "find_heads",
+    "intervene",
     "load_sample",
     "masks",
     "results",
     "scaled_dot_product_attention",
     "scaling",
     "segments",
+    "sweep",
 ]
 __version__ = "0.1.0.dev0"
 

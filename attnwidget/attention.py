@@ -26,6 +26,7 @@ from ._engine import overview as overviews
 from ._engine import softmax
 from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
 from ._engine.base import AttentionBase, Head, Shape
+from ._engine.carrying import carrying, with_target
 from ._engine.combined_heads import combined
 from ._engine.matmul import exact
 from ._engine.merged_words import merged
@@ -212,11 +213,12 @@ class Attention(AttentionBase):
 
         Args:
             stage: "scores", "scaled", "capped", "masked" (−∞ where blocked), "weights" (over all keys, also if few are
-                asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3) or "allowed" (bool).
+                asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3), "value_norm", "logit", "saliency"
+                (what a weight carries: see `carrying`) or "allowed" (bool).
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
             queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints. keys="sink" is the column of
-                the learned sink: its logit from "scaled" to "masked", its weights, and a contribution of 0.
+                the learned sink: its logit from "scaled" to "masked", its weights, and 0 of all that weights carry.
 
         Returns:
             (queries, keys), always 2-D; in float32, or float64 where the tensors are, and bool for "allowed".
@@ -348,8 +350,9 @@ class Attention(AttentionBase):
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
             size: rows and columns, at most; a bin is ⌈Q / size⌉ × ⌈K / size⌉ cells, the last of them ragged.
-            pool: "max" keeps single strong links; "mean" is over all cells of a bin, blocked weights being 0, but over
-                the allowed ones only for the stage "masked".
+            pool: "max" keeps single strong links, of "logit" and "saliency" the largest absolute value, with its sign;
+                "mean" is over all cells of a bin, blocked weights being 0, but over the allowed ones only for the stage
+                "masked".
             stage: which, as in `block`.
             progress: draw a bar with the time left, if tqdm is installed.
 
@@ -454,6 +457,63 @@ class Attention(AttentionBase):
         (tensor([[0.5000, 0.5000]]), tensor([[0.7500, 0.7500]]))
         """
         return combined(self, heads, how)
+
+    def carrying(
+        self, *, w_o: Any = None, direction: Any = None, scale: Any = None, grad_output: Any = None
+    ) -> Attention:
+        """Return the same attention with what its weights carry on, which gives the stages named here.
+
+        value_norm = weight · ‖v W_O‖ (Kobayashi et al. 2020, §3), of `w_o`. logit = weight · (v W_O · d) / s, of `w_o`
+        and `direction`: what the cell adds to what d reads of the residual stream, as the logit of a token, by the
+        direct path. saliency = weight · (∂L/∂O · v), which is A ⊙ ∂L/∂A, of `grad_output`. A captured attention has
+        them by itself; what is given here is put in their place.
+
+        Args:
+            w_o: the output projection, (H · Dv, d_model) or (H, Dv, d_model): what the layer adds is the outputs of the
+                heads side by side, times it. It is kept as it is: a stage is refused once it was changed in place.
+            direction: d, (d_model,) or (B, d_model): of a token's logit its row of the unembedding times the weights of
+                the final norm, less its mean where that norm takes the mean away (LayerNorm).
+            scale: s, (Q,) or (B, Q): what the final norm divides by at each query; 1 where None.
+            grad_output: ∂L/∂O, (B, H, Q, Dv), or its last axes where those before are 1.
+
+        Returns:
+            Another `Attention`; no tensor is copied.
+
+        Raises:
+            TypeError, ValueError: no tensors, shapes that do not fit, no v, or weights of several heads or words as
+                one.
+
+        >>> att = Attention.from_weights(torch.tensor([[0.75, 0.25]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+        >>> att = att.carrying(w_o=torch.tensor([[3.0, 0.0], [0.0, 1.0]]), direction=torch.tensor([1.0, -1.0]))
+        >>> att.block("value_norm"), att.block("logit")
+        (tensor([[2.2500, 0.5000]]), tensor([[ 2.2500, -0.5000]]))
+        """
+        given = {"w_o": w_o, "direction": direction, "scale": scale, "grad_output": grad_output}
+        return carrying(self, given)
+
+    def with_target(self, token: int | Sequence[int]) -> Attention:
+        """Return the same captured attention, whose stage "logit" is of another token.
+
+        Args:
+            token: its id, or one for each sample. Before anything is chosen it is the token that the model held most
+                likely after the last of each sample.
+
+        Returns:
+            Another `Attention`; no tensor is copied.
+
+        Raises:
+            IndexError: there is no such token.
+            TypeError: something else than ids.
+            ValueError: another number of them than of samples; or an attention of which no unembedding is known, as one
+                that was made of tensors, or read from a file: give `carrying(direction=…)`.
+
+        >>> import attnwidget
+        >>> attnwidget.Attention(*torch.randn(3, 4, 8)).with_target(7)
+        Traceback (most recent call last):
+        ...
+        ValueError: logit is not known: the direction of a token is not known: capture the model, or give ...
+        """
+        return with_target(self, token)
 
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
         """Return the attention of the same tensors under other rules; this one stays as it is.

@@ -9,14 +9,17 @@
 """
 
 from ._analysis.diagnostics import Finding
-from ._analysis.explain import Effect, Explanation
+from ._analysis.effect import Effect, MovedToken
+from ._analysis.explain import Explanation, RuleEffect
 from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
+from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
 from ._segments.segments import Segments
 
@@ -28,9 +31,13 @@ __all__ = [
     "HeadRows",
     "Kept",
     "Metrics",
+    "MovedToken",
+    "OutputPath",
     "Overview",
+    "RuleEffect",
     "Segment",
     "SegmentMass",
     "Segments",
     "Statistics",
+    "WeightsBlock",
 ]

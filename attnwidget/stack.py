@@ -15,7 +15,7 @@ from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
 from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
 from ._analysis.similar_heads import similar
-from ._rules.options import LayeredKeywords, MaskLike
+from ._rules.options import KEYWORDS, AttentionKeywords, LayeredKeywords, MaskLike, with_keywords
 from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
 from ._utils.choices import is_glob, matches_name
@@ -25,6 +25,9 @@ from .attention import Attention
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+LAYER_PARTS = ("q", "k", "v", *KEYWORDS)
+LAYER_EXAMPLE = '{"q": …, "k": …, "v": …}, of which v may be left out'
 
 
 class AttentionStack(Sequence[Attention]):
@@ -57,6 +60,39 @@ class AttentionStack(Sequence[Attention]):
             raise ValueError("a stack of no layers has nothing to show: give one Attention or more")
         names = _check_names(names, len(layers))
         self.__dict__.update(layers=layers, names=names)
+
+    @classmethod
+    @with_keywords
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, Mapping[str, Any]],
+        *,
+        dims: str | None = None,
+        **keywords: Unpack[AttentionKeywords],
+    ) -> AttentionStack:
+        """Make a stack of arrays by name, as files and servers hold them.
+
+        Args:
+            arrays: for each layer, by its name and in their order, a mapping of "q", "k" and, where there is one, "v",
+                each (Q, D), (B, Q, D) or (B, H, Q, D) as for `Attention`; any of `Attention`'s keywords may stand
+                beside them, such as "is_causal" or "mask".
+            dims: the axes of all layers by name, as for `Attention`.
+            keywords: of all layers, as for `Attention`; a layer's own come first.
+
+        Raises:
+            TypeError, ValueError: no layers, one without q or k or with something else; or as `Attention`, with the
+                name of the layer in front.
+
+        >>> import torch
+        >>> saved = {f"model.layers.{i}": {"q": torch.randn(8, 5, 4), "k": torch.randn(2, 5, 4)} for i in range(2)}
+        >>> stack = AttentionStack.from_arrays(saved, dims="hqd", is_causal=True)
+        >>> stack.names, stack[1].shape.H, stack[1].shape.G
+        (('model.layers.0', 'model.layers.1'), 8, 2)
+        """
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays is a {type(arrays).__name__}: give a mapping of names to {LAYER_EXAMPLE}")
+        shared = {"dims": dims, **keywords}
+        return cls([_layer_of(name, one, shared) for name, one in arrays.items()], arrays)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"an AttentionStack does not change, so {name} cannot be set: make a new one")
@@ -435,6 +471,25 @@ def attention_of(q: Any, k: Any, v: Any, keywords: Mapping[str, Any]) -> Attenti
 def is_missing(weights: Any) -> bool:
     """Return whether a model returned no weights: None, or an empty tuple, or one of these for each layer or token."""
     return weights is None or (isinstance(weights, list | tuple) and all(map(is_missing, weights)))
+
+
+def _layer_of(name: str, arrays: Any, keywords: Mapping[str, Any]) -> Attention:
+    """Make one layer of arrays by name: see `AttentionStack.from_arrays`."""
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"layer {name!r} is a {type(arrays).__name__}: give {LAYER_EXAMPLE}")
+    missing = [part for part in ("q", "k") if arrays.get(part) is None]
+    if missing:
+        there = ", ".join(map(repr, arrays)) or "nothing"
+        raise ValueError(f"layer {name!r} has no {' and no '.join(missing)}, but {there}: give {LAYER_EXAMPLE}")
+    unknown = next((one for one in arrays if one not in LAYER_PARTS), None)
+    if unknown is not None:
+        known = closest(unknown, LAYER_PARTS)
+        advice = f"is {known!r} meant?" if known else f"give {LAYER_EXAMPLE}"
+        raise ValueError(f"layer {name!r} has {unknown!r}, which Attention does not take: {advice}")
+    try:
+        return Attention(**{**keywords, **arrays})
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"layer {name!r}: {error}") from error
 
 
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:

@@ -28,12 +28,15 @@ from attnwidget import (
     ScaledDotProductAttention,
     capture,
     compare,
+    effect,
     find_heads,
+    intervene,
     load_sample,
     masks,
     scaled_dot_product_attention,
     scaling,
     segments,
+    sweep,
 )
 
 B, H, G, N, D = 2, 4, 2, 12, 8
@@ -118,6 +121,7 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
     yield stack.metrics(), stack.metrics(1, tokens=TOKENS, rows=3), stack.pair(5, 2, batch=1), stack.weights(1)
     yield stack.by_segment(PARTS, batch=1), stack.similar(0, 1), stack.metrics(kinds=["sink", "streaming"])
     yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
+    yield AttentionStack.from_arrays({"one": {"q": x.q, "k": x.k}, "two": {"q": x.q, "k": x.k}})[1].block(batch=1)
     yield stack.rollout(1).block(), stack.rollout(heads="max").block(), stack.rollout(heads=[0, 2]).block()
 
 
@@ -268,6 +272,27 @@ def of_captures(folder: Path, made: Model, x: Tensors) -> Iterator[Any]:
             yield capture(made).run(*inputs).attention[0].block(batch=1)
 
 
+def of_interventions(made: Model, x: Tensors) -> Iterator[Any]:
+    """Yield what a model gives whose heads are edited."""
+    inputs, own = (x.q.flatten(1, 2)[:, :N, :].repeat(1, 1, 2), ~x.keep), np.full((N, N), 0.5, np.float32)
+    edits: list[Any] = ["zero", "uniform", {"drop_keys": [1]}, {"block": ([3], [-1])}, {"window": 2}, own]
+    edits += [{"output": own[0, :4]}, {"from": Attention(x.q, x.k)}, lambda block: block.weights.flip(-1)]
+    for edit in edits:
+        with torch.no_grad(), intervene(made, {(0, 1): edit}) as run:
+            output = made(*inputs)
+        yield output, run.edited
+    yield run.effect(target=first_of).change, effect(made, inputs, {(0, 1): "zero"}, target=first_of).after
+    yield (
+        sweep(made, inputs, over="keys", layers=[0], target=first_of, edit="cut")[3],
+        sweep(made, inputs, target=first_of)[1],
+    )
+
+
+def first_of(output: Any) -> Any:
+    """Return one number of a model's output."""
+    return (output[0] if isinstance(output, tuple) else output).flatten()[0]
+
+
 def assert_same(found: Any, expected: Any, where: str = "") -> None:
     """Raise unless both are alike, numbers but for what another way through the same kernels changes."""
     if isinstance(expected, Tensor):
@@ -313,6 +338,7 @@ def questions(folder: Path) -> dict[str, Callable[[Tensors], Iterator[Any]]]:
         "comparisons": of_comparisons,
         "files": partial(of_files, folder),
         "captures": partial(of_captures, folder, MODEL),
+        "interventions": partial(of_interventions, MODEL),
     }
 
 

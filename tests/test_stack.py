@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,3 +249,48 @@ def test_any_keyword_is_one_for_all_layers_or_a_list_with_one_for_each() -> None
 def test_layers_that_do_not_fit_are_named(q: object, k: object, keywords: dict[str, object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         stack_layers(q, k, **keywords)
+
+
+# Arrays by name.
+
+
+def test_arrays_by_name_are_layers_by_name() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 3)
+    stack = AttentionStack.from_arrays(
+        {"first": {"q": q, "k": k, "v": v}, "second": {"q": q.numpy(), "k": k.numpy(), "v": None, "window": 2}},
+        is_causal=True,
+        scale=0.5,
+    )
+    assert stack.names == ("first", "second")
+    for att, window, values in ((stack[0], None, v), (stack[1], 2, None)):
+        expected = Attention(q, k, values, is_causal=True, scale=0.5, window=window)
+        assert att.shape == expected.shape
+        assert torch.equal(att.block(batch=1, head=3), expected.block(batch=1, head=3))
+
+
+def test_arrays_by_name_take_dims_of_all_or_their_own() -> None:
+    q, k = torch.randn(4, 5, 8), torch.randn(2, 5, 8)
+    stack = AttentionStack.from_arrays({"one": {"q": q.numpy(), "k": k.numpy()}}, dims="hqd")
+    assert (stack[0].shape.B, stack[0].shape.H, stack[0].shape.G) == (1, 4, 2)
+    batches = AttentionStack.from_arrays({"one": {"q": q, "k": q, "dims": "bqd"}}, dims="hqd")
+    assert (batches[0].shape.B, batches[0].shape.H) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "kind", "why"),
+    [
+        ([torch.randn(3, 4)] * 2, TypeError, "arrays is a list: give a mapping of names"),
+        ({}, ValueError, "a stack of no layers"),
+        ({"one": torch.randn(3, 4)}, TypeError, "layer 'one' is a Tensor: give {\"q\": …"),
+        ({"one": {"q": torch.randn(3, 4)}}, ValueError, "layer 'one' has no k, but 'q': give"),
+        ({"one": {"Q": torch.randn(3, 4), "q": None}}, ValueError, "layer 'one' has no q and no k, but 'Q', 'q'"),
+        ({"one": {"q": torch.randn(3, 4), "k": torch.randn(3, 4), "is_casual": 1}}, ValueError, "is 'is_causal' meant"),
+        ({"one": {"q": torch.randn(3, 4), "k": torch.randn(3, 4), "hidden": 1}}, ValueError, "does not take: give {"),
+        ({"one": {"q": torch.randn(3, 4), "k": torch.randn(3, 5)}}, ValueError, "layer 'one': k has head size 5"),
+        ({1: {"q": torch.randn(3, 4), "k": torch.randn(3, 4)}}, TypeError, "name"),
+    ],
+    ids=str,
+)
+def test_arrays_that_are_no_layers_are_refused_with_what_is_wanted(arrays: Any, kind: type, why: str) -> None:
+    with pytest.raises(kind, match=re.escape(why)):
+        AttentionStack.from_arrays(arrays)

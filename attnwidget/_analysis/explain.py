@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 from typing import Any
@@ -12,14 +13,18 @@ from torch import Tensor
 from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, sink_weights, whole_rows
-from .._engine.stages import values
+from .._engine.sources import CARRIED
+from .._engine.stages import valued, values
 from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
 from .._utils.validation import as_tensor
 
+NAMES = {"value_norm": "value norm", "logit": "logit", "saliency": "saliency"}
+FORMULAS = {"value_norm": "‖v W_O‖", "logit": "v W_O · d / s", "saliency": "∂L/∂O · v"}
+
 
 @dataclass(frozen=True)
-class Effect:
+class RuleEffect:
     """What one rule or bias does to a pair.
 
     name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
@@ -47,6 +52,8 @@ class Explanation:
         weight that it takes; None where there is none. Of combined heads or words only the weight is known.
     weight: of the pair.
     value: (Dv,) weight · v. output: (Dv,) the sum of those over all keys.
+    carried: by stage, what the weight carries on, as far as it is known: "value_norm", "logit", "saliency".
+    per_weight: by stage, what that is times the weight.
     contribution: ‖weight · v‖, or ‖weight · v · W_O‖ where w_o was given (Kobayashi et al. 2020, §3).
     share: the contribution over the sum of those of all keys; None where that is 0.
     """
@@ -59,7 +66,7 @@ class Explanation:
     scaled: float | None
     softcap: float | None
     capped: float | None
-    effects: tuple[Effect, ...]
+    effects: tuple[RuleEffect, ...]
     masked: float | None
     allowed: bool
     maximum: float | None
@@ -71,6 +78,8 @@ class Explanation:
     output: Tensor | None
     contribution: float | None
     share: float | None
+    carried: Mapping[str, float]
+    per_weight: Mapping[str, float]
 
     def __str__(self) -> str:
         return spoken(self)
@@ -119,7 +128,18 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
             output=output,
             contribution=contribution,
             share=share,
+            **_carried(head, at, float(weights[key])),
         )
+
+
+def _carried(head: Head, at: Block, weight: float) -> dict[str, dict[str, float]]:
+    """Return what a weight carries, by stage, and what that is for each unit of the weight."""
+    att = head.att
+    there = [stage for stage in CARRIED if stage in att.stages]
+    one = torch.ones(1, 1, dtype=att.result_dtype, device=att.device)
+    per_weight = {stage: float(valued(one, head, at.queries, at.keys, stage)) for stage in there}
+    carried = {stage: 0.0 if weight == 0 else weight * number for stage, number in per_weight.items()}
+    return {"carried": carried, "per_weight": per_weight}
 
 
 def _with_sink(masked_row: Tensor, head: Head) -> Tensor:
@@ -152,21 +172,21 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
     return found.to(att.device, att.result_dtype)
 
 
-def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
+def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[RuleEffect, ...]:
     """Return what each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
         adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
-        effects.append(Effect(rule.describe(at.batch), blocks, adds))
+        effects.append(RuleEffect(rule.describe(at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
             score, adds = _function_on(att, bias, at, score)
-            effects.append(Effect(bias.describe(at.batch), adds == -inf, adds))
+            effects.append(RuleEffect(bias.describe(at.batch), adds == -inf, adds))
     return tuple(effects)
 
 
@@ -207,4 +227,6 @@ def spoken(explanation: Explanation) -> str:
         line("weight", "", e.weight)
     line("sink weight", "" if e.sink is None else f"exp(sink − {e.log_normalizer:.6g})", e.sink_weight)
     line("share", "of all ‖weight · v‖", e.share)
+    for stage, number in e.carried.items():
+        line(NAMES[stage], f"weight × {FORMULAS[stage]} {e.per_weight[stage]:.6g}", number)
     return "\n".join(lines)

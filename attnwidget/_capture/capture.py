@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.head_kinds import KindsLike
+from .._analysis.output_path import OutputPath
 from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
@@ -22,9 +23,15 @@ from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
+from .carried.paths import path_of
+from .carried.targets import token_of
 from .given_tokens import StackTokens, TokensOfStacks
+from .interventions.comparing import TargetLike
+from .interventions.model_call import read_call
+from .interventions.runner import EffectRunner
 from .io import LoadedRecord, tensors_of
-from .labels import Ids, Labels, SavedWords, can_spell
+from .joined_files import load_files
+from .labels import Ids, Labels, SavedWords, can_spell, ids_of
 from .options import Keep, read_options, read_tokenizer
 from .provenance import CrossLike
 from .recorder import Recorder
@@ -39,6 +46,11 @@ __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
+NO_LOGITS_KEPT = (
+    "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
+    "on, and call this once"
+)
 NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
@@ -54,6 +66,7 @@ def capture(
     cross: CrossLike | None = None,
     keep: Keep = "tensors",
     values: bool = True,
+    gradients: bool = False,
     clone: bool = True,
     device: Any = None,
     dtype: torch.dtype | None = None,
@@ -89,6 +102,8 @@ def capture(
             each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
             refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
+        gradients: whether to keep ∂L/∂O, the gradient of what each head gave, as `loss.backward()` or `cap.backward()`
+            comes to it: it takes as much memory as q, and gives the stage "saliency".
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
         device: where to keep the tensors, e.g. "cpu"; None: where they are.
@@ -138,6 +153,7 @@ def capture(
         cross=cross,
         keep=keep,
         values=values,
+        gradients=gradients,
         clone=clone,
         device=device,
         dtype=dtype,
@@ -149,10 +165,28 @@ def capture(
     return Capture(Recorder(model, options), model=model)
 
 
-def labeled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabeledStack:
-    """Return a stack as a widget takes it: with its tokens, the patches of an image, and prompt and answer."""
+def labeled(
+    stack: NamedStack, tokens: Mapping[str, StackTokens], name: str, effects: EffectRunner | None = None
+) -> LabeledStack:
+    """Return a stack as a widget takes it: with its tokens, an image's patches, prompt and answer, and its model."""
     own, parts = tokens[name], prompt_and_answer(stack)
-    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, segments=parts, **stack.grids())
+    labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
+    return LabeledStack(stack.attention, **labels, effects=effects)
+
+
+def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
+    """Return the words that a user has given for the ids of some texts; None where there are none."""
+    words: dict[int, str] = {}
+    for stack, given in zip(stacks, tokens, strict=True):
+        ids = ids_of(stack.queries.ids)
+        if ids is None or given is None:
+            continue
+        samples = given if len(given) and not isinstance(given[0], str) else [given] * len(ids)
+        for own, texts in zip(ids, samples, strict=False):
+            words |= {
+                one: word for one, word in zip(own, texts, strict=False) if one is not None and isinstance(word, str)
+            }
+    return SavedWords(None, words) if words else None
 
 
 def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
@@ -226,6 +260,20 @@ class Forward:
         return None if self._source is None else self._source.tokenizer
 
     @property
+    def output_path(self) -> OutputPath:
+        """Where the outputs of the heads go: output projections, final norm and unembedding, as they were found.
+
+        The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
+        `att.carrying` they are given by hand.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.randn(1, 5, 8)
+        >>> capture(model).run(x, x, x).output_path.projections
+        {'MultiheadAttention': 'MultiheadAttention.out_proj'}
+        """
+        return path_of(self.calls)
+
+    @property
     def towers(self) -> tuple[str, ...]:
         """The names of the towers that ran, in their order: ("encoder", "decoder"), ("vision_model", "text_model")."""
         return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
@@ -290,6 +338,9 @@ class Forward:
         tokens: Tokens | None = None,
         *,
         cross: bool = False,
+        model: Any = None,
+        inputs: Any = None,
+        target: TargetLike = None,
         **show: Unpack[KeywordsBesideTokens],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
@@ -299,12 +350,18 @@ class Forward:
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
+            model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
+                segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
+            inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
+            target: whose log-probability is lost, as in `attnwidget.effect`: a token, or a function of the output;
+                None: the most likely token after the last.
             show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
                 and answer of a text that was generated token by token; `stack` is a tower or a name of
                 `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
 
         Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read; a model in
+                training mode, or whose inputs are not known.
             KeyError: there is no such stack.
 
         A warning tells where one list is given for samples that have read different texts.
@@ -327,8 +384,9 @@ class Forward:
             shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
         keys = self._keys(stacks)
+        runners = self._runners(stacks, keys, keys[shown][0], placed, (model, inputs, target))
         sources: dict[Any, Any] = {
-            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name)
+            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
             for name, key in keys.items()
         }
         if "grid" in show:  # one of the user's own, of which nothing else is known
@@ -338,6 +396,37 @@ class Forward:
             show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
         show["forward"], show["stack"] = keys[shown]
         return AttentionWidget.from_attention(sources, **show)
+
+    def _runners(
+        self,
+        stacks: dict[str, NamedStack],
+        keys: dict[str, tuple[int, str]],
+        forward: int,
+        tokens: Mapping[str, StackTokens],
+        given: tuple[Any, Any, TargetLike],
+    ) -> dict[str, EffectRunner]:
+        """Return what runs the model again for each stack: with inputs that were given, for those of one forward pass.
+
+        Raises:
+            TypeError, ValueError: no model, or one in training mode; inputs that are not known, or without a model.
+        """
+        model, inputs, target = given
+        if model is None:
+            if inputs is not None or target is not None:
+                raise ValueError("inputs= and target= go with a model: give model= as well")
+            return {}
+        found: dict[str, EffectRunner] = {}
+        for number in {key[0] for key in keys.values()} if inputs is None else {forward}:
+            own = {name: stacks[name] for name, key in keys.items() if key[0] == number}
+            read = inputs_of(own) if inputs is None else inputs
+            if inputs is None and not read:
+                raise ValueError("what the model was called with is not kept: give inputs=, as it was called")
+            tokenizer = next(iter(own.values())).tokenizer
+            call = read_call(model, read, tokenizer if can_spell(tokenizer) else None)
+            if not can_spell(call.tokenizer):
+                call = replace(call, tokenizer=words_of(own.values(), [tokens[name].tokens for name in own]))
+            found |= {name: EffectRunner(call, stack, target) for name, stack in own.items()}
+        return found
 
     def _keys(self, stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
         """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
@@ -529,6 +618,7 @@ class Capture(Forward):
         self._tokenizer = tokenizer if recorder is None else recorder.tokenizer
         self._tower_names = tuple(towers)
         self._source, self._number = self, 0
+        self._target: int | None = None
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -586,6 +676,69 @@ class Capture(Forward):
 
     def _refuse_several(self, what: str) -> None:
         raise ValueError(f"this capture has {len(self)} forward passes: ask one of them, such as cap[0]{what}")
+
+    # What weights carry.
+
+    @property
+    def target(self) -> int | None:
+        """The token whose logit the stage "logit" is of, by id; None: of each sample the one that was most likely next.
+
+        Assign its text, with the space before it, or its id; att.with_target(id) is of one attention alone.
+
+        Raises:
+            TypeError, ValueError, IndexError: no token; no unembedding is known: see `output_path`.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, target: str | int | None) -> None:
+        records = [one for records in self._forwards for one in records.values()]
+        found = None
+        if target is not None:
+            known = [one.attention.carries for one in records]
+            readout = next((one.readout for one in known if one is not None and one.readout is not None), None)
+            if readout is None:
+                raise ValueError(
+                    next((why for one in known if one and (why := one.refusals.get("target"))), NO_READOUT)
+                )
+            found = token_of(target, self.tokenizer, readout.vocabulary)
+        self._target = found
+        for record in records:
+            if isinstance(record, Record):
+                record.target = found
+
+    def backward(self, target: str | int | None = None, at: int = -1) -> None:
+        """Run the model backwards from the logit of a token, of each sample by itself: gives the stage "saliency".
+
+        Args:
+            target: its text, or its id; None: of each sample the one that is most likely there.
+            at: the position whose next token it is; negative counts from the end.
+
+        Raises:
+            ValueError: no gradients were asked for, there are no logits, or it was run before.
+            TypeError, IndexError: no such token or position.
+
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> cap = capture(torch.nn.Sequential(layer, torch.nn.Linear(8, 20)), gradients=True).run(torch.randn(1, 5, 8))
+        >>> cap.backward(target=7)
+        >>> cap.attention[0].block("saliency").shape
+        torch.Size([5, 5])
+        """
+        steps = {id(call.step): call.step for record in self._kept_records() for call in record.calls[-1:]}
+        facts = [step.facts for step in steps.values() if step.facts is not None and step.facts.logits is not None]
+        if not facts:
+            raise ValueError(NO_LOGITS_KEPT)
+        for one in facts:
+            logits, one.logits = one.logits, None  # with the graph, which is used up
+            whole = logits if logits.ndim == 3 else logits[None]
+            row = whole[:, as_index(at, whole.shape[1], "at", "positions")]
+            chosen = None if target is None else token_of(target, self.tokenizer, row.shape[1])
+            tokens = row.argmax(-1) if chosen is None else torch.full(row.shape[:1], chosen, device=row.device)
+            row.gather(1, tokens[:, None]).sum().backward()
+
+    def _kept_records(self) -> Iterator[Record]:
+        for records in self._forwards:
+            yield from (one for one in records.values() if isinstance(one, Record))
 
     # Its text, of all forward passes.
 
@@ -652,7 +805,8 @@ class Capture(Forward):
         """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
 
         Args:
-            path: where; by custom it ends in .safetensors.
+            path: where; by custom it ends in .safetensors. {rank} in it is the number of the process, where
+                torch.distributed runs several, each of which saves its own part.
 
         Raises:
             ValueError: a mask or score function that has no form but its code; a pipe or a device as the path.
@@ -672,16 +826,20 @@ class Capture(Forward):
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
-        """Open a file that `save` wrote; neither the model nor its code is needed.
+        """Open a file that `save` wrote, or those of several processes as one; the model's code is not needed.
+
+        A pattern such as "run-*.safetensors" stands for the parts of one model that ran on several processes: they are
+        laid together by layer, by head (tensor parallel) and by query (`capture(queries=…)`), in the order of these.
 
         A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
         delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
 
         Raises:
-            ValueError: it is not such a file, or cut short, or of a later version.
+            ValueError: it is not such a file, or cut short, or of a later version; of several: a part is missing or
+                there twice, or they are not of one run. The message names the files.
             FileNotFoundError: no such file.
         """
-        loaded = io.load(path)
+        loaded = load_files(path)
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:

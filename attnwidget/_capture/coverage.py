@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from .module_walk import named_modules
 from .traced_tensors import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -39,7 +40,7 @@ class AttentionModules:
 
     def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
         self._names, self._root = names, names.get(id(model), "")
-        self._candidates = {id(module): module for name, module in model.named_modules() if _may_attend(name, module)}
+        self._candidates = {id(module): module for name, module in named_modules(model) if _may_attend(name, module)}
         self._ran: dict[str, nn.Module] = {}
         self._handles: dict[int, RemovableHandle] = {}
 
@@ -89,7 +90,7 @@ class AttentionModules:
 def _may_attend(name: str, module: nn.Module) -> bool:
     """Return whether a module computes attention by the name of its class or by its own, or by its scripted code."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _is_scripted_attention(module)
+        return is_scripted_attention(module)
     kind = type(module)
     if kind is nn.MultiheadAttention:
         return True
@@ -109,7 +110,7 @@ def _is_scripted(module: nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule)
 
 
-def _is_scripted_attention(module: Any) -> bool:
+def is_scripted_attention(module: Any) -> bool:
     try:
         graph = str(module.inlined_graph)
     except (AttributeError, RuntimeError):  # it has no forward

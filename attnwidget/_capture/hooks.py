@@ -26,11 +26,13 @@ from .flex_attention import ScoreMod, read_tuple
 from .grown_keys import CacheWrapper
 from .matching import BeamSearch, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
+from .output_edits import EditRefused, OutputEdit, edit_in_place, kernel_output, with_edit
 from .records import OutputCallback
 from .traced_tensors import Caller
 from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
+from .watching_mode import WatchingMode
 
 OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 OPAQUE = (
@@ -38,16 +40,16 @@ OPAQUE = (
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
 
-_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+REPORTING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
 
 
 class Listener(Protocol):
-    """An open capture, which hooks report calls to."""
+    """An open capture or intervention, which hooks report calls to."""
 
     def name_of(self, module: nn.Module) -> str | None:
         """Return the name under which calls of a module are recorded; None if it is not of the model."""
 
-    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | OutputEdit | None:
         """Record a call if it is wanted; only then it is read.
 
         Args:
@@ -55,12 +57,13 @@ class Listener(Protocol):
             read: returns the call.
 
         Returns:
-            A function to be called with the output (B, H, Q, Dv); None if the call is not recorded.
+            A function to be called with the output (B, H, Q, Dv), or what is to be written into it; None if the call is
+            not recorded.
         """
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
-    ) -> OutputCallback | None:
+    ) -> OutputCallback | OutputEdit | None:
         """Record a call of transformers' attention interface, as `record_call` does any.
 
         Args:
@@ -92,6 +95,7 @@ class _ThreadState(threading.local):
     depth = 0  # of reported functions: the functions that those call are not reported again
     heads = 0  # of `F.multi_head_attention_forward`; 0 outside of it
     inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
+    weights: tuple[Tensor, Tensor] | None = None  # its weights, and as interventions have edited them
 
 
 _thread = _ThreadState()
@@ -120,6 +124,11 @@ def remove_listener(listener: Listener) -> None:
         _listeners.remove(listener)
         if not _listeners:
             _undo.close()
+
+
+def any_listener(fits: Callable[[Listener], bool]) -> bool:
+    """Return whether a function is true of any open capture or intervention."""
+    return any(fits(one) for one in list(_listeners))
 
 
 def _matchers_of(model: nn.Module) -> list[RecordMatcher]:
@@ -153,6 +162,8 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
     if not callable(function) or hasattr(function, "reports_calls"):
         return function
 
+    is_flex = implementation == "flex_attention"
+
     @functools.wraps(function)
     def reporting(module: Any, *arguments: Any, **keywords: Any) -> Any:
         callbacks = []
@@ -163,17 +174,55 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     callbacks.append(listener.record_interface_call(name, module, implementation, arguments, keywords))
         _thread.depth += 1
         try:
-            with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
+            if is_flex:
+                with _compiled_flex_attention():
+                    result = function(module, *arguments, **keywords)
+            else:
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
-                with _reporting_errors():
-                    _report_output(_seen_output(function, result, module, arguments, keywords), *callbacks)
+                result = _with_edits(function, result, module, arguments, keywords, callbacks)
         finally:
             _thread.depth -= 1
         return result
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
     return reporting
+
+
+def _with_edits(
+    function: Callable[..., Any],
+    result: Any,
+    module: Any,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    callbacks: Sequence[Any],
+) -> Any:
+    """Report the output of a call of transformers' interface; return it with what interventions write into it."""
+    seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
+    heads = arguments[0].shape[1]
+    try:
+        if torch.is_grad_enabled() and not _dropout_of(module, keywords):
+            given = result[0] if isinstance(result, tuple) else result
+            _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
+        seen = _seen_output(function, result, module, arguments, keywords)
+        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
+    except REPORTING_ERRORS:
+        pass
+    if not edits:
+        return result
+    output, *others = result if isinstance(result, tuple) else (result,)
+    weights = None
+    with torch._C.DisableTorchFunction():
+        if others and isinstance(others[0], Tensor) and others[0].shape[:3] == arguments[0].shape[:3]:
+            weights = others[0] = others[0].clone()
+        for edit in edits:
+            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights)
+    return (output, *others) if isinstance(result, tuple) else output
+
+
+def _heads_first(output: Tensor, heads: int) -> Tensor:
+    """Return an output (B, Q, H, Dv) or (B, Q, H · Dv) as (B, H, Q, Dv)."""
+    return (output.unflatten(-1, (heads, -1)) if output.ndim == 3 else output).transpose(1, 2)
 
 
 def _seen_output(
@@ -185,21 +234,35 @@ def _seen_output(
     without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
     """
     output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    dropout = float(keywords.get("dropout") or 0) if module.training else 0.0
+    dropout = _dropout_of(module, keywords)
     if dropout and isinstance(weights, Tensor):
         return DroppedWeights(weights, dropout)
     if dropout:
         with torch.no_grad(), without_dropout(arguments[0].device):
             again = function(module, *arguments, **{**keywords, "dropout": 0.0})
         output = again[0] if isinstance(again, tuple) else again
-    if isinstance(output, Tensor) and output.ndim == 3:
-        output = output.unflatten(-1, (arguments[0].shape[1], -1))
-    return output.transpose(1, 2) if isinstance(output, Tensor) and output.ndim == 4 else None
+    return _heads_first(output, arguments[0].shape[1]) if isinstance(output, Tensor) and output.ndim in (3, 4) else None
+
+
+def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
+    """Return the share of the weights that a call of transformers' interface sets to 0."""
+    return float(keywords.get("dropout") or 0) if module.training else 0.0
 
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
     """Let the model go on where its output cannot be read: it then counts as not verified."""
-    return contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError)
+    return contextlib.suppress(*REPORTING_ERRORS)
+
+
+def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
+    """Report the output of a call; return it with what an intervention writes into it: see `with_edit`."""
+    if isinstance(callback, OutputEdit):
+        return with_edit(output, callback, seen, view)
+    with _reporting_errors():
+        if isinstance(seen, Tensor):
+            _keep_gradient(output, view, callback)
+        callback(kernel_output(output, seen))
+    return output
 
 
 def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
@@ -209,6 +272,20 @@ def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
                 callback(output)
 
 
+def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks: OutputCallback | None) -> None:
+    """Have those that ask for it keep the gradient of an output, as it is in the model's graph.
+
+    Args:
+        output: the very tensor that the model goes on with.
+        to_heads: makes (B, H, Q, Dv) of one of its shape.
+        callbacks: of the call.
+    """
+    for callback in callbacks:
+        keep = getattr(callback, "keep_gradient", None)
+        if keep is not None:
+            keep(output, to_heads)
+
+
 @contextlib.contextmanager
 def _compiled_flex_attention() -> Iterator[None]:
     """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
@@ -216,7 +293,7 @@ def _compiled_flex_attention() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        while isinstance(mode := torch.overrides._get_current_function_mode(), FunctionWatcher):
+        while isinstance(mode := torch.overrides._get_current_function_mode(), WatchingMode):
             stack.enter_context(mode.suspended())
         with torch.compiler.set_stance("default"):
             yield
@@ -260,7 +337,7 @@ def watch_functions(listener: Listener) -> Iterator[FunctionWatcher]:
             watcher.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class FunctionWatcher(TorchFunctionMode):
+class FunctionWatcher(WatchingMode):
     """Reports calls of torch's attention functions in the thread that entered it."""
 
     exited = False
@@ -272,6 +349,8 @@ class FunctionWatcher(TorchFunctionMode):
         self._without_values: ObservedCall | None = None  # a call whose v is not known yet
         self._opaque: dict[Any, bool] = {}  # whether each function that was called may be attention
         self._dropped = 0.0  # the share of its weights that dropout set to 0
+        self._result: Any = None  # of the function that is traced
+        self._refused: EditRefused | None = None  # why an edit of attention that was traced cannot be made
         self._tracer = ScoreTracer(self)
         self.report_unreadable, self.caller = listener.report_unreadable, listener.caller
         self.head_count = listener.head_count
@@ -281,7 +360,8 @@ class FunctionWatcher(TorchFunctionMode):
             F.multi_head_attention_forward: self._multi_head,
             flex: self._flex,
         }
-        self._multi_head_steps: dict[Any, Callable[..., None]] = {
+        self._multi_head_steps: dict[Any, Callable[..., Tensor | None]] = {
+            Tensor.view: self._view,
             Tensor.mul: self._mul,
             Tensor.__mul__: self._mul,
             torch.mul: self._mul,
@@ -300,11 +380,16 @@ class FunctionWatcher(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not _thread.heads:
             if not _thread.depth:
+                self._result = result
                 self._tracer.trace(func, result, args, kwargs)
+                self._result = None
+                if self._refused is not None:
+                    raise self._refused
                 if self._is_opaque(func):
                     self.report_unreadable(OPAQUE.format(func), certain=True)
         elif func in self._multi_head_steps:
-            self._multi_head_steps[func](result, *args, **kwargs)
+            changed = self._multi_head_steps[func](result, *args, **kwargs)
+            return result if changed is None else changed
         return result
 
     def _is_opaque(self, func: Any) -> bool:
@@ -316,47 +401,64 @@ class FunctionWatcher(TorchFunctionMode):
         return found
 
     def exit_early(self) -> None:
-        """Stop watching for good, if this is the last mode that was entered."""
-        if not self.exited and torch.overrides._get_current_function_mode() is self:
+        """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
+        above = torch.overrides._get_current_function_mode()
+        if not self.exited and above is self:
             self.__exit__(None, None, None)
             self.exited = True
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Stop watching inside the block; this must be the last mode that was entered."""
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            self.__enter__()  # type: ignore[no-untyped-call]
+        elif not self.exited and isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
+            with above.suspended():
+                self.exit_early()
 
     def finish(self) -> None:
         """Report what was begun and not completed."""
         self._tracer.finish()
 
-    def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
+    def record_traced(
+        self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
+    ) -> None:
         """Record a call that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
-        callback = self._listener.record_call(None, read)
-        if callback is not None:
+        try:
+            self._tell(self._listener.record_call(None, read), self._result, seen, written)
+        except EditRefused as refused:
+            self._refused = refused  # raised when the tracer, which lets a model go on, has ended
+
+    def _tell(
+        self, callback: Any, output: Tensor, seen: Any, written: Tensor | None, weights: Tensor | None = None
+    ) -> None:
+        """Report the output of a product; write into it what an intervention has to write."""
+        if callback is None:
+            return
+        with torch._C.DisableTorchFunction():
+            if isinstance(callback, OutputEdit):
+                edit_in_place(output, callback, seen, written, weights, keep=len(_listeners) > 1)
+                return
             with _reporting_errors():
-                callback(output)
+                if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
+                    B, H = written.shape[:2]
+                    _keep_gradient(output, lambda x: x.reshape(B, H, *x.shape[-2:]), callback)
+                callback(kernel_output(output, seen))
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         inputs = _thread.inputs
         callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, inputs=inputs))
         output = func(*args, **kwargs)
-        if callback is not None:
+        if callback is None:
+            return output
+        with torch._C.DisableTorchFunction():
+            seen = None
             with _reporting_errors():
                 dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
-                callback(_rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output))
-        return output
+                seen = _rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output)
+            return _output_of(callback, output, seen, _with_four_axes)
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
         result = func(*args, **kwargs)
-        with _reporting_errors():
-            _report_output(result[0], callback)
-        return result
+        if callback is None:
+            return result
+        with torch._C.DisableTorchFunction():
+            return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
 
     # `F.multi_head_attention_forward` calls SDPA, or multiplies by itself where weights are asked for. Torch suspends
     # the mode that has seen it, so its body is run with the mode entered again.
@@ -373,6 +475,7 @@ class FunctionWatcher(TorchFunctionMode):
         finally:
             _thread.heads, _thread.inputs = outer
             self._scaled, self._without_values = None, None
+            _thread.weights = None
 
     def _mul(self, result: Any, x: Any, factor: Any) -> None:
         if isinstance(factor, float) and isinstance(x, Tensor):
@@ -380,11 +483,23 @@ class FunctionWatcher(TorchFunctionMode):
 
     def _bmm(self, result: Any, one: Tensor, other: Tensor) -> None:
         if self._without_values is None:
-            return self._baddbmm(result, None, one, other)
+            self._baddbmm(result, None, one, other)
+            return
         (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
         call.v, call.dropout = _split_heads(other), dropped > 0
         output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
-        return _report_output(output, self._listener.record_call(None, lambda: call))
+        callback, weights = self._listener.record_call(None, lambda: call), None
+        if isinstance(callback, OutputEdit):
+            if _thread.weights is None or _thread.weights[0] is not one:
+                _thread.weights = one, one.clone()
+            weights = _split_heads(_thread.weights[1])
+        self._tell(callback, result, output, _split_heads(result), weights)
+
+    def _view(self, result: Any, x: Tensor, *_: Any) -> Tensor | None:
+        """Return the weights that are returned beside the output as they were edited."""
+        if _thread.weights is None or x is not _thread.weights[0]:
+            return None
+        return _thread.weights[1].view(result.shape)
 
     def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         self._dropped = p if training else 0.0

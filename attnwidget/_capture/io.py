@@ -20,7 +20,9 @@ from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
 from .call_rules import CallRules, evaluate_mask
+from .carried.files import entry_of_carried, with_carried
 from .labels import SavedWords, saved_words
+from .process_parts import named_by_process, process_of
 from .reduced import ReducedAttention
 from .stacks import TextedRecord
 from .text import RecordText
@@ -67,6 +69,7 @@ class LoadedCapture(NamedTuple):
     skipped: dict[str, str]
     tokenizer: SavedWords | str | None = None
     towers: tuple[str, ...] = ()
+    process: tuple[int, int] | None = None  # of how many processes it is which, the number first; None: of one alone
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
@@ -80,7 +83,9 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
             found |= {f"{name}.{part}": x for part, x in rule.tensors().items()}
         elif isinstance(rule, Tensor):
             found[name] = rule
-    return found
+    carries = att.carries
+    kept = {} if carries is None else {"scale of the norm": carries.scale, "gradient": carries.grad_output}
+    return found | {name: x for name, x in kept.items() if x is not None}
 
 
 def save(
@@ -98,7 +103,10 @@ def save(
     metadata = {"version": VERSION, "forwards": entries, "skipped": dict(skipped), "towers": list(towers)}
     if tokenizer is not None:
         metadata["tokenizer"] = saved_words(tokenizer, texts)
-    _write(path, table.tensors, json.dumps(metadata))
+    process = process_of()
+    if process is not None:
+        metadata["process"] = process
+    _write(named_by_process(path, process), table.tensors, json.dumps(metadata))
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
@@ -160,6 +168,8 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
+    carried = entry_of_carried(att, table.add)
+    entry |= {} if carried is None else {"carried": carried}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
@@ -169,9 +179,9 @@ def _text_of(record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
 
 
 def _part_of(att: Attention) -> dict[str, Any]:
-    if att.part is None:
-        return {}
-    return {"part": {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}}
+    part = {} if att.part is None else att.part._asdict()
+    given = {name: part[name] for name in ("heads", "queries", "keys_before") if part.get(name) is not None}
+    return {"part": given} if given else {}
 
 
 def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
@@ -217,7 +227,8 @@ def load(path: str | Path) -> LoadedCapture:
         forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))
         towers = tuple(str(one) for one in metadata.get("towers", ()))
-        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers)
+        process = _process_in(metadata.get("process"))
+        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers, process)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
     except OtherFileError:
@@ -265,16 +276,17 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
     att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
-    return LoadedRecord(entry["name"], bool(entry["cross"]), _as_part(att, entry.get("part", {})), text)
+    cross = bool(entry["cross"])
+    return LoadedRecord(entry["name"], cross, _as_part(att, entry.get("part", {}), cross=cross), text)
 
 
-def _as_part(att: Attention, part: Mapping[str, Any]) -> Attention:
+def _as_part(att: Attention, part: Mapping[str, Any], *, cross: bool) -> Attention:
     heads, queries, before = (part.get(name) for name in ("heads", "queries", "keys_before"))
     given = [(heads, att.shape.H), (queries, att.shape.Q), (None if before is None else [before], 1)]
     for places, length in given:
         if places is not None and (len(places) != length or not all(_is_place(place) for place in places)):
             raise ValueError(f"a part of {short(places)}")
-    return att.as_part(heads, queries, before)
+    return att.as_part(heads, queries, before, cross)
 
 
 def _is_place(value: Any) -> bool:
@@ -288,7 +300,8 @@ def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attentio
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    return Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    return with_carried(att, entry["carried"], tensors) if "carried" in entry else att
 
 
 def _tokenizer_of(entry: Any) -> SavedWords | str | None:
@@ -300,6 +313,15 @@ def _tokenizer_of(entry: Any) -> SavedWords | str | None:
     if not words:
         return name
     return SavedWords(name, {int(one): str(word) for one, word in words.items()}, entry.get("spelling"))
+
+
+def _process_in(entry: Any) -> tuple[int, int] | None:
+    if entry is None:
+        return None
+    rank, size = entry
+    if not (_is_place(rank) and _is_place(size) and rank < size):
+        raise ValueError(f"a process {short(entry)}")
+    return rank, size
 
 
 def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:

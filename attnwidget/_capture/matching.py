@@ -20,14 +20,20 @@ from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, ModelCall, is_unchanged
 from .observed_call import ObservedCall, Unreadable
 from .records import Continuation, OutputCallback, Record
-from .repeated_steps import RepeatedStep
+from .repeated_steps import NotedCall, RepeatedStep
 from .selection import with_heads
 from .text import CallText
+from .verified_together import verify
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
+
+
+TextOf = Callable[
+    [str, int, int, int], CallText | None
+]  # of a module's name, and samples, queries and keys of its call
 
 
 def in_backward() -> bool:
@@ -109,6 +115,7 @@ class _ThreadPasses(threading.local):
 
     forward: ForwardPass | None = None
     last: ForwardRecords | None = None  # where its last call went
+    added: Record | None = None  # that its last call was added to
     rejects = 0  # how many searches that try tokens and reject some are running
     search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
 
@@ -160,6 +167,7 @@ class RecordMatcher:
         last: int | None = None,
         every: int | None = None,
         new_record: type[Record] = Record,
+        on_new_text: Callable[[], None] = lambda: None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
@@ -167,6 +175,7 @@ class RecordMatcher:
         self.by_length: dict[str, None] = {}  # names of modules whose kind of attention their lengths have decided
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
+        self._on_new_text = on_new_text  # called in a forward pass that continues no other
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadPasses()
@@ -198,6 +207,16 @@ class RecordMatcher:
         self._thread.forward = None
         with self._lock:
             self._keeper.forget_masks()
+
+    @property
+    def running_step(self) -> ModelCall | None:
+        """Return the call of the model that is running in this thread."""
+        return None if self._thread.forward is None else self._thread.forward.step
+
+    @property
+    def last_added(self) -> Record | None:
+        """Return the record to which the last call of this thread was added."""
+        return self._thread.added
 
     @contextlib.contextmanager
     def rejecting(self) -> Iterator[None]:
@@ -232,11 +251,13 @@ class RecordMatcher:
             self._chosen.update(search.chosen)
 
     def settle(self) -> None:
-        """Put the rows of all records in order, now that all is recorded."""
-        for records in self.forwards:
-            for record in records.values():
-                record.settle(self._chosen)
+        """Put the rows of all records in order, and verify their outputs, now that all is recorded."""
+        every = [record for records in self.forwards for record in records.values()]
+        for record in every:
+            record.settle(self._chosen)
         self._chosen = {}
+        with torch.no_grad():
+            verify(check for record in every for check in record.take_checks())
 
     def add(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call of a module, if it is wanted.
@@ -274,8 +295,10 @@ class RecordMatcher:
             part = call if heads is None else with_heads(call, heads)
             if forward.records is None:
                 forward.records = self._records_of(forward, name, part)
+                if forward.how is None:
+                    self._on_new_text()
                 forward.records.has_whole |= not forward.step.part
-            record = self._place(forward, forward.records, name, part, heads)
+            record = self._thread.added = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
             return record.output_callback(call, first)
@@ -299,33 +322,35 @@ class RecordMatcher:
         implementation: Any,
         arguments: Sequence[Any],
         settings: Mapping[str, Any],
-        text_of: Callable[[], CallText | None],
+        text_of: TextOf | None,
     ) -> OutputCallback | None:
         """Record a call of transformers' interface that is like that of an earlier layer in this step; None if not.
 
         Args:
             name: of the module.
             implementation, arguments, settings: with which the interface was called, after the module.
-            text_of: returns what stands at its positions.
+            text_of: returns what stands at the positions of a module's call, as `TextWatcher.text_of` does.
         """
         forward = self._thread.forward
-        if forward is None or not forward.repeated or in_backward():
+        if forward is None or not forward.repeated or forward.records is None or name in forward.calls or in_backward():
             return None
+        record = forward.records.get(name)
         step = next((one for one in forward.repeated if one.is_like(implementation, arguments, settings)), None)
-        if step is None or forward.records is None or forward.calls[name]:
+        if record is None or step is None:
+            return None
+        q, k, v, _ = arguments
+        grown = record.repeating(step, k)
+        if grown is None:
             return None
         with self._lock:
-            record, memory = forward.records.get(name), self._keeper.memory
-            if record is None or not record.can_repeat(step, arguments[1]):
+            memory = self._keeper.memory
+            if not memory.has_room(step.nbytes, k.device):
                 return None
-            before = record.size
-            if not memory.has_room(self._keeper.size_of_positions(arguments[:3], 1), arguments[1].device):
-                return None
-            forward.calls[name] += 1
-            q, k, v = arguments[:3]
-            record.repeat(step, q, k, v, text_of())
-            memory.add(record.size - before)
-            return record.step_callback(step.queries)
+            memory.add(step.nbytes)
+        forward.calls[name] = 1
+        self._thread.added = record
+        text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
+        return record.repeat(NotedCall(step, text, (q, k, v)), k, grown)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
@@ -423,18 +448,33 @@ class RecordMatcher:
         """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
-        used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
-        if call.cross is None:
-            told = call.cached or call.is_causal or grows
-            call.cross = not (Q == K or told)
-            if not told:
-                self.by_length.setdefault(module)
-        if call.cross or not isinstance(mask, Spans):
-            return
-        if Q <= used < K and (call.cached or grows or record is not None):  # the rest of a buffer is not filled yet
-            call.mask, call.k = mask, call.k[:, :, :used]
-            call.v = None if call.v is None else call.v[:, :, :used]
-            call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
+        if not keep_what_is_filled(call, mask, continues=record is not None):
+            self.by_length.setdefault(module)
+
+
+def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bool:
+    """Settle whether a call is cross-attention, where nothing told it, and leave out keys that are not filled yet.
+
+    Args:
+        call: the call, which is changed.
+        mask: its mask in its smallest form, where it has more keys than queries; else None.
+        continues: whether it may continue an earlier one.
+
+    Returns:
+        Whether its kind was told by more than its lengths.
+    """
+    Q, K = call.q.shape[2], call.k.shape[2]
+    used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
+    told = call.cross is not None or call.cached or call.is_causal or grows
+    if call.cross is None:
+        call.cross = not (Q == K or told)
+    if call.cross or not isinstance(mask, Spans):
+        return told
+    if Q <= used < K and (call.cached or grows or continues):  # the rest of a buffer is not filled yet
+        call.mask, call.k = mask, call.k[:, :, :used]
+        call.v = None if call.v is None else call.v[:, :, :used]
+        call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
+    return told
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,24 @@ EAGER = (
 
 class Unreadable(Exception):
     """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class ProcessHeads:
+    """The heads that one process computes: `count` of `total`, from `first` on."""
+
+    first: int
+    count: int
+    total: int
+
+    @property
+    def numbers(self) -> range:
+        """Their numbers in the model."""
+        return range(self.first, self.first + self.count)
+
+    def describe(self) -> str:
+        """Return them in words."""
+        return f"heads {self.first} to {self.first + self.count - 1} of {self.total}, in this process"
 
 
 @dataclass
@@ -39,3 +58,14 @@ class ObservedCall:
     sinks: Tensor | None = None  # (H,) learned sink logits
     grown: GrownKeys | None = None  # what is known of its keys from the cache that they are in
     text: CallText | None = None  # what stands at its positions, as far as it is known
+    heads: ProcessHeads | None = None  # where other processes have the model's other heads
+
+    def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:
+        """Return the numbers in the model of the heads that are kept of this call; None where those are all.
+
+        Args:
+            kept: which, counted in this process; None for all.
+        """
+        if self.heads is None:
+            return kept
+        return [*self.heads.numbers] if kept is None else [self.heads.first + head for head in kept]

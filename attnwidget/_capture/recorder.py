@@ -5,40 +5,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import hooks
-from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, why_no_model, with_way_on
+from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
+from .carried.outputs import CallFacts, OutputWatcher
 from .coverage import AttentionModules
 from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
 from .matching import BY_LENGTH, RecordMatcher
-from .observed_call import ObservedCall, Unreadable
+from .model_calls import ModelCalls, forward_hooks, module_names, module_of, modules_on_stack, parts_of
+from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
-from .provenance import Invocation, Provenance
+from .process_parts import heads_of_process
 from .reading import TextWatcher
 from .records import OutputCallback, Record
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .text import CallText
 from .traced_tensors import Caller
 from .transformers import read_call
 from .watching import NOT_FOLLOWED, WatchedModules
 
-HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
-
-class Recorder:
+class Recorder(ModelCalls):
     """The records of one capture, and the hooks that fill them while its block is open.
 
     Attributes:
@@ -48,7 +45,7 @@ class Recorder:
     """
 
     def __init__(self, model: Any, options: CaptureOptions) -> None:
-        self.model = module_of(model)
+        super().__init__(module_of(model), options.cross)
         self._options = options
         self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
         self._layers = LayerSelection(options.layers)
@@ -58,21 +55,19 @@ class Recorder:
         )
         kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self._provenance = Provenance()
-        self.matcher = RecordMatcher(
-            keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every, kept_as
-        )
+        how = options.last, options.every, kept_as, self._provenance.wake
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()  # names of modules whose calls were seen
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
-        self._names: dict[int, str] = {}  # of the model's modules, by identity
-        self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._open: list[contextlib.ExitStack] = []
+        self._follows_outputs = options.keep == "tensors" and options.values and model is not None
+        self._outputs = OutputWatcher(
+            gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
+        )
         self.texts: TextWatcher | None = None  # reads what the model reads
-        self._watcher: hooks.FunctionWatcher | None = None
-        self._watched = WatchedModules(None)
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
 
@@ -86,10 +81,11 @@ class Recorder:
                     stack.enter_context(self._provenance.watching(self.model))
                     self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
                     stack.enter_context(self.texts.open())
-                    stack.enter_context(_forward_hooks(self.model, self._forward_began, self._forward_ended))
+                    stack.enter_context(self._outputs.watching(self.model, self._names))
+                    stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
                     for name, part in parts_of(self.model):
                         begin = functools.partial(self.matcher.begin, part=name)
-                        stack.enter_context(_forward_hooks(part, begin, self.matcher.end))
+                        stack.enter_context(forward_hooks(part, begin, self.matcher.end))
             if not self._open:
                 self._thread = threading.get_ident()
                 self._watched = WatchedModules(self.model)
@@ -127,12 +123,20 @@ class Recorder:
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_began(self) -> None:
-        self._ran_elsewhere |= threading.get_ident() != self._thread
+        if threading.get_ident() != self._thread:
+            self._ran_elsewhere = True
+            self._provenance.wake(for_good=True)
         self.matcher.begin()
+        step = self.matcher.running_step
+        if step is not None and self._follows_outputs:
+            step.facts = step.facts or CallFacts()
+            self._outputs.begin(step.facts)
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
+        if self.matcher.running_step is None:
+            self._outputs.end()
         for key in self._watched.missed(self._provenance.forward_ended()):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
         if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
@@ -248,14 +252,6 @@ class Recorder:
 
     # What `hooks.Listener` promises.
 
-    def name_of(self, module: nn.Module) -> str | None:
-        """Return the name under which calls of a module are recorded; None if it is not of the model."""
-        if self.model is None:
-            return self._name_of_innermost(self._modules())
-        if self._watched.called_interface(module) and not self._watched and self._watcher is not None:
-            self._watcher.exit_early()
-        return self._names.get(id(module))
-
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
         name = self._name_of_innermost(self._modules()) if name is None else name
@@ -267,7 +263,8 @@ class Recorder:
             return None
         try:
             with torch._C.DisableTorchFunction(), _without_gradients():
-                return self.matcher.add(name, functools.partial(self._read_with_text, name, read))
+                callback = self.matcher.add(name, functools.partial(self._read_with_text, name, read))
+                return callback and self._followed(callback)
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -282,20 +279,31 @@ class Recorder:
     ) -> OutputCallback | None:
         """Record a call of transformers' attention interface, as `record_call` does any."""
         if not under_transform():
+            text_of = None if self.texts is None else self.texts.text_of
             with torch._C.DisableTorchFunction():
-                text_of = functools.partial(self._text_of, name, arguments)
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
-                return found
+                self._provenance.rest(name, module)
+                return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)
         if callback is not None:
             self.matcher.note_step(name, implementation, arguments, settings)
         return callback
 
-    def _text_of(self, name: str, arguments: Sequence[Any]) -> CallText | None:
-        (batches, _, queries, _), keys = arguments[0].shape, arguments[1].shape[2]
-        return None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+    def _followed(self, callback: OutputCallback) -> OutputCallback:
+        """Return what takes the output of the call that was added last, and follows it too."""
+        record = self.matcher.last_added
+        if record is None or not self._follows_outputs:
+            return callback
+        step = self.matcher.running_step or record.last_step
+        step.facts = step.facts or CallFacts()
+        return self._outputs.follow(record.name, step.facts, callback)
+
+    def _goes_as_before(self, name: str) -> bool:
+        """Return whether the output of a call that repeats another's step need not be followed."""
+        step = self.matcher.running_step
+        return not self._follows_outputs or (step is not None and self._outputs.goes_as_before(name, step.facts))
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
@@ -303,8 +311,14 @@ class Recorder:
         why = why_not_positions(call, self._running(name))
         if why is not None:
             raise Unreadable(why)
-        call.text = self._text_of(name, (call.q, call.k))
+        (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+        call.heads = self._heads_of_process(name, call)
         return call
+
+    def _heads_of_process(self, name: str, call: ObservedCall) -> ProcessHeads | None:
+        running = self._running(name)
+        return heads_of_process(None if running is None else running.module, call)
 
     def report_unreadable(
         self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
@@ -316,57 +330,9 @@ class Recorder:
         if caller.name is not None and (certain or caller.is_attention) and self._layers.wants(caller.name):
             self._unreadable.setdefault(caller.name, why)
 
-    def caller(self) -> Caller:
-        """Return the calling module, or without a module the calling function."""
-        modules = self._modules()
-        name = self._name_of_innermost(modules)
-        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
-
-    def head_count(self) -> int | None:
-        """Return how many heads the calling module says it has."""
-        for module in self._modules()[:1]:
-            for name in HEAD_COUNT_NAMES:
-                if isinstance(found := getattr(module, name, None), int):
-                    return found
-        return None
-
     def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
         """Return what matches calls of a model that generates; None if it is not recorded."""
         return self.matcher if self.model is None or id(model) in self._names else None
-
-    def _modules(self) -> list[nn.Module]:
-        """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
-        modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
-        if self.model is None:
-            return modules
-        first = next((i for i, one in enumerate(modules) if id(one) in self._names), len(modules))
-        return modules[first:]
-
-    def _name_of_innermost(self, modules: list[nn.Module]) -> str | None:
-        if self.model is not None:
-            return self._names[id(modules[0])] if modules else None
-        if not modules:
-            return calling_function()
-        root = modules[-1]
-        if id(root) not in self._roots:
-            self._roots[id(root)] = (root, module_names(root))
-        return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
-
-    def _is_cross(self, name: str, call: ObservedCall) -> bool | None:
-        """Return whether a module's call is cross-attention; None where no evidence of `provenance` decides it."""
-        told = self._options.cross.of(name)
-        if told is not None or call.cross is not None:
-            return call.cross if told is None else told
-        is_known = self._running(name) is not None or self._provenance.innermost() is None
-        return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
-
-    def _running(self, name: str) -> Invocation | None:
-        """Return the call that is running of a module, or of the one around it; None if those are not watched."""
-        running = self._provenance.innermost()
-        caller = None if running is None else self._names.get(id(running.module))
-        if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
-            return None
-        return running
 
     def _is_selected(self, name: str, cross: bool) -> bool:
         """Return whether a layer may be among those to keep; drop those that cannot be any more."""
@@ -394,81 +360,9 @@ def _no_grad_no_inference() -> Iterator[None]:
         yield
 
 
-def module_of(model: Any) -> nn.Module | None:
-    if model is None or isinstance(model, nn.Module):
-        return model
-    inner = getattr(model, "model", None)
-    if isinstance(inner, nn.Module):
-        return inner
-    if isinstance(model, type):
-        raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
-    why = why_no_model(model)
-    if why is not None:
-        raise TypeError(f"model is a {type(model).__name__}: {why}")
-    if callable(model):
-        return None
-    raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
-
-
 def _tokenizer_of(model: Any) -> Any:
     """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
     try:
         return read_tokenizer(getattr(model, "tokenizer", None))
     except Exception:  # something else of that name
         return None
-
-
-# Names of modules, and of who calls.
-
-
-def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the parts of a model that may be called alone, such as its encoder, by name; layers in a list are none."""
-    for name, part in model.named_children():
-        if isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential | torch.jit.ScriptModule):
-            continue
-        if next(part.children(), None) is None:
-            continue
-        yield f"{prefix}{name}", part
-        yield from parts_of(part, f"{prefix}{name}.")
-
-
-def module_names(model: nn.Module) -> dict[int, str]:
-    """Return the names of a model's modules, by identity, without the prefix that `torch.compile` adds to them."""
-    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
-    own = type(getattr(model, "_orig_mod", model)).__name__
-    return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
-
-
-def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
-    """Yield the modules in whose methods a frame is, the innermost first."""
-    while frame is not None:
-        names = frame.f_code.co_varnames
-        if names and names[0] == "self":
-            found = frame.f_locals.get("self")
-            if isinstance(found, nn.Module):
-                yield found
-        frame = frame.f_back
-
-
-def calling_function() -> str:
-    """Return the name of the innermost function that is being run outside of torch and of this package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith(("torch.", f"{__package__}.")):
-            name = frame.f_code.co_name
-            return "attention" if name.startswith("<") else name
-        frame = frame.f_back
-    return "attention"
-
-
-@contextlib.contextmanager
-def _forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
-    """Call `begins` and `ends` where the model's forward passes do."""
-    before = model.register_forward_pre_hook(lambda *_: begins(), prepend=True)
-    after = model.register_forward_hook(lambda *_: ends(), always_call=True)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()

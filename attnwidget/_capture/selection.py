@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._utils.choices import Numbers, is_glob, matches_name
 from .._utils.validation import nearest
-from .observed_call import ObservedCall, Unreadable
+from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .parts import HEADS, key_heads, part_of_rule, take_part
 
 Layer = Numbers | str | re.Pattern[str]
@@ -108,7 +108,7 @@ class LayerSelection:
                 continue
             plain = one if isinstance(one, re.Pattern) else re.sub(r" #\d+$", "", one)
             if not any(matches_name(plain, name) for name in names):
-                return shown(one), _nearest(one, names)
+                return shown(one), nearest_name(one, names)
         return None
 
     def missing(self) -> MissingLayer | None:
@@ -122,7 +122,7 @@ class LayerSelection:
                     continue
                 return MissingLayer(repr(absent[0] if absent else one), "", seen)
             if not any(matches_name(one, name) for name in seen):
-                return MissingLayer(shown(one), _nearest(one, seen), seen)
+                return MissingLayer(shown(one), nearest_name(one, seen), seen)
         return None
 
 
@@ -135,7 +135,8 @@ def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
     return one.may_hold(number, count) if isinstance(one, Numbers) else matches_name(one, name)
 
 
-def _nearest(one: str | re.Pattern[str], names: Iterable[str]) -> str:
+def nearest_name(one: str | re.Pattern[str], names: Iterable[str]) -> str:
+    """Return "did you mean …? else " where a name, or a part of one, is close to what was given; else nothing."""
     if isinstance(one, re.Pattern) or is_glob(one):
         return ""
     return nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
@@ -164,12 +165,17 @@ class HeadSelection:
         wanted = self._of_layer(name, bool(call.cross))
         if wanted is None:
             return None
-        H = call.q.shape[1]
-        found, missing = wanted.of(H), wanted.missing(H)
+        here = call.heads or ProcessHeads(0, call.q.shape[1], call.q.shape[1])
+        found, missing = wanted.of(here.total), wanted.missing(here.total)
         if missing or not found:
             what = f"head {missing[0]} is" if missing else f"heads={wanted!r} are"
-            raise Unreadable(f"{what} not there: it has heads 0 to {H - 1}: ask for these, or leave heads= out")
-        return None if len(found) == H else found
+            raise Unreadable(
+                f"{what} not there: it has heads 0 to {here.total - 1}: ask for these, or leave heads= out"
+            )
+        found = [head - here.first for head in found if head in here.numbers]
+        if not found:
+            raise Unreadable(f"heads={wanted!r} are those of other processes: it has {here.describe()}")
+        return None if len(found) == here.count else found
 
     def _of_layer(self, name: str, cross: bool) -> Numbers | None:
         if not isinstance(self._heads, dict):

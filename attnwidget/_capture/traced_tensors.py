@@ -52,8 +52,16 @@ class Caller:
 class Reports(Protocol):
     """Takes what a tracer finds."""
 
-    def record_traced(self, read: Callable[[], ObservedCall], output: Tensor | DroppedWeights) -> None:
-        """Record a call, which `read` returns, and verify it by its output (B, H, Q, Dv)."""
+    def record_traced(
+        self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
+    ) -> None:
+        """Record a call.
+
+        Args:
+            read: returns it.
+            seen: its output (B, H, Q, Dv), by which it is verified.
+            written: the result of the function that is traced as (B, H, Q, Dv); None if it is only a part of that.
+        """
 
     def report_unreadable(
         self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False

@@ -214,6 +214,7 @@ class ScoreTracer(ScoreOperations):
             self._waiting.pop(known.softmax, None)
             self._reports.report_unreadable(NOT_NORMALIZED, certain=len(known.scores.sizes) >= MIN_AXES)
             return
+        given = result if known.part is None else None
         if known.part is not None:
             gathered = gather(known, weights, v, result)
             if gathered is None:
@@ -234,8 +235,10 @@ class ScoreTracer(ScoreOperations):
             self._reports.report_unreadable(NO_VALUES, certain=True)
             return
         shown = layout.unmerge(shown)
-        output = DroppedWeights(shown, known.dropout) if known.dropout else shown
-        self._reports.record_traced(lambda: observed_call(known, v, layout), output)
+        seen = DroppedWeights(shown, known.dropout) if known.dropout else shown
+        is_whole = given is not None and math.prod(given.shape[:-2]) == layout.samples * layout.heads
+        written = layout.unmerge(given) if given is not None and is_whole else None
+        self._reports.record_traced(lambda: observed_call(known, v, layout), seen, written)
 
 
 def _is_parameter(x: Any) -> bool:

@@ -16,8 +16,9 @@ from .._rules.rules import Rules
 from .._utils.indexing import Block, Indices, as_index
 from .._utils.mutation import MutationGuard
 from .._utils.validation import as_choice, as_number, as_positive
+from .carried import GIVE, Carrying
 from .logsumexp import LogSumExp, LogSumExpCache
-from .sources import STAGES, Source
+from .sources import CARRIED, STAGES, Source
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,12 +56,14 @@ class Part(NamedTuple):
     """Which part of a model's call an attention is: numbers of heads and queries there; None for all.
 
     `keys_before` are the keys before the first query's own place, as those of a cache that was filled before; None
-    where keys are at other places than queries, or at the same if there are as many.
+    where keys are at other places than queries, or at the same if there are as many. `elsewhere` says that they are at
+    other places even where there are as many, as in cross-attention.
     """
 
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     keys_before: int | None = None
+    elsewhere: bool = False
 
     def describe(self) -> str:
         """Return it in words; nothing for all.
@@ -98,6 +101,7 @@ class AttentionBase:
     source: Source
     options: AttentionOptions
     part: Part | None = None
+    carries: Carrying | None = None  # what its weights carry on, where that is known
     axes_read: str | None = None  # the letters of three axes that nobody named, the first of them a batch of several
     _read: MaskAndBias
     _memory: LogSumExpCache
@@ -169,14 +173,25 @@ class AttentionBase:
         return found
 
     def as_part(
-        self, heads: Sequence[int] | None, queries: Sequence[int] | None, keys_before: int | None = None
+        self,
+        heads: Sequence[int] | None,
+        queries: Sequence[int] | None,
+        keys_before: int | None = None,
+        elsewhere: bool = False,
     ) -> Self:
-        """Return the same attention, that knows which heads and queries of a model's call it has; None for all."""
-        if heads is None and queries is None and keys_before is None:
+        """Return the same attention, that knows which part of a model's call it has: see `Part`; None for all."""
+        if heads is None and queries is None and keys_before is None and not elsewhere:
             return self
         found = copy.copy(self)
         chosen = [None if x is None else tuple(x) for x in (heads, queries)]
-        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before)
+        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before, elsewhere)
+        return found
+
+    def as_carrying(self, carries: Carrying) -> Self:
+        """Return the same attention, whose weights are known to carry on something."""
+        found = copy.copy(self)
+        found.__setstate__({"carries": carries})
+        found.__dict__["_memory"] = self._memory  # log-normalizers hang on none of it
         return found
 
     def as_read(self, dims: str | None, axes: int, letters: Iterable[str]) -> Self:
@@ -189,6 +204,8 @@ class AttentionBase:
     def own_keys(self, queries: range) -> Sequence[int] | None:
         """Return of each query the key at its own place; None where keys are at other places."""
         part = self.part or Part()
+        if part.elsewhere:
+            return None
         if part.keys_before is None:
             return queries if part.queries is None and self.shape.Q == self.shape.K else None
         there = queries if part.queries is None else [part.queries[query] for query in queries]
@@ -197,7 +214,8 @@ class AttentionBase:
     def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
         """Return this attention with other options, source and values; only a mask or bias that is new is read."""
         found = self.of(source, v, self.shape, options, known=(self.options, self._read))
-        return found if self.part is None else found.as_part(*self.part)
+        found = found if self.part is None else found.as_part(*self.part)
+        return found if self.carries is None else found.as_carrying(self.carries)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_memory", "_guard")}
@@ -254,7 +272,7 @@ class AttentionBase:
         """The stages there are, in the order of computation.
 
         Those before what was given are not there, nor contribution without v; capped is only where there is a softcap,
-        for else it equals scaled.
+        for else it equals scaled; what weights carry is there as far as it is known: see `Attention.carrying`.
 
         >>> from attnwidget import Attention
         >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
@@ -263,6 +281,7 @@ class AttentionBase:
         there = STAGES[STAGES.index(self.source.gives) :]
         without = {"contribution"} if self.v is None else set()
         without |= {"capped"} if self.softcap is None else set()
+        without |= {stage for stage in CARRIED if self.why_not(stage) is not None}
         return tuple(stage for stage in there if stage not in without)
 
     @property
@@ -296,6 +315,17 @@ class AttentionBase:
             raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
         if stage == "contribution" and self.v is None:
             raise ValueError("there is no v, so no contribution: give Attention(q, k, v)")
+        why_not = self.why_not(stage) if stage in CARRIED else None
+        if why_not is not None:
+            raise (OnlyWeightsError if self.source.derived else ValueError)(f"{stage} is not known: {why_not}")
+
+    def why_not(self, stage: str) -> str | None:
+        """Return why there is no such stage of what weights carry; None if there is."""
+        if self.source.derived:
+            return "heads or words that are put together have weights only: ask single heads and pieces"
+        if self.v is None:
+            return "there is no v: give Attention(q, k, v)"
+        return GIVE[stage] if self.carries is None else self.carries.refusal(stage)
 
     def group(self, head: int) -> int:
         """Return the key head that a query head uses."""

@@ -16,6 +16,7 @@ from .._utils.indexing import take
 from .base import AttentionBase, Head
 from .matmul import LOG2_E, Product, Scratch
 from .softmax import is_finite
+from .sources import CARRIED
 from .stages import KEYS, NORMALIZED, QUERIES, new
 
 PRODUCT_CELLS = 1 << 19  # of one product
@@ -26,7 +27,7 @@ MAX_KEYS = 1 << 15  # of longer rows too few would fit
 def serves(head: Head, queries: range, stage: str) -> bool:
     """Whether a mask or bias is given cell by cell, and nothing is in force that only works on (keys, queries)."""
     att = head.att
-    if stage not in NORMALIZED or not att.scores_are_products or att.shape.K > MAX_KEYS:
+    if stage not in NORMALIZED or stage in CARRIED or not att.scores_are_products or att.shape.K > MAX_KEYS:
         return False
     tensors = [x for rule in att.rules.rules if isinstance(rule, Keep | Bias) for x in rule.tensors().values()]
     return any(min(x.shape[2:]) > 1 for x in tensors) and is_finite(head, queries)

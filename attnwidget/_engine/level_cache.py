@@ -19,9 +19,9 @@ from . import cost
 from .base import AttentionBase
 from .matmul import exact
 from .overview import POOLS, Overview, pooled, tile
-from .pooling import pool_first
+from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
-from .stages import new
+from .stages import BY_SIZE, new
 
 LARGEST_LEVEL = 2048  # rows and columns of a level that is kept, at most
 MAX_LEVEL_BYTES = 128 << 20  # of all levels that are kept together
@@ -44,6 +44,7 @@ class CachedLevel:
     overview: its values, and where any cell is allowed.
     cells: (rows, columns) int32, over how many cells each mean is; None for the maximum.
     beside_first: (rows,) the maximum of the first column's bins without key 0; only of weights pooled by maximum.
+    by_size: whether "max" is the number of largest absolute value.
     """
 
     row_level: int
@@ -51,6 +52,7 @@ class CachedLevel:
     overview: Overview
     cells: Tensor | None
     beside_first: Tensor | None
+    by_size: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +80,9 @@ class CachedLevel:
         values, allowed = self.overview.values[rows, columns], self.overview.allowed[rows, columns]
         any_allowed = folded(allowed.to(torch.uint8), torch.amax).bool()
         if self.cells is None:
-            return Overview(folded(values, torch.amax).clone(), any_allowed, query_bin, key_bin)
+            largest = folded(values, torch.amax).clone()
+            largest = larger_by_size(largest, folded(values, torch.amin)) if self.by_size else largest
+            return Overview(largest, any_allowed, query_bin, key_bin)
         cells = self.cells[rows, columns]
         total, count = folded((values * cells).masked_fill(cells == 0, 0), torch.sum), folded(cells, torch.sum)
         return Overview((total / count).masked_fill(count == 0, -torch.inf), any_allowed, query_bin, key_bin)
@@ -286,7 +290,8 @@ class LevelBuild:
         overview = Overview(new(self.att, rows, columns), allowed, 1 << row_level, 1 << column_level)
         is_mean, is_weights = self.key.pool == "mean", self.key.stage == "weights" and self.key.pool == "max"
         cells = torch.zeros(rows, columns, dtype=torch.int32, device=self.att.device) if is_mean else None
-        return CachedLevel(row_level, column_level, overview, cells, new(self.att, rows) if is_weights else None)
+        beside_first, by_size = new(self.att, rows) if is_weights else None, self.key.stage in BY_SIZE
+        return CachedLevel(row_level, column_level, overview, cells, beside_first, by_size)
 
     def _from(self, row: int) -> Generator[float, None, None]:
         """Fill the level from a row on; yields after each block the share that is done."""

@@ -24,9 +24,10 @@ from .dense_masks import rows_at_once, serves
 from .kept_levels import only_overviews
 from .logsumexp import LogSumExp
 from .matmul import exact
-from .pooling import AllowedCounts, bins_within, count_cells, counting
+from .pooling import AllowedCounts, bins_within, count_cells, counting, larger_by_size
 from .regions import Region, TileAddress, bins, tile_region
 from .softmax import is_finite, normalizing, run_to_end
+from .sources import CARRIED
 from .stages import NORMALIZED, QUERIES, allowed_cells, excludes, new, streamed
 from .stripes import Stripe, Stripes
 
@@ -429,6 +430,7 @@ class PoolingPlan:
         limits: the attention's rules as band limits, if they are that simple: which bins have an allowed cell then
             follows from these alone.
         normalized: whether the stage needs log-normalizers.
+        carried: whether it is what weights carry, for which they have to be known before.
         whole_rows: whether the region has all keys, so that the pass itself can find them.
         dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
         pieces: the queries of each stripe, counted from the region's first: whole bins or a part of one.
@@ -441,7 +443,7 @@ class PoolingPlan:
         self._excludes = excludes(att, streamed(att, stage))
         self.rules = att.rules if self._excludes else Rules()
         self.limits = att.rules.band_limits(region.batch)
-        self.normalized = masked and stage in NORMALIZED
+        self.normalized, self.carried = masked and stage in NORMALIZED, stage in CARRIED
         self.whole_rows = region.keys == range(att.shape.K)
         self.dense = self.whole_rows and serves(self.head, queries, stage)
         self._over_allowed = pool == "mean" and stage == "masked"  # else a mean is over all cells of its bin
@@ -458,7 +460,7 @@ class PoolingPlan:
 
     def new_values(self) -> Tensor:
         """Return (rows, columns), each bin as it is where no cell of it is computed."""
-        outside = 0 if self.normalized or (self._excludes and not self._masked) else -inf
+        outside = 0 if self.normalized or self.carried or (self._excludes and not self._masked) else -inf
         return new(self.att, *self.region.shape).fill_(outside if self.pool == "max" else 0)
 
     def new_counts(self) -> AllowedCounts | None:
@@ -485,16 +487,18 @@ class PoolingPlan:
             yield 0
         if not self.normalized or self.dense:
             return None
-        if self.whole_rows and (self.pool != "max" or self.region.key_bin == 1):
+        if self.whole_rows and not self.carried and (self.pool != "max" or self.region.key_bin == 1):
             return None  # of no use even if they are known
         known = att.known_rows(batch, head, rows)
-        if known is None and not self.whole_rows:
+        if known is None and (self.carried or not self.whole_rows):
             known = yield from normalizing(self.head, rows)
         return known
 
     def merge(self, values: Tensor, found: Tensor) -> None:
         """Pool what a stripe comes to into the values of its bins, (rows, columns) both."""
-        if self.pool == "max":
+        if self.pool == "max" and self.carried:
+            values.copy_(larger_by_size(values, found))
+        elif self.pool == "max":
             torch.maximum(values, found, out=values)
         else:
             values += found
@@ -522,7 +526,8 @@ class PassProgress:
             rows = region.queries[piece.start : piece.stop]
             cells = Block(region.batch, region.head, rows, region.keys)
             self._all += len(rows) * len(plan.rules.span(cells))
-            if plan.normalized and not plan.whole_rows and att.known_rows(region.batch, region.head, rows) is None:
+            first = plan.normalized and (plan.carried or not plan.whole_rows)
+            if first and att.known_rows(region.batch, region.head, rows) is None:
                 self._all += len(rows) * len(plan.rules.span(cells._replace(keys=row)))
 
     def share(self, cells: int) -> float:

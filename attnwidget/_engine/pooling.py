@@ -58,8 +58,8 @@ def pool_by_size(x: Tensor, width: int) -> Tensor:
 
 
 def larger_by_size(high: Tensor, low: Tensor) -> Tensor:
-    """Return of a maximum and a minimum the one of larger absolute value, with its sign; NaN where they are."""
-    return torch.where(high.abs() >= low.abs(), high, low)
+    """Return of two numbers, as a maximum and a minimum, the one of larger absolute value; NaN where one of them is."""
+    return torch.where((high.abs() >= low.abs()) | high.isnan(), high, low)
 
 
 # Allowed cells.

@@ -17,7 +17,8 @@ from .._utils.indexing import Block, Indices, cuts, take
 from .base import AttentionBase, Head, longest
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
-from .stages import KEYS, QUERIES, blocks, by_value, exponentials, masked, new, norms, plain, streamed, values
+from .sources import CARRIED
+from .stages import KEYS, QUERIES, blocks, exponentials, masked, new, plain, streamed, valued, values
 
 T = TypeVar("T")
 
@@ -243,7 +244,7 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
         att: the attention.
         cells: which cells.
         stage: which stage.
-        known: the log-normalizers of the queries, for weights and contribution of scores.
+        known: the log-normalizers of the queries, for weights of scores and the stages after them.
 
     Returns:
         (queries, keys).
@@ -257,13 +258,13 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
             S, _ = masked(att, part, att.rules.allowed(part))
         if known is not None:
             S = exp_(known.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
-            S = by_value(S, norms(Head(att, part.batch, part.head), part.keys)) if stage == "contribution" else S
+            S = valued(S, Head(att, part.batch, part.head), part.queries, part.keys, stage)
         out[:, at.start : at.stop] = S.mT
     return out
 
 
 def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
-    """Compute weights or contribution of some queries over all keys, each row normalized by its own numbers.
+    """Compute weights, or a stage after them, of some queries over all keys, each row normalized by its own numbers.
 
     A row's only key then has weight 1 and equal keys share equally, to the last bit; log-normalizers from a product of
     another shape may differ in it.
@@ -276,9 +277,7 @@ def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
     softmax = Softmax(head, len(cells.queries))
     e, _ = softmax.add(S, S.amax(0))  # (keys, queries)
     weights = e / softmax.l.masked_fill(softmax.m == -inf, 1)
-    if stage == "contribution":
-        weights = by_value(weights, norms(head, cells.keys))
-    return weights.mT.contiguous()
+    return valued(weights, head, cells.queries, cells.keys, stage).mT.contiguous()
 
 
 # Learned sinks.
@@ -305,4 +304,5 @@ def sink_column(head: Head, queries: Indices, stage: str) -> Tensor | None:
     sinks = head.att.sinks
     if sinks is None or stage == "scores":
         return None
-    return new(head.att, len(queries)).fill_(0.0 if stage == "contribution" else float(sinks[head.head]))
+    has_no_value = stage == "contribution" or stage in CARRIED
+    return new(head.att, len(queries)).fill_(0.0 if has_no_value else float(sinks[head.head]))

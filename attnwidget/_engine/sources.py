@@ -12,7 +12,8 @@ from torch import Tensor
 from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
 
-STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution")  # in the order of computation
+CARRIED = ("value_norm", "logit", "saliency")  # what a weight carries: see `carried`
+STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution", *CARRIED)  # in the order of computation
 
 HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
 

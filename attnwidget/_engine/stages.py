@@ -15,12 +15,14 @@ from torch import Tensor
 from .._rules.rules import Allowed, Rules, both, settled
 from .._utils.indexing import Block, Indices, cuts, take
 from .base import AttentionBase, Head
+from .carried import Of, carried, factor
 from .matmul import LOG2_E, Scratch
-from .sources import SourceRows
+from .sources import CARRIED, SourceRows
 
-NORMALIZED = ("weights", "contribution")  # stages that take a whole row
-SIGNED = ("scores", "scaled", "capped", "masked")  # stages whose numbers may be negative
-MASKED = ("masked", "weights", "contribution")  # stages in which a blocked cell has no number of its own
+NORMALIZED = ("weights", "contribution", *CARRIED)  # stages that take a whole row
+BY_SIZE = ("logit", "saliency")  # stages that pool to the number of largest absolute value, with its sign
+SIGNED = ("scores", "scaled", "capped", "masked", *BY_SIZE)  # stages whose numbers may be negative
+MASKED = ("masked", *NORMALIZED)  # stages in which a blocked cell has no number of its own
 QUERIES, KEYS = 512, 2048  # of one block
 
 
@@ -63,8 +65,8 @@ def plain(
     head = Head(att, cells.batch, cells.head)
     rows = rows_of(head, cells.queries, stage) if rows is None else rows
     S = rows.block(cells.keys, scratch)
-    if stage == "contribution":
-        return by_value(S, norms(head, cells.keys))
+    if stage != "weights" and stage in NORMALIZED:
+        return valued(S, head, cells.queries, cells.keys, stage)
     if att.softcap is not None and stage == "capped":
         S = S.div_(att.softcap).tanh_().mul_(att.softcap)
     return S
@@ -184,6 +186,17 @@ def values(head: Head, keys: Indices) -> Tensor:
 def norms(head: Head, keys: Indices) -> Tensor:
     """Return ‖v‖ of some keys, (keys, 1)."""
     return torch.linalg.vector_norm(values(head, keys), dim=1, keepdim=True)
+
+
+def valued(weights: Tensor, head: Head, queries: Indices, keys: Indices, stage: str) -> Tensor:
+    """Return what weights come to in a stage after them, (keys, queries)."""
+    if stage == "contribution":
+        return by_value(weights, norms(head, keys))
+    if stage not in CARRIED:
+        return weights
+    assert head.att.carries is not None  # a stage that weights carry was checked before
+    of = Of(head.batch, head.head)
+    return carried(weights, factor(head.att.carries, stage, of, queries, values(head, keys)))
 
 
 def by_value(weights: Tensor, norms: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ from .base import AttentionBase, Head
 from .dense_masks import filled
 from .logsumexp import LogSumExp
 from .matmul import exp_
-from .pooling import pool_first, pool_last
+from .pooling import larger_by_size, pool_by_size, pool_first, pool_last
 from .regions import Region
 from .softmax import SMALL, DirectSum, Softmax, is_small
-from .stages import KEYS, NORMALIZED, QUERIES, blocks, by_value, exponentials, log_by_value, new, norms, streamed
+from .sources import CARRIED
+from .stages import KEYS, NORMALIZED, QUERIES, blocks, exponentials, log_by_value, new, norms, streamed, valued
 
 
 class Stripe:
@@ -82,8 +83,8 @@ class Stripe:
         return found
 
     def valued(self, keys: range, weights: Tensor) -> Tensor:
-        """Return weights, (keys, queries), as they are or as contributions, whichever the stage is."""
-        return by_value(weights, self.norms(keys)) if self.stage == "contribution" else weights
+        """Return weights, (keys, queries), as they are or as what they come to in the stage."""
+        return valued(weights, self.head, self.rows, keys, self.stage)
 
     def norms(self, keys: range) -> Tensor:
         """Return ‖v‖ of some keys, (keys, 1)."""
@@ -128,6 +129,44 @@ class KnownStripe(Stripe):
             if self.stage == "weights":
                 self.bins.clamp_(max=0)  # above 1 by rounding alone
         return self.known
+
+
+class CarriedStripe(Stripe):
+    """What weights carry: its largest absolute value, with its sign, or the sum.
+
+    Args:
+        known: the log-normalizers; None where the weights were given.
+        about: as of `Stripe`.
+    """
+
+    def __init__(self, known: LogSumExp | None, *about: Any):
+        super().__init__(*about)
+        self.known = known
+
+    @property
+    def start(self) -> float:
+        """Value of a bin before any of its cells."""
+        return 0
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores, or of the stage itself."""
+        if self.known is not None:
+            S = self.valued(keys, exp_(self.known.log_weights(S).clamp_(max=0)))
+        if self.pool == "mean":
+            self.merge(keys, S)
+            return
+        at, found = self.grid[self.region.columns(keys)], pool_by_size(S, self.region.key_bin)
+        at.copy_(larger_by_size(at, found))
+
+    def finish(self) -> LogSumExp | None:
+        """Return the log-normalizers."""
+        return self.known
+
+    def by_bin(self) -> Tensor:
+        """Pool the grid over the queries: (rows, columns)."""
+        if self.pool == "mean":
+            return super().by_bin()
+        return pool_by_size(self.bins.mT, self.region.query_bin)
 
 
 class SmallStripe(Stripe):
@@ -279,6 +318,8 @@ class Stripes:
         """
         grid = self._grid[:, : len(rows)]
         about = self._att, self._region, rows, columns, self._stage, self._pool, grid
+        if self._stage in CARRIED:
+            return CarriedStripe(known, *about)
         return self._unknown(*about) if known is None else KnownStripe(known, *about)
 
     @cached_property

@@ -32,6 +32,8 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
     if "dtype" in changes:
         source, v = rounded(source, v, changes["dtype"])
     found = att.replaced(changed(att, changes), source, v)
+    if changes and found.carries is not None:
+        found = found.as_carrying(found.carries.without_gradient())
     policy = changes.get("keep")
     return found if policy is None else with_keys(found, policy_mask(found, read_policy(found, policy)))
 

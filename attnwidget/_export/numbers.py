@@ -26,6 +26,9 @@ LEGENDS = {
     "masked": "Masked",
     "weights": "Weight",
     "contribution": "Contribution ‖weight · v‖",
+    "value_norm": "Value norm ‖weight · v W_O‖",
+    "logit": "Logit, direct path",
+    "saliency": "Saliency weight · ∂L/∂weight",
 }
 
 

@@ -24,7 +24,7 @@ from .._engine.matmul import exactly
 from .._engine.pooling import count_cells, larger_by_size, pool_first
 from .._engine.regions import Region, bins
 from .._engine.softmax import normalizing
-from .._engine.stages import KEYS, MASKED, NORMALIZED, QUERIES, SIGNED, streamed
+from .._engine.stages import BY_SIZE, KEYS, MASKED, NORMALIZED, QUERIES, SIGNED, streamed
 from .._utils.indexing import Block, as_indices, cuts
 from .._utils.jsonable import as_json
 from ..attention import Attention
@@ -275,7 +275,8 @@ class ComparedPicture:
         self.queries = range((count - 1) % self.query_bin, count, self.query_bin) if self.sampled else range(count)
         rows = 1 if self.sampled else self.query_bin
         self._region = Region(key.batch, key.head, range(len(self.queries)), keys, rows, self.key_bin)
-        side = MaximumBins if key.pool == "max" else MeanBins
+        largest = ChangeBins if key.stage in BY_SIZE else MaximumBins
+        side = largest if key.pool == "max" else MeanBins
         about = both, self._region, key.stage
         self._pooled: tuple[PooledBins, PooledBins, PooledBins] = side(*about), side(*about), ChangeBins(*about)
 

@@ -58,7 +58,8 @@ def numbers(found: Explanation) -> dict[str, Any]:
     names = ("score", "scale", "scaled", "softcap", "capped", "masked", *of_row, "weight")
     effects = [{"name": e.name, "blocks": e.blocks, "adds": as_json(e.adds)} for e in found.effects]
     single = {name: as_json(getattr(found, name)) for name in (*names, "contribution", "share")}
-    return {**single, "allowed": found.allowed, "effects": effects}
+    carried = {stage: [as_json(n), as_json(found.per_weight[stage])] for stage, n in found.carried.items()}
+    return {**single, "carried": carried, "allowed": found.allowed, "effects": effects}
 
 
 def _vectors(found: Explanation) -> dict[str, Any]:

@@ -99,6 +99,12 @@ class Context(Protocol):
     def make_segments(self, unit: str) -> None:
         """Make segments of the tokens."""
 
+    def ask_effect(self, of: Any) -> None:
+        """Run the model with one edit soon."""
+
+    def steer_effects(self, action: Any) -> None:
+        """Run, stop or resume the runs of the model with edits."""
+
     def retry(self) -> None:
         """Compute the picture again."""
 
@@ -522,6 +528,18 @@ def _detached(message: Message, made: Any) -> Any:
     return [_detached(message, part) for part in made] if isinstance(made, list) else made
 
 
+def _effect(message: Message, request: Reply) -> Reply:
+    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.context.ask_effect(request.get("of"))
+    return {}
+
+
+def _effects(message: Message, request: Reply) -> Reply:
+    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.context.steer_effects(request.get("action"))
+    return {}
+
+
 def _retry(message: Message, request: Reply) -> Reply:
     if not message.retried:
         message.budget.spend(cost.REFRESH, "ask for it alone")
@@ -568,6 +586,8 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "segment_block": _segment_block,
     "segment_heads": _segment_heads,
     "segment_by": _segment_by,
+    "effect": _effect,
+    "effects": _effects,
     "file": _file,
     "retry": _retry,
     "ping": _ping,

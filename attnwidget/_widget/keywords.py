@@ -46,6 +46,7 @@ Metric = Literal[
     "sink",
     "streaming",
     "recall",
+    "effect",
 ]
 
 
@@ -88,6 +89,9 @@ class KeywordsOfLooks(TypedDict, total=False):
     asking: str | None
     segment: str | None
     segment_path: Iterable[str]
+    segments_show: Literal["attention", "effect"]
+    effect_target: Sequence[SupportsIndex] | None
+    effect_edit: Literal["zero", "uniform"]
     layout: Any
 
 

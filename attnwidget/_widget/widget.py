@@ -41,6 +41,8 @@ from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
+from .effect_traits import EffectTraits
+from .effects import Effects
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -63,7 +65,6 @@ from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
-from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
 from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
 
@@ -72,10 +73,11 @@ if TYPE_CHECKING:
 
 FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
+EFFECT = "effect"  # of removing a head: a metric that comes from runs of the model
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -118,7 +120,8 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; or "recall", where `what_if` says what a cache keeps.
+            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps; or
+            "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -132,6 +135,13 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         asking: the segment whose attention is looked at; None: the answer, else the last.
         segment: the pinned segment of the keys, or None.
         segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
+        segments_show: what the view "segments" shows: "attention"; or "effect", what is lost of the next token's
+            log-probability without each segment and each head, where a model is at hand: `cap.widget(model=model,
+            inputs=inputs)`.
+        effect_target: (position, token id) of the token whose probability is looked at; None: the most likely one after
+            the last token.
+        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked;
+            "uniform", its weights are made even.
         layout: of ipywidgets.
 
     Raises:
@@ -182,8 +192,12 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, help="The metric under each head, where all heads are shown.").tag(sync=True, role="look")
-    order = Choice("layer", "similar", *SURVEYED, help="By what all heads are ordered.").tag(sync=True, role="look")
+    bar = Choice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
+        sync=True, role="look"
+    )
+    order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+        sync=True, role="look"
+    )
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
@@ -406,6 +420,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             self._bring_what_is_missing()
             self._surveys.finish()
             self._masses.finish()
+            self._effects.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -532,6 +547,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
                 self._exact_pass.cancel()
                 self._surveys.forget()
                 self._masses.forget()
+                self._effects.use(None)
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
@@ -574,6 +590,10 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
         self._segment_store = SegmentStore(weakly(self._given_segments))
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
+        self._effects = Effects(
+            *(self._scheduler, put_again, weakly(self._effect_wish)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+        )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
             merges=self._merges,
@@ -601,6 +621,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
     @staticmethod
@@ -712,6 +733,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
     def _forget_segments(self) -> None:
         self._segment_store.forget()
         self._masses.forget()
+        self._effects.forget()
         self._derived.forget("mass", "head_mass")
 
     def _send_segments(self) -> None:
@@ -749,6 +771,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             for name in self._rules():
                 if name not in later:
                     self._derived.bring(name)
+            self._bring_effects()
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
@@ -940,6 +963,7 @@ class AttentionWidget(FrontEndTraits, StackTraits, anywidget.AnyWidget):
             files=self._files,
             masses=self._masses,
             segments_by=self._segments_by,
+            effects=self._effects,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -390,3 +392,31 @@ def test_a_cross_attention_whose_keys_were_kept_from_before() -> None:
             ("model.layers.1.cross_attn", "cross"),
             ("model.layers.0.self_attn", "self"),
         }
+
+
+class Failing(nn.Module):
+    """Attention, and then an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner(x)
+        raise KeyError("of the model's own")
+
+
+@contextlib.contextmanager
+def hooked(model: nn.Module) -> Iterator[None]:
+    """One more hook, after those of the capture."""
+    handle = model.register_forward_hook(lambda *_: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def test_an_error_of_the_model_is_the_one_that_is_raised() -> None:
+    model = Failing()
+    with pytest.raises(KeyError, match="of the model's own"), capture(model), hooked(model):
+        model(torch.randn(2, 3, 4))

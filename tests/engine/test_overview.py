@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from allocations import Largest
+from carrying import carrying
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense, pooled
@@ -56,7 +57,7 @@ def test_blocks_and_bins_need_not_agree(queries: int, keys: int, size: int) -> N
         expected = dense(q, k, v, scale=0.5, allowed=allowed)  # takes longer than all that it is compared with
         for stage, pool in itertools.product(STAGES, POOLS):
             case = f"{stage}, {pool}, {'causal' if is_causal else 'full'}"
-            att = Attention(q, k, v, is_causal=is_causal)
+            att = carrying(Attention(q, k, v, is_causal=is_causal))
             seen = att.overview(size=size, pool=pool, stage=stage)
             values, open_bins = pooled(expected, stage, pool, size)
             within = rounding(att).pooled(stage, seen.query_bin * seen.key_bin)
@@ -68,7 +69,7 @@ def test_blocks_and_bins_need_not_agree(queries: int, keys: int, size: int) -> N
 def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = torch.randn(3, 2, 23, 4)
     mask = torch.rand(2, 23, 23) > 0.4
-    expected = Attention(q, k, v, mask=mask, is_causal=True)
+    expected = carrying(Attention(q, k, v, mask=mask, is_causal=True))
     wanted = [expected.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     output = expected.output(1)
     for module in (softmax, overview, pooling, stages):
@@ -76,7 +77,7 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
     for module in (softmax, pooling, stripes, stages):
         monkeypatch.setattr(module, "KEYS", blocks[1])
     monkeypatch.setattr(rules, "MIN_INNER_KEYS", 1)
-    att = Attention(q, k, v, mask=mask, is_causal=True)
+    att = carrying(Attention(q, k, v, mask=mask, is_causal=True))
     seen = [att.overview(1, size=6, pool=pool, stage=stage) for pool in POOLS for stage in STAGES]
     for n, (one, other) in enumerate(zip(seen, wanted, strict=True)):
         within = rounding(att).pooled(STAGES[n % len(STAGES)], one.query_bin * one.key_bin)
@@ -86,8 +87,8 @@ def test_any_size_of_block_gives_the_same_picture(blocks: tuple[int, int], monke
 
 
 def test_a_short_head_is_shown_cell_by_cell() -> None:
-    att = Attention(*torch.randn(3, 60, 8), is_causal=True)
-    for stage in STAGES:
+    att = carrying(Attention(*torch.randn(3, 60, 8), is_causal=True))
+    for stage in att.stages:
         seen = att.overview(stage=stage)
         assert (seen.query_bin, seen.key_bin) == (1, 1)
         assert_close(seen.values, att.block(stage), **rounding(att)[stage])
@@ -114,7 +115,7 @@ def test_a_query_that_is_nan_is_seen_in_the_picture() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_memory_is_that_of_one_block_whatever_the_length(is_causal: bool) -> None:
-    att = Attention(*torch.randn(3, 6000, 2), is_causal=is_causal)
+    att = carrying(Attention(*torch.randn(3, 6000, 2), is_causal=is_causal))
     with Largest() as largest:
         for pool in POOLS:
             for stage in STAGES:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from carrying import carrying
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense, pooled
@@ -20,6 +21,7 @@ from attnwidget import Attention, AttentionStack, ScaledDotProductAttention, sca
 from attnwidget._analysis.top_links import strongest
 from attnwidget._engine.overview import overview, tile
 from attnwidget._engine.regions import TileAddress
+from attnwidget._engine.sources import CARRIED
 from attnwidget.attention import STAGES
 from attnwidget.stack import stack_layers
 from examples import examples
@@ -32,12 +34,16 @@ def with_sink(stages: dict[str, Any], sink: float) -> dict[str, Any]:
     combined = torch.cat([masked, column], 1)
     empty = (combined == -torch.inf).all(1, keepdim=True)
     found = torch.softmax(combined - combined.amax(1, keepdim=True).clamp(min=-1e300), 1).masked_fill(empty, 0)
-    lengths = stages["contribution"] / stages["weights"]  # NaN where a weight is 0
+    after = {
+        name: torch.where(stages["weights"] == 0, 0, found[:, :-1] * (stages[name] / stages["weights"]))
+        for name in ("contribution", *CARRIED)
+        if name in stages
+    }
     return {
         **stages,
+        **after,
         "weights": found[:, :-1],
         "sink": found[:, -1],
-        "contribution": torch.where(stages["weights"] == 0, 0, found[:, :-1] * lengths),
         "normalizer": torch.logsumexp(combined, 1),
     }
 
@@ -157,13 +163,15 @@ def test_a_head_with_minus_infinity_has_none() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_column_of_each_stage(stage: str) -> None:
     att = Attention(*torch.randn(3, 1, 2, 5, 8), softcap=2.0, is_causal=True, sinks=torch.tensor([0.5, -1.5]))
+    att = carrying(att)
     if stage == "scores":
         with pytest.raises(ValueError, match="a sink has no scores, for it has no key"):
             att.block(stage, keys="sink", head=1)
         return
     found = att.block(stage, keys="sink", head=1, queries=[0, 3])
     weights = att.sink_weights(head=1)[[0, 3]]
-    wanted = {"weights": weights, "contribution": torch.zeros(2)}.get(stage, torch.full((2,), -1.5))
+    nothing = dict.fromkeys(("contribution", *CARRIED), torch.zeros(2))
+    wanted = {"weights": weights, **nothing}.get(stage, torch.full((2,), -1.5))
     assert torch.equal(found, wanted[:, None])
     assert att.block("allowed", keys="sink").all()
 

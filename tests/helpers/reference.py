@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from carrying import carrying, parts_of, written_out
 from hypothesis import strategies as st
 from tolerance import Rounding, rounding
 from torch import Tensor
@@ -27,8 +28,12 @@ def dense(
     factor: float = 1.0,
     scale: float,
     softcap: float | None = None,
+    at: tuple[int, int, int, int] = (1, 1, 0, 0),
 ) -> dict[str, Any]:
-    """Every stage of one head, (Q, K) in float64, from (Q, D), (K, D) and (K, Dv)."""
+    """Every stage of one head, (Q, K) in float64, from (Q, D), (K, D) and (K, Dv); at: B, H, and which of them it is.
+
+    What weights carry is that of `carrying.carrying`.
+    """
     scores = q.double() @ k.double().mT
     scaled = scores * scale
     capped = scaled if softcap is None else softcap * torch.tanh(scaled / softcap)
@@ -41,7 +46,11 @@ def dense(
     allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
     normalizer = torch.logsumexp(masked, 1)
     stages = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked, "weights": weights}
-    return {**stages, "contribution": contribution, "allowed": allowed, "normalizer": normalizer}
+    stages |= {"contribution": contribution, "allowed": allowed, "normalizer": normalizer}
+    if v is None:
+        return stages
+    B, H, batch, head = at
+    return stages | written_out(weights, v, parts_of(B, H, len(q), v.shape[1], q.dtype), batch, head)
 
 
 def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Tensor, Tensor]:
@@ -55,6 +64,9 @@ def pooled(stages: dict[str, Any], stage: str, pool: str, size: int) -> tuple[Te
         return cells.view(-(-Q // wq), wq, -(-K // wk), wk).transpose(1, 2).flatten(2)  # (rows, columns, cells)
 
     any_allowed = by_bin(allowed, False).any(2)
+    if pool == "max" and stage in ("logit", "saliency"):
+        high, low = by_bin(x.double(), 0).amax(2), by_bin(x.double(), 0).amin(2)
+        return torch.where(high >= -low, high, low), any_allowed
     if pool == "max":
         return by_bin(x.double(), -torch.inf).amax(2), any_allowed
     counted = allowed if stage == "masked" else torch.ones_like(allowed)
@@ -75,7 +87,7 @@ class Case:
     factor: float
 
     def attention(self) -> Attention:
-        return Attention(self.q, self.k, self.v, **self.keywords)
+        return carrying(Attention(self.q, self.k, self.v, **self.keywords))
 
     def rounding(self) -> Rounding:
         """How far the numbers of `attention()` may be from those of `dense()`."""
@@ -92,6 +104,7 @@ class Case:
             factor=self.factor,
             scale=self.keywords.get("scale") or self.q.shape[3] ** -0.5,
             softcap=self.keywords.get("softcap"),
+            at=(*self.q.shape[:2], batch, head),
         )
 
 

@@ -21,13 +21,16 @@ a model's output with and without capture, a result that was kept, a file that w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import pytest
 import torch
+from carrying import largest
 from torch import Tensor
 
+from attnwidget._engine.sources import CARRIED
 from attnwidget.attention import Attention
 
 OTHERS = 16  # roundings that no sum counts, at most: scale, softcap, bias, two exp of 2 ulps, division, on both sides
@@ -97,6 +100,7 @@ class Rounding:
     value: float
     length: float
     dtype: torch.dtype
+    carried: Mapping[str, float] = field(default_factory=dict)  # by stage, the most that a weight of 1 carries
 
     @property
     def scores(self) -> Bound:
@@ -141,6 +145,9 @@ class Rounding:
         return {"rtol": 0, "atol": bits * (self.weights["rtol"] + roundings(self.keys) * eps(self.dtype))}
 
     def __getitem__(self, stage: str) -> Bound:
+        if stage in self.carried:
+            relative = self.weights["rtol"] + (roundings(1024) + OTHERS) * eps(self.dtype)  # of sums that may cancel
+            return {"rtol": 0, "atol": relative * self.carried[stage]}
         names = {"scaled": "masked", "capped": "masked"}
         found: Bound = getattr(self, names.get(stage, stage))
         return found
@@ -148,7 +155,8 @@ class Rounding:
     def pooled(self, stage: str, cells: int) -> Bound:
         """Of the largest or the mean of up to so many cells of a stage."""
         bound, mean = self[stage], roundings(cells) * eps(self.dtype)
-        size = {"scores": self.product, "weights": 0.0, "contribution": 0.0}.get(stage, self.score)
+        sizes = {"scores": self.product, "weights": 0.0, "contribution": 0.0, **self.carried}
+        size = sizes.get(stage, self.score)
         return {"rtol": bound["rtol"] + mean, "atol": bound["atol"] + mean * size}
 
     def _of_scores(self, size: float) -> float:
@@ -167,7 +175,9 @@ def rounding(att: Attention, *, added: float = 0.0) -> Rounding:
     product = _longest(att.q) * _longest(att.k)
     v = torch.zeros(1) if att.v is None else att.v.detach().abs().nan_to_num(0, 0, 0)
     score = product * abs(att.scale) + added
-    return Rounding(product, score, att.shape.D, att.shape.K, float(v.max()), _longest(v), att.dtype)
+    known = CARRIED if att.carries is not None and {*CARRIED} <= {*att.stages} else ()
+    carried = {stage: largest(att, stage) for stage in known}
+    return Rounding(product, score, att.shape.D, att.shape.K, float(v.max()), _longest(v), att.dtype, carried)
 
 
 def _longest(x: Tensor) -> float:

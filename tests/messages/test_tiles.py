@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from attnwidget._engine import logsumexp, matmul, overview, regions, stages
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget._engine.regions import TileAddress
+from attnwidget._engine.stages import BY_SIZE
 from attnwidget.attention import STAGES, Attention
 from examples import examples
 
@@ -49,7 +50,7 @@ def expected(case: dict, stage: str, pool: str, level: Level) -> tuple[Tensor, T
         for cells, a, c in zip(some.split(width, 1), open_cells.split(width, 1), inside.split(width, 1), strict=True):
             opens.append(a.any())
             if pool == "max":
-                values.append(cells.max())
+                values.append(cells.flatten()[cells.abs().argmax()] if stage in BY_SIZE else cells.max())
             else:
                 values.append(cells[c].mean() if c.any() else torch.tensor(-torch.inf, dtype=torch.float64))
         rows.append(torch.stack(values))
@@ -128,6 +129,8 @@ def pooled_keys(matrix: dict, queries: Tensor, stage: str, pool: str, key_bin: i
     """Some rows of a dense matrix, pooled along the keys, and which bins have an allowed cell."""
     x, allowed = matrix[stage][queries], matrix["allowed"][queries]
     opened = torch.stack([part.any(1) for part in allowed.split(key_bin, 1)], 1)
+    if pool == "max" and stage in BY_SIZE:
+        return torch.stack([p.gather(1, p.abs().argmax(1)[:, None])[:, 0] for p in x.split(key_bin, 1)], 1), opened
     if pool == "max":
         return torch.stack([part.amax(1) for part in x.split(key_bin, 1)], 1), opened
     counted = allowed if stage == "masked" else torch.ones_like(allowed)

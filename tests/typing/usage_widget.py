@@ -73,6 +73,9 @@ def looks() -> None:
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]
     AttentionWidget(q, k, segments={"doc 1": (0, 2)}, view="segments", measure="lift", aside=["sink"], asking="doc 1")
     AttentionWidget(q, k, segments="sentences", segment_path=("doc 1",), segment=None, key_segments=segments("lines"))
+    AttentionWidget(
+        q, k, segments_show="effect", effect_target=(4, 262), effect_edit="uniform", order="effect", bar="effect"
+    )
     AttentionWidget(q, k, segments=[{"role": "user", "content": "Where?"}], measure="weight")  # type: ignore[arg-type]
     AttentionWidget(q, k, stage="weight")  # type: ignore[arg-type]
     AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")

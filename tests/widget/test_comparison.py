@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from carrying import carrying
 from front_end import BLOCKED, NUMBER, FrontEnd, decode, decode_cells
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,11 +69,12 @@ def test_the_difference_is_that_of_the_dense_matrices(case: Case, seed: int, sta
     make = torch.Generator().manual_seed(seed)
     mask = torch.rand(Q, K, generator=make) > 0.3
     k = case.k if same else torch.randn(case.k.shape, generator=make).to(case.k.dtype)
-    b = Attention(case.q, k, case.v, mask=mask, mask_dims="qk", scale=0.5)
+    b = carrying(Attention(case.q, k, case.v, mask=mask, mask_dims="qk", scale=0.5))
     both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
     made = comparison.pictures(both, LevelKey(0, head, stage, "max"))
     group = head // (H // case.k.shape[1])
-    second = dense(case.q[0, head], k[0, group], case.v[0, group], allowed=mask, scale=0.5)
+    at = (*case.q.shape[:2], 0, head)
+    second = dense(case.q[0, head], k[0, group], case.v[0, group], allowed=mask, scale=0.5, at=at)
     wanted, there = expected(case.dense(0, head), second, stage)
     values, kinds = numbers(made["change"])
     size = max(float(x[stage].nan_to_num(0, 0, 0).abs().max()) for x in (case.dense(0, head), second))
@@ -101,8 +103,8 @@ def test_a_bin_has_the_change_of_largest_size(
     (Q, K), make = shape, torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(n, 4, generator=make) for n in (Q, K, K))
     a, b = (
-        Attention(q, k, v, mask=torch.rand(Q, K, generator=make) > 0.5, mask_dims="qk"),
-        Attention(q, k, v, is_causal=True),
+        carrying(Attention(q, k, v, mask=torch.rand(Q, K, generator=make) > 0.5, mask_dims="qk")),
+        carrying(Attention(q, k, v, is_causal=True)),
     )
     both = comparison.ComparedPair(a, b, *(comparison.together((n, n), (None, None), ("A", "B"), "") for n in (Q, K)))
     with pytest.MonkeyPatch.context() as patch:

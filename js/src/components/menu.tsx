@@ -10,6 +10,8 @@ export interface Choice {
   readonly value: string;
   readonly name: string;
   readonly note?: string;
+  /** It cannot be chosen; its note says why. */
+  readonly disabled?: boolean;
 }
 
 export interface Section {
@@ -164,7 +166,9 @@ export class Menu extends Component<Props, { open: boolean }> {
                       type="button"
                       key={choice.value}
                       {...roleOf(section, choice)}
+                      aria-disabled={choice.disabled}
                       onClick={() => {
+                        if (choice.disabled) return;
                         section.choose(choice.value);
                         this.close();
                       }}

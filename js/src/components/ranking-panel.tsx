@@ -22,10 +22,12 @@ import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK, SINK_TITLE } from "../text/words";
 import { BlockPanel, SegmentMark, showsBlock } from "./block-panel";
-import { mount, part, rove, Token, type View } from "./dom";
+import { mount, part, Token, type View } from "./dom";
 import { GoTo, goToPlace } from "./goto";
 import { isNamed, sentence } from "./phrases";
 import { type Pass, PassSlot, passOf } from "./progress";
+import { RadioWords } from "./radio-words";
+import { Without } from "./without";
 
 /** Of the pinned places the last alone, or all of them. */
 type Choice = "last" | Over;
@@ -98,6 +100,7 @@ function Panel(props: PanelProps) {
           <List {...props} most={most} pooled={pooled} />
         )}
       </div>
+      <Without ui={ui} />
     </>
   );
 }
@@ -198,31 +201,13 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
 
 /** The last pin, or the mean or sum over all of them. */
 function OverPins({ choice }: { choice: Signal<Choice> }) {
-  const choices: readonly Choice[] = ["last", "mean", "sum"];
-  return (
-    <span class="aw-over-pins" role="radiogroup" aria-label="Over the pins">
-      {choices.map((one, index) => (
-        <button
-          type="button"
-          role="radio"
-          key={one}
-          aria-checked={choice.value === one}
-          tabIndex={choice.value === one ? 0 : -1}
-          onClick={() => {
-            choice.value = one;
-          }}
-          onKeyDown={(event) =>
-            rove(event, index, choices.length, (at) => {
-              choice.value = choices[at] as Choice;
-            })
-          }
-        >
-          {one}
-        </button>
-      ))}
-    </span>
-  );
+  const choose = (value: Choice) => {
+    choice.value = value;
+  };
+  return <RadioWords name="Over the pins" class="aw-over-pins" words={OVER} chosen={choice.value} choose={choose} />;
 }
+
+const OVER: Readonly<Record<Choice, string>> = { last: "last", mean: "mean", sum: "sum" };
 
 function headline(stage: Ranked["stage"], byQuery: boolean): string {
   if (stage === "weights") return byQuery ? "attends to" : "is attended to by";

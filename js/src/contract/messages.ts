@@ -468,3 +468,57 @@ export interface HeadMassMessage extends Partial<MassesMessage> {
   total?: number;
   share?: number;
 }
+
+/** What is taken from a run of the model: a segment's keys, a head, an edge in one head, or a key in all heads. */
+export type EffectOf =
+  | { segment: string; path: string[] }
+  | { layer: number; head: number }
+  | { layer: number; head: number; query: number; key: number }
+  | { key: number };
+
+/** What runs of the model without something have told so far. */
+export interface EffectsMessage {
+  /** Why nothing can be run, or a run failed: a sentence. */
+  error: string | null;
+  /** The position whose next token is looked at, and the last words up to it; null before the model has run once. */
+  at: number | null;
+  text: string;
+  /** `token` is null where the target is another function of the output. */
+  target: { token: number | null; text: string } | null;
+  targets: { at: number | null; token: number | null; text: string; note: string }[];
+  edit: string;
+  /** What can be done: "zero", "without it", and of a head "set to zero". */
+  edits: { value: string; name: string; of: string }[];
+  /** In which the loss is measured: "nats". */
+  unit: string;
+  /** `lost` is null where it is not known yet; `dropped` says from where: "keys dropped in 6 layers". */
+  segments: { path: string[]; names: string[]; lost: Figure[]; dropped: string } | null;
+  /** Layer by layer. */
+  heads: { counts: number[]; lost: Figure[] } | null;
+  /** Runs of the model, each of one removal, and how long one takes. */
+  done: number;
+  total: number;
+  run_seconds?: number | null;
+  seconds_left: number | null;
+  state: "idle" | "running" | "stopped" | "done" | "failed";
+}
+
+/** One run without something. */
+export interface EffectDetail {
+  of: EffectOf;
+  /** Why the model cannot be run without this: a sentence, and then no numbers. */
+  error?: string | null;
+  at: number | null;
+  token: number | null;
+  target: string;
+  edit: string;
+  /** The target's log-probability, or what else the target is. */
+  before: Figure;
+  after: Figure;
+  /** At this position, and the mean over those of the answer. */
+  kl: Figure;
+  kl_answer: Figure;
+  vocabulary: number;
+  /** The target first, then those with the largest probability before or after. */
+  tokens: [text: string, before: Figure, after: Figure][];
+}

@@ -44,7 +44,9 @@ const isRange: Check = (value) =>
   Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
 const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 
-const isStage = isOneOf("scores", "scaled", "capped", "masked", "weights", "contribution");
+const isStage = isOneOf(
+  ...["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"],
+);
 const isMetric = isOneOf(
   ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
   ...["masked_share", "learned_sink", "sink", "streaming", "recall"],
@@ -105,6 +107,35 @@ const isWhatIf = hasFields({
   keep: orNone(isKeep),
 });
 
+const isFigure: Check = (value) =>
+  value === null || isNumber(value) || ["nan", "inf", "-inf"].includes(value as string);
+
+const isEffects = hasFields({
+  ...{ error: orNone(isText), at: orNone(isPlace), text: isText },
+  target: orNone(hasFields({ token: orNone(isPlace), text: isText })),
+  targets: isListOf(hasFields({ at: orNone(isPlace), token: orNone(isPlace), text: isText, note: isText })),
+  ...{ edit: isText, edits: isListOf(hasFields({ value: isText, name: isText, of: isText })), unit: isText },
+  segments: orNone(
+    hasFields({ path: isListOf(isText), names: isListOf(isText), lost: isListOf(isFigure), dropped: isText }),
+  ),
+  heads: orNone(hasFields({ counts: isListOf(isPlace), lost: isListOf(isFigure) })),
+  ...{ done: isPlace, total: isPlace, seconds_left: orNone(isNumber), run_seconds: orNone(isNumber) },
+  state: isOneOf("idle", "running", "stopped", "done", "failed"),
+});
+
+const isEffectDetail = hasFields({
+  ...{ of: isObject, at: orNone(isPlace), token: orNone(isPlace), target: isText, edit: isText },
+  ...{
+    error: orNone(isText),
+    vocabulary: orNone(isPlace),
+    before: isFigure,
+    after: isFigure,
+    kl: isFigure,
+    kl_answer: isFigure,
+  },
+  tokens: isListOf((value) => Array.isArray(value) && isText(value[0]) && isFigure(value[1]) && isFigure(value[2])),
+});
+
 const isErrors: Check = (value) => isObject(value) && Object.values(value as object).every(isText);
 const isGrid = hasFields({ rows: isSize, columns: isSize, query: orNone(isPlace), key: orNone(isPlace) });
 const isBytes: Check = (value) =>
@@ -139,8 +170,8 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   top_k: orNone(isSize),
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
-  bar: isMetric,
-  order: (value) => value === "layer" || value === "similar" || isMetric(value),
+  bar: (value) => value === "effect" || isMetric(value),
+  order: (value) => isOneOf("layer", "similar", "effect")(value) || isMetric(value),
   combine: orNone(isOneOf("none", "mean", "max")),
   facts: isFacts,
   progress: orNone(isProgress),
@@ -158,6 +189,11 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   asking: orNone(isText),
   segment: orNone(isText),
   segment_path: orNone(isListOf(isText)),
+  segments_show: orNone(isOneOf("attention", "effect")),
+  effect_target: orNone((value) => Array.isArray(value) && value.length === 2 && value.every(isPlace)),
+  effect_edit: orNone(isText),
+  effects: orNone(isEffects),
+  effect_details: orNone(isListOf(isEffectDetail)),
 };
 
 const NO_FACTS: Facts = {

@@ -115,6 +115,10 @@ export interface Answers {
   /** Other columns of all heads. */
   segment_heads: Masses;
   segment_by: object;
+  /** Run the model without something: its result comes with `effect_details`. */
+  effect: object;
+  /** Run every segment and every head once, stop that, or go on with it. */
+  effects: object;
   /**
    * A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. Below a `share` of 1
    * nothing of it is there yet, and the request is to be made again.

@@ -9,6 +9,9 @@ const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: 
   masked: { one: "masked score", many: "masked scores", legend: "Masked", signed: true },
   weights: { one: "weight", many: "weights", legend: "Weight", signed: false },
   contribution: { one: "contribution", many: "contributions", legend: "Contribution ‖weight · v‖", signed: false },
+  value_norm: { one: "value norm", many: "value norms", legend: "Value norm ‖weight · v W_O‖", signed: false },
+  logit: { one: "logit", many: "logits", legend: "Logit, direct path", signed: true },
+  saliency: { one: "saliency", many: "saliencies", legend: "Saliency weight · ∂L/∂weight", signed: true },
 };
 
 /** One number of a stage: "weight", "scaled score". */

@@ -10,6 +10,8 @@ import type {
   ChangesMessage,
   ComparisonMessage,
   Deviation,
+  EffectDetail,
+  EffectsMessage,
   Facts,
   Finding,
   GridMessage,
@@ -66,8 +68,8 @@ export interface Traits {
   top_k: number | null;
   threshold: number;
   direction: Side;
-  bar: Metric;
-  order: "layer" | "similar" | Metric;
+  bar: "effect" | Metric;
+  order: "layer" | "similar" | "effect" | Metric;
   combine: "none" | "mean" | "max";
   facts: Facts;
   picture: PictureMessage;
@@ -110,6 +112,15 @@ export interface Traits {
   segment_path?: string[];
   mass?: MassMessage | null;
   head_mass?: HeadMassMessage | null;
+  /** Whether the segments view shows where the answer looked, or what it loses without it. */
+  segments_show?: "attention" | "effect";
+  /** The token whose log-probability is looked at, and the position that it follows; null: Python's choice. */
+  effect_target?: [at: number, token: number] | null;
+  /** What is done to what is edited. */
+  effect_edit?: string;
+  /** What runs of the model without something have told; null where there is no model. */
+  effects?: EffectsMessage | null;
+  effect_details?: EffectDetail[] | null;
 }
 
 export type TraitName = keyof Traits;
@@ -177,6 +188,11 @@ export const TRAITS = {
   segment_path: "numbers",
   mass: "derived",
   head_mass: "derived",
+  segments_show: "look",
+  effect_target: "numbers",
+  effect_edit: "numbers",
+  effects: "derived",
+  effect_details: "derived",
 } as const satisfies Record<TraitName, Role>;
 
 /** The traits that have one of some roles. */

@@ -1,7 +1,9 @@
 /** The values that traits and messages take: stages, views, heads, colors. */
 
 /** The stages of attention, in order of computation. */
-export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution";
+export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution" | Carried;
+/** What a weight carries. */
+export type Carried = "value_norm" | "logit" | "saliency";
 export type Pool = "max" | "mean";
 export type ColorScaleName = "linear" | "log";
 /** What the colors span: the head, each row, all heads of the layer, what is in view, 0 to 1, or two numbers. */

@@ -3,9 +3,10 @@
 import { decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
 import type { Bytes, Envelope, Facts, SurveyMessage } from "../contract/messages";
 import type { Metric } from "../contract/values";
+import { listNumber } from "../text/format";
 
 interface Named {
-  readonly name: Metric;
+  readonly name: Metric | "effect";
   readonly word: string;
   /** Where there is little room. */
   readonly brief?: string;
@@ -27,8 +28,9 @@ export const METRICS: readonly Named[] = [
   { name: "sink", word: "Rows on the first token", brief: "sink rows", kind: "share" },
   { name: "streaming", word: "First and near tokens", brief: "streaming", kind: "share" },
   { name: "recall", word: "Kept by the cache", brief: "recall", kind: "share" },
+  { name: "effect", word: "Loss without it", brief: "effect", kind: "nats" },
 ];
-type Kind = "bits" | "weight" | "tokens" | "share";
+type Kind = "bits" | "weight" | "tokens" | "share" | "nats";
 
 export interface HeadOf {
   readonly layer: number;
@@ -37,7 +39,7 @@ export interface HeadOf {
 
 /** One metric of all heads: NaN of a head that has none, or is not known yet. */
 export interface HeadMetric {
-  readonly name: Metric;
+  readonly name: Metric | "effect";
   readonly word: string;
   readonly kind: Kind;
   readonly values: Float32Array;
@@ -74,7 +76,7 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
   while (pictures.length < heads.length) pictures.push(null);
   const metrics = await Promise.all(
     METRICS.map(async ({ name, word, kind }) => {
-      const sent = message.metrics[name];
+      const sent = name === "effect" ? null : message.metrics[name];
       if (!sent) return null;
       const values = new Float32Array(heads.length).fill(Number.NaN);
       values.set((await decodeGrid(sent)).values.subarray(0, heads.length));
@@ -153,12 +155,12 @@ export function orderOf(survey: Survey, order: string, like = 0): number[] {
   if (order === "similar") return nearest(survey, like);
   const metric = survey.metrics.find(({ name }) => name === order);
   if (metric === undefined) return places;
-  const number = (place: number) => (Number.isFinite(metric.values[place]!) ? metric.values[place]! : -1);
+  const number = (place: number) => (Number.isFinite(metric.values[place]!) ? metric.values[place]! : -1e9);
   return places.sort((a, b) => number(b) - number(a) || a - b);
 }
 
 /** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
-const NOT_COMPARED: ReadonlySet<Metric> = new Set<Metric>(["sink", "streaming", "recall"]);
+const NOT_COMPARED: ReadonlySet<string> = new Set(["sink", "streaming", "recall", "effect"]);
 const LEAST_SPREAD = 1e-5; // of the largest number: below, a metric is the same in all heads but for rounding
 
 /** Return the places, those most like one first: by the sum of their ranks by metrics and by picture, as in Python. */
@@ -239,6 +241,7 @@ export function isShown(survey: Survey, place: number, filter: HeadFilter | null
 export function metricText(value: number, kind: Kind): string {
   if (!Number.isFinite(value)) return "NaN";
   if (kind === "bits") return `${value.toFixed(2)} bits`;
+  if (kind === "nats") return `${listNumber(value, "weights")} nats`;
   if (kind === "tokens") return value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
   if (kind === "share") return `${Math.round(100 * value)} %`;
   const text = value.toFixed(3);

@@ -4,6 +4,7 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
 import { goBack } from "../components/keyboard";
 import { Message } from "../components/message";
+import { Without } from "../components/without";
 import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { compare } from "../views/compare/index";
@@ -33,6 +34,9 @@ const VIEWS: Record<ViewName, (ui: Ui) => View> = {
 /** The views in which the cells of a block are looked at. */
 const LEADS_BACK: readonly ViewName[] = ["heatmap", "text", "graph"];
 
+/** The views without a panel beside the picture. */
+const BELOW: readonly ViewName[] = ["graph", "heads", "stages"];
+
 /** Return the whole widget; the view in it is another whenever another is chosen. */
 export function frame(ui: Ui): View {
   const { store } = ui;
@@ -51,9 +55,11 @@ export function frame(ui: Ui): View {
     ui.card.value === null ? null : <Card key={ui.card.value} ui={ui} card={ui.card.value} />,
   );
   const back = mount(part("aw-back-slot"), () => <Back ui={ui} />);
+  // Views with a panel have it there; the segments view is about it.
+  const without = mount(part("aw-below"), () => (BELOW.includes(store.view.value) ? <Without ui={ui} /> : null));
   body.append(stage, problem.node, card.node);
   keepKeys(ui);
-  node.append(title.node, tools.node, pick.node, back.node, body, notes.node, line.node);
+  node.append(title.node, tools.node, pick.node, back.node, body, without.node, notes.node, line.node);
 
   const ends = [
     effect(() => {
@@ -92,7 +98,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [title, tools, pick, back, problem, card, notes, line]) view.dispose();
+      for (const view of [title, tools, pick, back, problem, card, without, notes, line]) view.dispose();
     },
   };
 }

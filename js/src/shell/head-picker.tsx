@@ -1,14 +1,12 @@
 /** Which sample, layer and head: chips, steppers, and a thumbnail for each head, on its own range. */
 
-import { Component, createRef } from "preact";
+import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
 import { headWords } from "../components/phrases";
-import type { Grid } from "../contract/decode";
+import { Thumbnail } from "../components/thumbnail";
 import type { HeadPlace } from "../contract/messages";
-import { drawRaster } from "../draw/cells";
 import { HEAD_COLORS, isDark } from "../draw/color";
-import type { ColorMapper, Paints } from "../draw/color-mapper";
 import { isAway } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
@@ -374,47 +372,4 @@ function keepInView(list: HTMLElement | null, head: number): void {
     if (chosen.left < frame.left + margin) list.scrollLeft += chosen.left - frame.left - margin;
     else if (chosen.right > frame.right - margin) list.scrollLeft += chosen.right - frame.right + margin;
   });
-}
-
-/** A thumbnail is from 0 to 1 on its own range, of which it has a `share` of another one's colors. */
-const rangeOf = (share: number): ColorMapper => ({
-  signed: false,
-  log: false,
-  domain: { low: 0, high: 1 },
-  index: (value) => Math.round(255 * value * share),
-  position: (value) => value * share,
-  clips: () => false,
-  share: (value) => value * share,
-});
-
-interface ThumbnailProps {
-  readonly grid: Grid | null;
-  readonly paints: Paints | null;
-  readonly share: number;
-}
-
-class Thumbnail extends Component<ThumbnailProps> {
-  private canvas = createRef<HTMLCanvasElement>();
-
-  override shouldComponentUpdate(next: ThumbnailProps) {
-    const { grid, paints, share } = this.props;
-    return next.grid !== grid || next.paints !== paints || next.share !== share;
-  }
-
-  override componentDidMount() {
-    this.draw();
-  }
-
-  override componentDidUpdate() {
-    this.draw();
-  }
-
-  private draw() {
-    const { grid, paints, share } = this.props;
-    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, rangeOf(share), paints);
-  }
-
-  override render() {
-    return <canvas ref={this.canvas} width={1} height={1} />;
-  }
 }

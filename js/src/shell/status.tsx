@@ -6,10 +6,13 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import { editWords } from "../data/effects";
+import { numberIn } from "../data/matrix";
 import { leftOf, levelsOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
 import type { Span } from "../geometry/viewport";
+import { effectOf } from "../state/effects";
 import { isPadding } from "../state/padding";
 import { isPinnedPair } from "../state/pinned-pair";
 import { isRankingOf, type Reading } from "../state/queries";
@@ -21,10 +24,11 @@ import {
   pinnedSegment,
   segmentAt,
 } from "../state/segment-axes";
-import type { Ui } from "../state/ui";
+import type { Removal, Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
+import { showsEffect } from "../views/segments/menus";
 
 /** Return the line below a view: the number under the pointer, and what it was computed from. */
 export function status(ui: Ui): View {
@@ -313,7 +317,9 @@ function HeadsLine({ ui }: { ui: Ui }) {
 /** How much attention a token, or a segment, gives to another: its share of what is not set aside, and the weight. */
 function SegmentsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
+  if (ui.removed.value !== null) return <RemovedLine ui={ui} removed={ui.removed.value} />;
   const reading = ui.segmentReading.value;
+  if (showsEffect(ui)) return <>click a segment or a head to see what is lost without it</>;
   if (reading === null)
     return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
   const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
@@ -339,6 +345,66 @@ function SegmentsLine({ ui }: { ui: Ui }) {
       {!isAside && Number.isFinite(lift) && number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
     </>
   );
+}
+
+/** What the model loses without a segment or a head: `without doc 3 → nail   log probability −0.207784 to −2.587604`. */
+function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; removed: Removal }) {
+  const detail = effectOf(ui, of);
+  const now = ui.store.effects.value;
+  const [before, after] = editWords(now);
+  const number = (value: number) => <b class="aw-exact">{statusNumber(value)}</b>;
+  return (
+    <>
+      {before}{" "}
+      <b>
+        <bdi>{name}</bdi>
+      </b>{" "}
+      {after}{" "}
+      {now?.target && (
+        <>
+          →{" "}
+          <b>
+            <bdi>{now.target.text.trim()}</bdi>
+          </b>
+        </>
+      )}{" "}
+      <i class="aw-gap" />
+      {detail !== null && !detail.error && ui.mode.value !== "narrow" && (
+        <>
+          {now?.unit === "nats" && "log probability "}
+          {number(numberIn(detail.before))} to {number(numberIn(detail.after))},{" "}
+        </>
+      )}
+      {lost === null ? "not yet run" : Number.isNaN(lost) ? "cannot be run" : <>lost {number(lost)}</>}
+      {!Number.isNaN(mass) && ui.mode.value !== "narrow" && (
+        <>
+          {" "}
+          <i class="aw-gap" />
+          mass {number(mass)}
+        </>
+      )}
+    </>
+  );
+}
+
+/** How much of the effects is known. */
+function effectFacts({ store }: Ui): string {
+  const { segments, heads } = store.effects.value!;
+  const known = (lost: readonly unknown[]) => lost.filter((one) => one !== null).length;
+  const part = (lost: readonly unknown[], what: string) =>
+    known(lost) < lost.length
+      ? `${count(known(lost))} of ${count(lost.length)} ${what}`
+      : `${count(lost.length)} ${what} exact`;
+  const { dtype, device } = store.facts.value;
+  return [
+    segments?.dropped,
+    segments && part(segments.lost, "segments"),
+    heads && part(heads.lost, "heads"),
+    dtype,
+    device,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** What the masses are of. */
@@ -505,7 +571,8 @@ function Place(props: { labels: Labels; index: number; side: "query" | "key"; al
 function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;
   if (store.view.value === "heads") return allHeads(ui);
-  if (store.view.value === "segments") return segmentFacts(ui, ui.mode.value === "narrow");
+  if (store.view.value === "segments")
+    return showsEffect(ui) ? effectFacts(ui) : segmentFacts(ui, ui.mode.value === "narrow");
   const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
   const { layer, head, batch } = picture.of;
   const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];

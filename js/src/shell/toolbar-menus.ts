@@ -13,6 +13,7 @@ import type {
   ThemePreference,
   ViewName,
 } from "../contract/values";
+import { ORDERS } from "../data/effects";
 import { MEASURE_WORDS } from "../data/segments";
 import type { Mode } from "../geometry/layout";
 import { axisSegments } from "../state/segment-axes";
@@ -28,7 +29,17 @@ import {
   orderSection,
 } from "../views/heads/menus";
 
-import { asideName, asideSection, askingSection, measureSection } from "../views/segments/menus";
+import {
+  asideName,
+  asideSection,
+  askingSection,
+  editSection,
+  effectOrderSection,
+  measureSection,
+  showSection as showSegmentsSection,
+  showsEffect,
+  targetSection,
+} from "../views/segments/menus";
 import { savingSections } from "./saving";
 
 const COMPARE = { value: "compare", name: "Compare" } as const;
@@ -88,6 +99,8 @@ export type MenuName =
   | "asking"
   | "bar"
   | "color"
+  | "edit"
+  | "effectOrder"
   | "heads"
   | "keep"
   | "labels"
@@ -96,6 +109,8 @@ export type MenuName =
   | "pool"
   | "read"
   | "show"
+  | "shown"
+  | "target"
   | "whatIf";
 
 /** The menus of each view from left to right, and what each needs. */
@@ -140,6 +155,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["order", "menus"],
   ],
   segments: [
+    ["shown", "more than there is"],
     ["heads", "much"],
     ["measure", "much"],
     ["aside", "menus"],
@@ -148,6 +164,20 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
   ],
   stages: [], // its own rules stand below the pictures
 };
+
+/** The same where there is a model: both of what it can show are words in the toolbar. */
+const WITH_MODEL: typeof MENUS.segments = [
+  ["shown", "menus"],
+  ["heads", "more than there is"],
+  ...MENUS.segments.slice(2),
+];
+const EFFECT: typeof MENUS.segments = [
+  ["shown", "menus"],
+  ["target", "much"],
+  ["edit", "much"],
+  ["effectOrder", "much"],
+  ["aside", "more than there is"],
+];
 
 const hasSegments = ({ store }: Ui) => (store.mass.value?.keys.length ?? 0) > 0;
 
@@ -159,8 +189,12 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   measure: hasSegments,
   aside: hasSegments,
   asking: hasSegments,
+  shown: hasSegments,
+  target: ({ store }) => (store.effects.value?.targets.length ?? 0) > 0,
   whatIf: ({ store }) =>
-    Object.keys(store.what_if.value).length > 0 && store.facts.value.stages.length > 2 && !store.facts.value.saved,
+    Object.keys(store.what_if.value).length > 0 &&
+    store.facts.value.stages.includes("masked") &&
+    !store.facts.value.saved,
   pool({ store }) {
     const picture = store.picture.value;
     return picture !== null && picture.queryBin * picture.keyBin > 1;
@@ -170,7 +204,9 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
 /** Return the menus in the toolbar, and those whose sections are under `⋯`. */
 export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuName[]; folded: readonly MenuName[] } {
   const view = ui.store.view.value;
-  const there = (MENUS[view] ?? MENUS.heatmap).filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
+  const hasModel = view === "segments" && ui.store.effects.value;
+  const menus = hasModel ? (showsEffect(ui) ? EFFECT : WITH_MODEL) : (MENUS[view] ?? MENUS.heatmap);
+  const there = menus.filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
   const names = (isShown: boolean) => there.filter(([, need]) => fits[need] === isShown).map(([menu]) => menu);
   const folded = names(false);
   return { shown: names(true), folded: view === "graph" ? folded.reverse() : folded }; // there its own come first
@@ -196,6 +232,27 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
     name: "Asking",
     value: ({ store }) => store.mass.value?.asking ?? "",
     sections: (ui) => [askingSection(ui)],
+  },
+  shown: {
+    name: "Show",
+    value: ({ store }) => store.segments_show.value ?? "attention",
+    sections: (ui) => [showSegmentsSection(ui)],
+  },
+  target: {
+    name: "Target",
+    value: ({ store }) => store.effects.value?.target?.text.trim() ?? "",
+    sections: (ui) => [targetSection(ui)],
+  },
+  edit: {
+    name: "Edit",
+    value: ({ store: { effects } }) =>
+      effects.value?.edits.find(({ value }) => value === effects.value?.edit)?.name ?? "",
+    sections: (ui) => [editSection(ui)],
+  },
+  effectOrder: {
+    name: "Order",
+    value: (ui) => ORDERS[ui.effectOrder.value],
+    sections: (ui) => [effectOrderSection(ui)],
   },
   against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
   bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
@@ -306,7 +363,7 @@ const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
 function showSection({ store }: Ui): Section {
   return {
     value: store.stage.value,
-    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage })),
+    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage.replace("_", " ") })),
     choose: (stage) => store.show({ stage: stage as Stage }),
   };
 }

@@ -8,7 +8,7 @@ import { Menu } from "../components/menu";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
-import { MeasureWords } from "../views/segments/measure";
+import { MeasureWords, ShowWords } from "../views/segments/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 
@@ -106,6 +106,7 @@ function ViewTabs({ ui: { store }, views }: ViewsProps) {
 function ToolbarMenu({ ui, menu }: { ui: Ui; menu: MenuName }) {
   if (menu === "whatIf") return <WhatIfMenu ui={ui} />;
   if (menu === "measure") return <MeasureWords ui={ui} />;
+  if (menu === "shown") return <ShowWords ui={ui} />;
   const { name, value, sections } = MENU[menu];
   return (
     <Menu name={name} label={name} value={value(ui)} sections={sections(ui)}>

@@ -2,10 +2,11 @@
 
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Links, Picture, Thumbnails } from "../contract/decode";
-import type { Facts } from "../contract/messages";
+import type { EffectsMessage, Facts } from "../contract/messages";
 import { wordsOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import type { HeadName, Side, ViewName } from "../contract/values";
+import { withEffect } from "../data/effects";
 import { hasLinksOf, linksOfPicture } from "../data/links";
 import type { Segments } from "../data/segment-data";
 import { type Stages, stagesOfPicture } from "../data/stage-data";
@@ -28,6 +29,7 @@ interface Known {
   readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
   readonly picture: ReadonlySignal<Picture | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
+  readonly effects: ReadonlySignal<EffectsMessage | null | undefined>;
   readonly errors: ReadonlySignal<Partial<Record<TraitName, string>> | undefined>;
   /** As Python has sent them. */
   readonly sent: {
@@ -61,8 +63,11 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   });
   const survey = computed(() => {
     const small = known.thumbnails.value;
-    if (sent.survey.value !== null || small === null || !isAway(kernel.state.value)) return sent.survey.value;
-    return surveyOfLayer(small, facts.value);
+    const own =
+      sent.survey.value !== null || small === null || !isAway(kernel.state.value)
+        ? sent.survey.value
+        : surveyOfLayer(small, facts.value);
+    return own && withEffect(own, known.effects.value);
   });
   const stages = computed(() => {
     const picture = known.picture.value;

@@ -69,6 +69,7 @@ const TAKEN = [
   "stages",
   "comparison",
   "mass",
+  "effects",
 ] as const satisfies readonly TraitName[];
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {

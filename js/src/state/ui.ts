@@ -1,8 +1,10 @@
 /** What one view of the widget adds to the store: its width, theme and colors, and what the pointer is over. */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
+import type { EffectOf } from "../contract/messages";
 import type { HeadName, Side, Theme, ViewName } from "../contract/values";
 import type { CellChange } from "../data/comparison";
+import type { EffectOrder } from "../data/effects";
 import type { Bin, Target } from "../data/matrix";
 import type { SegmentNode } from "../data/segment-axis";
 import type { HeadFilter, HeadOf } from "../data/survey";
@@ -57,6 +59,16 @@ export interface SegmentReading {
   readonly isAside: boolean;
 }
 
+/** What the model is shown without. */
+export interface Removal {
+  readonly name: string;
+  readonly of: EffectOf;
+  readonly isPinned: boolean;
+  /** NaN and null where they are not known. */
+  readonly mass: number;
+  readonly lost: number | null;
+}
+
 /** What a few keys do in a view, as one line of the list of keys. */
 export interface KeyLine {
   /** The keys, as the list shows them. */
@@ -100,6 +112,12 @@ export interface Ui {
   readonly card: Signal<"keys" | "goto" | null>;
   /** The attention of segments under the pointer, or at the pin: their view writes it, the status line says it. */
   readonly segmentReading: Signal<SegmentReading | null>;
+  /** What the segments view shows the model without: it writes it, the status line says it. */
+  readonly removed: Signal<Removal | null>;
+  /** In which order effects are listed. */
+  readonly effectOrder: Signal<EffectOrder>;
+  /** What the model is run without, by its name, and why it could not be: Python's sentence, "" while it runs. */
+  readonly effectProblem: Signal<{ readonly key: string; readonly text: string } | null>;
   /** The view from which one went down to the cells of a block, and what that is called: the way back. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
   /** What stands along the axes of the heatmap; null: segments where there are some and tokens have no room. */
@@ -195,6 +213,9 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     keyLines: signal(() => []),
     card: signal<"keys" | "goto" | null>(null),
     segmentReading: signal<SegmentReading | null>(null),
+    removed: signal<Removal | null>(null),
+    effectOrder: signal<EffectOrder>("effect"),
+    effectProblem: signal<{ readonly key: string; readonly text: string } | null>(null),
     cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),
     axisNames: signal<"tokens" | "segments" | null>(null),
     shownNames: signal<"tokens" | "segments" | null>(null),

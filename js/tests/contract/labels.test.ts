@@ -9,7 +9,10 @@ import { checkGolden, portable } from "../helpers/golden";
 
 const STYLES: readonly TokenStyle[] = ["text", "bytes", "spaced", "words"];
 
-const STAGES: readonly Stage[] = ["scores", "scaled", "capped", "masked", "weights", "contribution"];
+const STAGES: readonly Stage[] = [
+  ...(["scores", "scaled", "capped", "masked", "weights", "contribution"] as const),
+  ...(["value_norm", "logit", "saliency"] as const),
+];
 
 /** Words of many scripts, and what stands between words. */
 const WORDS = [
@@ -238,7 +241,7 @@ test("labels and numbers are those that Python draws", () => {
       legendTicks(low, high, scale, stage, gap).map(({ value, text }) => [value, text]),
     ]),
   };
-  expect(made.stages.length).toBe(6);
+  expect(made.stages.length).toBe(9);
   expect(made.tokens.length).toBeGreaterThanOrEqual(200);
   expect(new Set(NUMBERS).size).toBeGreaterThanOrEqual(90);
   checkGolden("labels.json", made);

@@ -22,7 +22,7 @@ export class Atlas {
   }
 
   has(survey: Survey, place: number): boolean {
-    return this.of === survey && this.finer.has(place);
+    return this.of?.pictures === survey.pictures && this.finer.has(place);
   }
 
   image(survey: Survey, place: number, paints: Paints): HTMLCanvasElement | null {
@@ -42,7 +42,7 @@ export class Atlas {
 
   /** Of another survey nothing is kept, but of the same one with more layers. */
   private keep(survey: Survey): void {
-    if (this.of === survey) return;
+    if (this.of?.pictures === survey.pictures) return; // only a metric may be another
     const grows = this.of !== null && !this.of.complete && this.of.batch === survey.batch;
     if (!grows) this.finer.clear();
     this.painted.clear();
@@ -67,6 +67,8 @@ interface Scene {
   readonly survey: Survey;
   readonly metric: HeadMetric | null;
   readonly paints: Paints;
+  /** Of numbers below and above zero. */
+  readonly losses: Paints;
   readonly style: Style;
   readonly atlas: Atlas;
 }
@@ -81,7 +83,8 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
   context.setTransform(style.dpr, 0, 0, style.dpr, 0, 0);
   for (let place = 0; place < survey.heads.length; place++) {
     const { x, y } = cornerOf(layout, place);
-    if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place));
+    if (metric?.kind === "nats") lossTint(context, scene, x, y, metric.values[place]! / metric.high);
+    else if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place));
     picture(context, scene, place, x, y);
     if (layout.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
     if (layout.named) name(context, scene, place, x, y);
@@ -90,7 +93,8 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
 
 function shareOf(metric: HeadMetric | null, place: number): number {
   const value = metric?.values[place] ?? Number.NaN;
-  return Number.isFinite(value) ? Math.max(0, Math.min(1, value / metric!.high)) : 0;
+  const share = metric?.kind === "nats" ? Math.abs(value) : value;
+  return Number.isFinite(value) ? Math.max(0, Math.min(1, share / metric!.high)) : 0;
 }
 
 /** The picture in whole device pixels, corners a little round; a plate while there is none. */
@@ -144,6 +148,19 @@ function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: nu
   context.roundRect(x - margin, y - margin, side, side, 3 * style.unit);
   context.fill();
   context.globalAlpha = 1;
+}
+
+/** What is lost without the head, around its picture, in the colors of scores; an outline where it is not yet run. */
+function lossTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y: number, share: number): void {
+  const { layout, losses, style } = scene;
+  const margin = Math.min((layout.across - layout.size) / 2 - 0.75 * style.unit, 3.5 * style.unit);
+  const side = layout.size + 2 * margin;
+  context.beginPath();
+  context.roundRect(x - margin, y - margin, side, side, 4 * style.unit);
+  context.fillStyle = losses.css[Math.round(127.5 * (1 + Math.max(-1, Math.min(1, share || 0))))]!;
+  context.strokeStyle = style.track;
+  if (Number.isNaN(share)) context.stroke();
+  else context.fill();
 }
 
 function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
@@ -210,7 +227,8 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
     const reply = await kernel.request("thumbnails", body, { signal });
     const grids = await picturesOf(reply.values, layer, survey.batch, reply.buffers);
     const first = survey.heads.findIndex((one) => one.layer === layer && one.head === start);
-    if (store.survey.peek() === survey) grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
+    if (store.survey.peek()?.pictures === survey.pictures)
+      grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
   }
 
   const end = effect(() => {

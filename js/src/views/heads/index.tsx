@@ -2,6 +2,7 @@
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
+import { EffectRuns } from "../../components/effect-runs";
 import { Message } from "../../components/message";
 import {
   cornerOf,
@@ -35,11 +36,12 @@ export function heads(ui: Ui): View {
   const ends = [
     effect(() => place(ui, state, parts)),
     effect(() => {
-      const [at, survey, paints] = [state.layout.value, store.survey.value, ui.paints.value?.sequential];
+      const [at, survey, both] = [state.layout.value, store.survey.value, ui.paints.value];
       void detail.value;
       void ui.theme.value;
-      if (at === null || survey === null || !paints) return;
-      drawHeads(canvas, { layout: at, survey, metric: state.metric.value, paints, style: styleOf(ui), atlas });
+      if (at === null || survey === null || !both) return;
+      const [paints, losses] = [both.sequential, both.diverging];
+      drawHeads(canvas, { layout: at, survey, metric: state.metric.value, paints, losses, style: styleOf(ui), atlas });
     }),
     effect(() => {
       const survey = store.survey.value;
@@ -99,6 +101,7 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   const card = mount(part("aw-heads-card"), () => (
     <HeadCard ui={ui} layout={layout.value} place={described.value} scrolled={scrolled.value} />
   ));
+  const runs = mount(part("aw-fx-runs"), () => (metric.value?.kind === "nats" ? <EffectRuns ui={ui} /> : null));
   const problem = mount(part("aw-problem"), () => <Problem survey={survey.value} ui={ui} />);
   const marks = mount(part("aw-heads-marks"), () => (
     <Marks survey={survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
@@ -108,8 +111,8 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   board.append(names.node, pictures);
   scroller.append(board);
   frame.append(layers.node, scroller, card.node);
-  node.append(caption.node, frame, problem.node, live);
-  const views = [caption, names, layers, card, problem, marks];
+  node.append(caption.node, runs.node, frame, problem.node, live);
+  const views = [caption, runs, names, layers, card, problem, marks];
   return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, views };
 }
 
@@ -214,12 +217,18 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
       Each picture on its own color range
       {metric === null
         ? "."
-        : `; the ${isDense(ui, metric) ? "tint" : "bar"} is ${metric.word.toLowerCase()}, ${rangeOf(metric)}.`}
+        : `; the ${metric.kind === "nats" || isDense(ui, metric) ? "tint" : "bar"} is ${wordsOf(ui, metric)}, ${rangeOf(metric)}.`}
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
     </>
   );
+}
+
+/** What the bars, or tints, are of. */
+function wordsOf({ store }: Ui, { word, kind }: HeadMetric): string {
+  const target = store.effects.value?.target?.text.trim();
+  return kind === "nats" && target ? `what “${target}” loses without the head` : word.toLowerCase();
 }
 
 function isDense(ui: Ui, metric: HeadMetric | null): boolean {
@@ -229,6 +238,7 @@ function isDense(ui: Ui, metric: HeadMetric | null): boolean {
 
 function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
+  if (kind === "nats") return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
   return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
 

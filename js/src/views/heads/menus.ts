@@ -4,6 +4,7 @@ import type { Section } from "../../components/menu";
 import type { Traits } from "../../contract/traits";
 import type { Metric } from "../../contract/values";
 import { METRICS } from "../../data/survey";
+import { askRuns } from "../../state/effects";
 import type { Ui } from "../../state/ui";
 
 export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
@@ -28,8 +29,16 @@ export function barSection(ui: Ui): Section {
   return {
     value: ui.store.bar.value,
     choices: choices(ui),
-    choose: (bar) => ui.store.show({ bar: bar as Metric }),
+    choose(bar) {
+      ui.store.show({ bar: bar as Metric });
+      startRuns(ui, bar);
+    },
   };
+}
+
+/** What no head was run without yet is run once it is looked at. */
+function startRuns(ui: Ui, chosen: string): void {
+  if (chosen === "effect" && ui.store.effects.value?.state === "idle") askRuns(ui, "run");
 }
 
 /** Return the choices of an order. */
@@ -41,10 +50,12 @@ export function orderSection(ui: Ui): Section {
       { value: "similar", name: "Heads like this one", note: "by metrics and picture" },
       ...choices(ui),
     ],
-    choose: (order) =>
+    choose(order) {
       ui.store.show(
         order === "layer" || order === "similar" ? { order } : { order: order as Metric, bar: order as Metric },
-      ),
+      );
+      startRuns(ui, order);
+    },
   };
 }
 

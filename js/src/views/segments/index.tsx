@@ -1,45 +1,33 @@
 /** Where did the answer look? Its tokens, the segments × segments, and all heads: three pictures of one attention. */
 
-import { computed, effect, signal } from "@preact/signals-core";
-import type { ComponentChildren } from "preact";
-import { Chevron, mount, part, px, type View } from "../../components/dom";
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
+import { mount, part, type View } from "../../components/dom";
 import { Menu } from "../../components/menu";
 import { Message } from "../../components/message";
 import { KernelError } from "../../kernel/kernel";
 import { askSegmentsBy } from "../../state/segment-queries";
 import type { SegmentReading, Ui } from "../../state/ui";
-import { count } from "../../text/format";
+import { count, listNumber } from "../../text/format";
+import { effectBody } from "./effect";
 import { HeadsCaption, headsPart } from "./heads";
 import { listPart, subjectOf } from "./list";
 import { MatrixHead, matrixPart } from "./matrix";
-import { MeasureWords } from "./measure";
-import { askingSection } from "./menus";
+import { MeasureWords, ShowWords } from "./measure";
+import { askingSection, showsEffect } from "./menus";
 import { type RestRow, type SegmentsModel, segmentsModel } from "./model";
 import { inWords, spokenNumbers } from "./numbers";
+import { Folding, layPairs, type Rooms, roomsOf, section } from "./parts";
 import { goUp } from "./pins";
 import type { HeadsState } from "./states";
 import { styleOf } from "./style";
 import { TokensLegend, tokensPart } from "./tokens";
-
-const GAP = 36;
-const LIST = 260;
-const WIDE_LIST = 300;
-const MATRIX = 380;
-
-/** How wide each part may be, in pixels; beside each other or one below the other. */
-interface Rooms {
-  readonly beside: boolean;
-  readonly tokens: number;
-  readonly list: number;
-  readonly matrix: number;
-  readonly heads: number;
-}
 
 /** Return the segments view. */
 export function segments(ui: Ui): View {
   const model = segmentsModel(ui);
   const node = part("aw-segments");
   const state = computed(() => stateOf(ui));
+  const isEffect = computed(() => showsEffect(ui)); // no matter how far the runs are
   const body = part("aw-seg-body");
   const message = mount(part("aw-seg-message"), () => <Problem ui={ui} state={state.value} />);
   message.node.setAttribute("role", "group");
@@ -55,7 +43,9 @@ export function segments(ui: Ui): View {
         return;
       }
       const own = new AbortController();
-      const parts = bodyOf({ ...ui, stop: own.signal }, model, body);
+      const shown = { ...ui, stop: own.signal };
+      const rooms = computed(() => roomsOf(ui));
+      const parts = isEffect.value ? effectBody(shown, model, body, rooms) : bodyOf(shown, model, body, rooms);
       return () => {
         own.abort();
         for (const view of parts) view.dispose();
@@ -89,8 +79,7 @@ export function segments(ui: Ui): View {
 }
 
 /** All parts in the page, in the order in which they are read. */
-function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement): View[] {
-  const rooms = computed(() => roomsOf(ui));
+function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: ReadonlySignal<Rooms>): View[] {
   const room = (of: (rooms: Rooms) => number) => computed(() => of(rooms.value));
   const open = { heads: signal(true), matrix: signal(false) };
   const style = computed(() => styleOf(ui));
@@ -111,11 +100,14 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement): View[] {
     model,
     room((now) => now.heads),
   );
-  const first = part("aw-seg-pair");
-  const second = part("aw-seg-pair");
   const several = computed(() => model.left.value.columns.length > 1);
   const reading = mount(part("aw-seg-reading"), () =>
-    ui.mode.value === "beside" || ui.mode.value === "wide" ? null : <MeasureWords ui={ui} />,
+    rooms.value.beside ? null : (
+      <>
+        {ui.mode.value === "narrow" && ui.store.effects.value && <ShowWords ui={ui} />}
+        <MeasureWords ui={ui} />
+      </>
+    ),
   );
   const tokensHead = mount(part("aw-seg-heading"), () => <TokensHead ui={ui} model={model} />);
   const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => (
@@ -136,45 +128,15 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement): View[] {
   ));
   const matrixSection = section([matrixHead.node, matrix.node]);
   const headsSection = section([headsHead.node, heads.node]);
-  first.append(answer, list.node);
-  body.replaceChildren(reading.node, first, second);
-  const views = [reading, tokensHead, tokens, legend, alone, list, matrixHead, matrix, headsHead, heads];
-  const end = effect(() => {
-    const now = rooms.value;
-    const narrow = ui.mode.value === "narrow";
-    second.replaceChildren(
-      ...(narrow || !now.beside
-        ? [...(narrow ? [headsSection, matrixSection] : [matrixSection, headsSection])]
-        : [matrixSection, headsSection]),
-    );
-    for (const pair of [first, second]) pair.toggleAttribute("data-beside", now.beside);
-    answer.style.width = px(now.tokens);
-    list.node.style.width = px(now.list);
-    matrixSection.style.width = now.beside ? px(now.matrix) : "100%";
-    headsSection.style.width = now.beside ? px(now.heads) : "100%";
-    second.hidden = !several.value;
-    matrix.node.hidden = narrow && !open.matrix.value;
-    heads.node.hidden = narrow && !open.heads.value;
+  const end = layPairs(ui, rooms, {
+    ...{ body, open, several },
+    above: [reading.node],
+    first: [answer, list.node],
+    second: [matrixSection, headsSection],
+    folds: [matrix.node, heads.node],
   });
+  const views = [reading, tokensHead, tokens, legend, alone, list, matrixHead, matrix, headsHead, heads];
   return [...views, { node: body, dispose: end }];
-}
-
-function section(nodes: readonly HTMLElement[]): HTMLElement {
-  const own = document.createElement("section");
-  own.append(...nodes);
-  return own;
-}
-
-/** How wide the parts may be: beside each other from 720 on. */
-function roomsOf(ui: Ui): Rooms {
-  const unit = ui.unit.value;
-  const wide = ui.mode.value === "wide";
-  const beside = wide || ui.mode.value === "beside";
-  const all = Math.min(ui.width.value, 1280 * unit);
-  if (!beside) return { beside, tokens: all, list: all, matrix: all, heads: all };
-  const list = (wide ? WIDE_LIST : LIST) * unit;
-  const matrix = Math.min(MATRIX * unit, 0.43 * all);
-  return { beside, tokens: all - GAP * unit - list, list, matrix, heads: all - GAP * unit - matrix };
 }
 
 // --- headings -----------------------------------------------------------------------------------------------------------
@@ -240,40 +202,6 @@ function HeadsNote({
   if (ui.mode.value !== "narrow") return <HeadsCaption model={model} state={heads.state} />;
   const { start, stop } = heads.state.shown.value;
   return <>{`${stop - start} of ${count(all)}`}</>;
-}
-
-interface FoldingProps {
-  readonly ui: Ui;
-  readonly open: { value: boolean };
-  readonly name: ComponentChildren;
-  readonly note: ComponentChildren;
-}
-
-/** A heading; where there is little room a button that folds what is under it. */
-function Folding({ ui, open, name, note }: FoldingProps) {
-  if (ui.mode.value !== "narrow") {
-    return (
-      <>
-        <h4 class="aw-heading">{name}</h4>
-        {typeof note !== "string" && <span class="aw-seg-caption">{note}</span>}
-      </>
-    );
-  }
-  return (
-    <h4 class="aw-heading aw-seg-fold">
-      <button
-        type="button"
-        aria-expanded={open.value}
-        onClick={() => {
-          open.value = !open.value;
-        }}
-      >
-        {name}
-        <Chevron />
-        <span class="aw-seg-caption">{note}</span>
-      </button>
-    </h4>
-  );
 }
 
 /** Of a single segment there is nothing to compare. */
@@ -384,12 +312,21 @@ function numbersOf(
   };
 }
 
+/** "doc 3, mass .0770, lost 2.380 nats". */
+function spokenEffect(ui: Ui): string {
+  const { name, mass, lost } = ui.removed.value!;
+  const looked = Number.isNaN(mass) ? "" : `, mass ${listNumber(mass, "weights")}`;
+  const missed = lost === null ? "not yet run" : `lost ${listNumber(lost, "scores")} ${ui.store.effects.value?.unit}`;
+  return `${name}${looked}, ${missed}`;
+}
+
 /** "answer token nail, doc 3, mass .5276, 3.8 times even". */
 function spoken(ui: Ui, model: SegmentsModel): string {
   const reading = ui.segmentReading.value;
   const spot = model.hover.value;
   const now = model.mass.value;
   if (now === null) return "";
+  if (ui.removed.value !== null) return spokenEffect(ui);
   if (reading === null) {
     if (spot?.part !== "tokens" || spot.token === undefined) return "";
     return `${now.asking} token ${ui.store.queryLabels.value.at(now.positions[spot.token] ?? 0).text}`;

@@ -1,7 +1,9 @@
 /** The keyboard on the three pictures: arrows point, Enter pins and leads down, Backspace and Esc lead up. */
 
 import { headLines, pressKey } from "../../components/keyboard";
+import { type EffectOrder, ORDERS } from "../../data/effects";
 import { MEASURES } from "../../data/segments";
+import { askRuns } from "../../state/effects";
 import type { KeyLine, Ui } from "../../state/ui";
 import { tokenBeyond } from "./layout";
 import type { SegmentsModel, Spot } from "./model";
@@ -22,7 +24,7 @@ function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
 }
 
 /** What all three have: the way up, heads and layers, the next reading. */
-function commonLines(ui: Ui, model: SegmentsModel): KeyLine[] {
+function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[] {
   const up = () => goUp(ui, model);
   const measure = model.measure.value;
   const next = () => ui.store.show({ measure: MEASURES[(MEASURES.indexOf(measure) + 1) % MEASURES.length]! });
@@ -33,7 +35,8 @@ function commonLines(ui: Ui, model: SegmentsModel): KeyLine[] {
     const does = inside ? "one level up" : "free what is pinned";
     lines.push({ shown: "Esc", does, keys: { Escape: up, Backspace: up } });
   }
-  return [...lines, ...headLines(ui), { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } }];
+  const readings = { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } };
+  return [...lines, ...headLines(ui), reading ?? readings];
 }
 
 const clamp = (at: number, count: number) => Math.max(0, Math.min(count - 1, at));
@@ -157,4 +160,47 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
       ...commonLines(ui, model),
     ];
   });
+}
+
+/** Of rows of effects: up and down, Enter pins, `r` orders them by the next number, `s` stops the runs. */
+export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement, rows: RowKeys): void {
+  watch(ui, element, (step) => {
+    const ids = rows.ids();
+    if (ids.length === 0) return [];
+    const at = ids.indexOf(rows.at());
+    const to = (by: number) => () => rows.point(ids[at < 0 ? 0 : clamp(at + by, ids.length)]!);
+    const across = rows.wide?.() ?? 0;
+    const pin = () => rows.pin(ids[Math.max(0, at)]!);
+    const order = Object.keys(ORDERS) as EffectOrder[];
+    const next = () => {
+      ui.effectOrder.value = order[(order.indexOf(ui.effectOrder.value) + 1) % order.length]!;
+    };
+    const beyond = (by: number) =>
+      across > 0 ? () => rows.point(ids[at + by * across] ?? ids[Math.max(0, at)]!) : to(by);
+    const keys = { ArrowUp: beyond(-step), ArrowDown: beyond(step) };
+    const sideways = across > 0 ? { ArrowLeft: to(-step), ArrowRight: to(step) } : {};
+    const ends = { Home: to(-ids.length), End: to(ids.length) };
+    return [
+      { shown: across > 0 ? "← ↑ → ↓" : "↑ ↓", does: `point at another ${rows.what}`, keys: { ...keys, ...sideways } },
+      { shown: "Home End", does: "the first, the last", keys: ends },
+      { shown: "Enter", does: "pin; of a segment again: look inside", keys: { Enter: pin, " ": pin } },
+      { shown: "s", does: "stop the runs", keys: { s: () => askRuns(ui, "stop") } },
+      ...commonLines(ui, model, {
+        shown: "r",
+        does: "next order: by effect, by mass, as in the text",
+        keys: { r: next },
+      }),
+    ];
+  });
+}
+
+interface RowKeys {
+  readonly what: string;
+  ids(): readonly number[];
+  /** What is pointed at, or pinned. */
+  at(): number;
+  /** How many stand in a row, where they stand in rows. */
+  wide?(): number;
+  point(id: number): void;
+  pin(id: number): void;
 }

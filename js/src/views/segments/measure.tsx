@@ -1,30 +1,21 @@
-/** The three readings as words, the chosen one underlined; in the toolbar, or where that has no room above the view. */
+/** Words that choose how this view is read; in the toolbar, or where that has no room above the view. */
 
-import { rove } from "../../components/dom";
-import { MEASURE_WORDS, MEASURES } from "../../data/segments";
+import { RadioWords } from "../../components/radio-words";
+import { MEASURE_WORDS } from "../../data/segments";
 import type { Ui } from "../../state/ui";
 
 /** Choose how the attention to a segment is read: in all three pictures. */
 export function MeasureWords({ ui: { store } }: { ui: Ui }) {
   const chosen = store.measure.value ?? "mass";
-  return (
-    <div class="aw-measure" role="radiogroup" aria-label="Measure">
-      <span class="aw-muted">Measure</span>
-      <div>
-        {MEASURES.map((measure, index) => (
-          <button
-            type="button"
-            role="radio"
-            key={measure}
-            aria-checked={measure === chosen}
-            tabIndex={measure === chosen ? 0 : -1}
-            onClick={() => store.show({ measure })}
-            onKeyDown={(event) => rove(event, index, MEASURES.length, (at) => store.show({ measure: MEASURES[at]! }))}
-          >
-            {MEASURE_WORDS[measure]}
-          </button>
-        ))}
-      </div>
-    </div>
-  );
+  const choose = (measure: typeof chosen) => store.show({ measure });
+  return <RadioWords name="Measure" label="Measure" words={MEASURE_WORDS} {...{ chosen, choose }} />;
+}
+
+const SHOWN = { attention: "attention", effect: "effect" } as const;
+
+/** Choose whether the view shows where the answer looked, or what the model loses without it. */
+export function ShowWords({ ui: { store } }: { ui: Ui }) {
+  const chosen = store.segments_show.value ?? "attention";
+  const choose = (segments_show: typeof chosen) => store.show({ segments_show });
+  return <RadioWords name="Show" label="Show" words={SHOWN} {...{ chosen, choose }} />;
 }

@@ -2,6 +2,7 @@
 
 import type { Section } from "../../components/menu";
 import type { Measure } from "../../contract/values";
+import { type EffectOrder, ORDERS } from "../../data/effects";
 import { LEARNED_SINK, leftOf, MEASURE_WORDS, MEASURES, SELF, SINKS } from "../../data/segments";
 import type { Ui } from "../../state/ui";
 
@@ -38,6 +39,59 @@ export function asideSection({ store }: Ui): Section {
     choices: [...keys.map((name) => ({ value: name, name })), { value: SELF, name: "own key", note: "of each query" }],
     choose: (name) =>
       store.show({ aside: named.includes(name) ? named.filter((one) => one !== name) : [...named, name] }),
+  };
+}
+
+const NOTE = "what is lost without it";
+const NO_MODEL = "there is no model here: cap.widget(model=model, inputs=inputs)";
+
+/** Whether the view shows what is lost without segments and heads. */
+export const showsEffect = ({ store }: Ui) => store.segments_show.value === "effect" && Boolean(store.effects.value);
+
+/** Return the two things that this view can show; without a model one of them cannot be chosen, and says why. */
+export function showSection({ store }: Ui): Section {
+  const there = Boolean(store.effects.value);
+  return {
+    value: there ? (store.segments_show.value ?? "attention") : "attention",
+    choices: [
+      { value: "attention", name: "attention" },
+      { value: "effect", name: "effect", note: there ? NOTE : NO_MODEL, disabled: !there },
+    ],
+    choose: (show) => store.show({ segments_show: show as "attention" | "effect" }),
+  };
+}
+
+/** Return the tokens whose probability can be looked at. */
+export function targetSection({ store }: Ui): Section {
+  const { at, target, targets = [] } = store.effects.value ?? {};
+  return {
+    value: `${at} ${target?.token}`,
+    choices: targets.map((one) => ({ value: `${one.at} ${one.token}`, name: one.text, note: one.note })),
+    choose(value) {
+      const found = targets.find((one) => value === `${one.at} ${one.token}`);
+      if (found?.at != null && found.token !== null) store.show({ effect_target: [found.at, found.token] });
+    },
+  };
+}
+
+/** Return what can be done to a head. */
+export function editSection({ store }: Ui): Section {
+  const { edit = "", edits = [] } = store.effects.value ?? {};
+  return {
+    value: edit,
+    choices: edits.map(({ value, name, of }) => ({ value, name, note: `each head ${of}` })),
+    choose: (effect_edit) => store.show({ effect_edit }),
+  };
+}
+
+/** Return the orders of segments and heads by their effect. */
+export function effectOrderSection(ui: Ui): Section {
+  return {
+    value: ui.effectOrder.value,
+    choices: Object.entries(ORDERS).map(([value, name]) => ({ value, name })),
+    choose(order) {
+      ui.effectOrder.value = order as EffectOrder;
+    },
   };
 }
 

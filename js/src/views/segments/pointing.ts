@@ -3,11 +3,11 @@
 import type { Ui } from "../../state/ui";
 import type { SegmentsModel, Spot } from "./model";
 
-/** Watch a canvas; `spotAt` says what is at a place, and `clicked` is called with it. */
+/** Watch a canvas, or what is in its place; `spotAt` says what is at a place, and `clicked` is called with it. */
 export function watchSpots(
   ui: Ui,
   model: SegmentsModel,
-  canvas: HTMLCanvasElement,
+  canvas: HTMLElement,
   part: Spot["part"],
   spotAt: (event: MouseEvent) => Spot | null,
   clicked: (spot: Spot, event: MouseEvent) => void,

@@ -14,6 +14,7 @@ export interface Style {
   readonly ink2: string;
   readonly ink3: string;
   readonly track: string;
+  readonly line: string;
   readonly plate: string;
   /** How strong segments are drawn beside a pinned one. */
   readonly paler: number;
@@ -39,6 +40,7 @@ export function styleOf(ui: Ui): Style {
     ink2: named("--aw-ink2"),
     ink3,
     track: named("--aw-track"),
+    line: named("--aw-line"),
     plate: named("--aw-plate"),
     paler: palerIn(theme),
     outlined: theme === "contrast" || theme === "contrast-light",

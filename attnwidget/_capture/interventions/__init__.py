@@ -1,0 +1,1 @@
+"""Interventions: a model's attention heads changed while it runs, with its fused kernels left on."""

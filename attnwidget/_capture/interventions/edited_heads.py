@@ -1,0 +1,239 @@
+"""Compute the outputs of edited heads block by block, and verify that a call is understood before it is edited.
+
+The weights of a block are what the call's own would be under the changed rules, softmax(scores) over all keys, so that
+they meet v as they are. With gradients on, a block is computed again in the backward pass instead of being kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..._engine.weights_block import WeightsBlock
+from ..._engine.what_if import round_to
+from ..output_edits import EditRefused
+from ..parts import take_part
+from ..verification import DroppedWeights, RowsOfOutput, rounding_of, sampled_rows
+from .edits import Applied
+from .other_runs import OtherRun
+from .seen_call import SeenCall
+from .softmax_rules import SoftmaxRules
+
+CELLS_AT_ONCE = 1 << 19  # weights of a block, of all samples and heads that are computed together: 2 MiB
+ON_DEVICE = 16  # times as many on a GPU, where each block costs some launches
+SOME_KEYS = 32
+Chain = tuple[Applied, ...]  # the edits of a head of a sample: of the outermost intervention first
+
+
+class EditedHeads:
+    """Some heads of some samples of a call that are edited in the same way.
+
+    Args:
+        seen: the call.
+        samples, heads: which; the heads share their keys, or have each its own.
+        chain: their edits.
+    """
+
+    def __init__(self, seen: SeenCall, samples: Sequence[int], heads: Sequence[int], chain: Chain) -> None:
+        call = seen.call
+        if call.v is None:
+            raise EditRefused(f"the values of {seen.name} were not seen: leave this layer out")
+        self._seen, self._samples, self._heads, self._chain = seen, tuple(samples), tuple(heads), chain
+        self._numbers = tuple(head + seen.first_head for head in heads)  # in the model
+        self._edits = [one.edit for one in chain]
+        self._types = call.q, call.v
+        share = call.q.shape[1] // call.k.shape[1]
+        groups = list(dict.fromkeys(head // share for head in heads))
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        q = take_part(take_part(call.q, 0, self._samples), 1, self._heads)
+        k, v = (take_part(take_part(x, 0, self._samples), 1, groups) for x in (call.k, call.v))
+        self.rules = SoftmaxRules(seen, self._samples, self._heads, self._edits)
+        for name in self.rules.number_types:
+            q, k, v = (round_to(x, name) for x in (q, k, v))
+        self._q, self._k, self._v = (x.to(wide) for x in (q, k, v))
+
+    # What the edits come to.
+
+    def outputs(self) -> Tensor:
+        """Return their outputs, (samples, heads, Q, Dv), in the type in which they are computed."""
+        applied = self._output_edit()
+        if applied is not None:
+            return self._given_output(applied)
+        needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (self._q, self._k, self._v))
+        rows_of_blocks, blocks = list(self._rows_of_blocks()), []
+        for rows in rows_of_blocks:
+            if needs_grad and len(rows_of_blocks) > 1:
+                found = checkpoint(self._block, rows, use_reentrant=False, preserve_rng_state=False)
+            else:
+                found = self._block(rows)
+            blocks.append(found)
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
+
+    def write_output(self, output: Tensor) -> None:
+        """Write their outputs into that of the call, (B, H, Q, Dv)."""
+        found = self.outputs().to(output.dtype)
+        output[self._place(output)] = found
+
+    def write_weights(self, weights: Tensor) -> None:
+        """Write their weights into those of the call, (B, H, Q, K): 0 for a head that is, NaN for another's output."""
+        K, applied = self._k.shape[2], self._output_edit()
+        for rows in self._rows_of_blocks():
+            own = weights[:, :, rows.start : rows.stop, :K]
+            if applied is None:
+                own[self._place(own)] = self.weights(rows).to(own.dtype)
+            else:
+                own[self._place(own)] = 0.0 if isinstance(applied.edit.output, float) else torch.nan
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        b, h = (torch.tensor(one, device=x.device) for one in (self._samples, self._heads))
+        return b[:, None], h
+
+    def _output_edit(self) -> Applied | None:
+        """Return the last edit that replaces their output; None if none does."""
+        return next((one for one in reversed(self._chain) if one.edit.output is not None), None)
+
+    def _rows_of_blocks(self) -> Iterator[range]:
+        n, h, Q, _ = self._q.shape
+        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
+        step = max(1, cells // max(1, n * h * self._k.shape[2]))
+        return (range(start, min(start + step, Q)) for start in range(0, Q, step))
+
+    def _block(self, rows: range) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return _product(self.weights(rows), self._v)
+
+    def weights(self, rows: range) -> Tensor:
+        """Return the weights of some queries, (samples, heads, rows, K)."""
+        index = torch.arange(rows.start, rows.stop, device=self._q.device)
+        weights, allowed = self.rules.weights(self._scores(self._q[:, :, rows.start : rows.stop]), index)
+        if any(one.even for one in self._edits):
+            weights = allowed / allowed.sum(-1, keepdim=True).clamp(min=1).to(weights.dtype)
+        for applied in self._chain:
+            if applied.edit.weights is not None:
+                weights = self._own_weights(applied, weights, allowed, rows)
+        taken = self.rules.set_to_zero(index)
+        return weights if taken is None else weights.masked_fill(taken, 0)
+
+    def _scores(self, q: Tensor) -> Tensor:
+        return self.rules.scaled(_product(q, self._k.mT))
+
+    def _own_weights(self, applied: Applied, weights: Tensor, allowed: Tensor, rows: range) -> Tensor:
+        given, seen = applied.edit.weights, self._seen
+        queries = range(seen.queries.start + rows.start, seen.queries.start + rows.stop)
+        if isinstance(given, OtherRun):
+            found = [[given.weights(seen, b, h, queries) for h in self._numbers] for b in self._samples]
+            return torch.stack([torch.stack([x.to(weights) for x in one]) for one in found])
+        if isinstance(given, Tensor):
+            return self._rows_of(given, applied, queries, seen.keys).to(weights).expand_as(weights)
+        assert callable(given)
+        block = WeightsBlock(weights, allowed, seen.name, seen.number, self._samples, self._numbers, queries, seen.keys)
+        own = given(block)
+        if not isinstance(own, Tensor) or own.shape != weights.shape:
+            shape = tuple(own.shape) if isinstance(own, Tensor) else type(own).__name__
+            raise EditRefused(
+                f"{applied.edit.text} returned {shape} for a block of weights {tuple(weights.shape)}: return as many"
+            )
+        return own.to(weights)
+
+    def _rows_of(self, given: Tensor, applied: Applied, queries: range, keys: range | None) -> Tensor:
+        """Return the part of numbers of one's own that is for these samples, heads and queries."""
+        found = self._fitting(given, applied, keys)
+        if found.shape[0] > 1:
+            found = take_part(found, 0, self._samples)
+        if found.shape[1] > 1:
+            found = take_part(found, 1, [applied.heads.index(number) for number in self._numbers])
+        if found.shape[2] > 1:
+            found = found[:, :, queries.start : queries.stop]
+        return found if keys is None else found[..., keys.start : keys.stop]
+
+    def _fitting(self, given: Tensor, applied: Applied, keys: range | None) -> Tensor:
+        """Return numbers of one's own with four axes: samples, the heads of the key, queries of the whole text, last.
+
+        Raises:
+            EditRefused: they do not fit.
+        """
+        last = self._v.shape[-1] if keys is None else keys.stop
+        wanted = self._seen.samples, len(applied.heads), self._seen.queries.stop, last
+        found = given[(None,) * (4 - given.ndim)]
+        may_repeat = (0, 1) if keys is not None else (0, 1, 2)
+        sizes = enumerate(zip(found.shape, wanted, strict=True)) if found.ndim == 4 else ()
+        if found.ndim == 4 and all(n == size or (n == 1 and axis in may_repeat) for axis, (n, size) in sizes):
+            return found
+        _, H, Q, _ = wanted
+        shapes = (wanted[2:], wanted[1:], wanted) if keys is not None else ((last,), (H, 1, last), (H, Q, last), wanted)
+        raise EditRefused(
+            f"what is given for {applied.rule.key!r} has shape {tuple(given.shape)}: for {self._seen.name} give "
+            f"{', '.join(map(str, shapes[:-1]))} or {wanted}"
+        )
+
+    def _given_output(self, applied: Applied) -> Tensor:
+        n, h, Q, _ = self._q.shape
+        shape, given, seen = (n, h, Q, self._v.shape[-1]), applied.edit.output, self._seen
+        if isinstance(given, OtherRun):
+            found = [[given.outputs(seen, b, head, seen.queries) for head in self._numbers] for b in self._samples]
+            return torch.stack([torch.stack([x.to(self._v) for x in one]) for one in found])
+        if isinstance(given, Tensor):
+            return self._rows_of(given, applied, seen.queries, None).to(self._v).expand(shape)
+        return self._v.new_zeros(()).expand(shape)
+
+    # Whether the call is understood.
+
+    def differs(self, kernel: Any) -> bool | None:
+        """Return whether the call's own output is other than these heads' q, k, v and rules come to, without edits.
+
+        Args:
+            kernel: the output, as `verification.sample_output` takes it.
+
+        Returns:
+            None where the output is not of their shape.
+        """
+        rows = sampled_rows(self._q.shape[2])
+        found = self._own_rows(kernel, rows)
+        if found is None:
+            return None
+        with torch.no_grad():
+            index = torch.tensor(rows, device=self._q.device)
+            scores = self._scores(self._q[:, :, index])
+            weights, allowed = self.rules.weights(scores, index)
+            expected, filled, largest = found.to(weights), allowed.any(-1), weights.amax(-1)
+            if isinstance(kernel, DroppedWeights):
+                difference = (expected * (1 - kernel.p) - weights).masked_fill(expected == 0, 0)
+            else:
+                again = _product(weights, self._v)
+                some = self._v[:, :, :: max(1, self._v.shape[2] // SOME_KEYS)].abs().max()
+                difference, largest = again - expected, torch.maximum(again.abs().max(), some)
+            rounding = rounding_of(found, *self._types)
+            bound = 4 * rounding * (4 + scores.abs().max()) * largest
+            return bool(((difference.abs().amax(-1) > bound) & filled).any())
+
+    def _own_rows(self, kernel: Any, rows: list[int]) -> Tensor | None:
+        """Return some rows of these heads' output, or weights; None if it is not of their shape."""
+        (B, H, Q, _), Dv, K = self._seen.call.q.shape, self._v.shape[-1], self._k.shape[2]
+        own, wanted = kernel, (B, H, Q, Dv)
+        if isinstance(kernel, RowsOfOutput):
+            own, rows, wanted = kernel.output, list(range(len(rows))), (B, H, len(rows), Dv)
+        elif isinstance(kernel, DroppedWeights):
+            own, wanted = kernel.weights, (B, H, Q, K)
+        if not isinstance(own, Tensor) or own.shape != wanted:
+            return None
+        part = take_part(take_part(own.detach(), 0, self._samples), 1, self._heads)
+        return part[:, :, rows]
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """Return x (n, h, rows, a) times y (n, h or 1, a, b), without a copy of y for each head."""
+    if y.shape[1] == x.shape[1]:
+        return x @ y
+    return (x.flatten(1, 2)[:, None] @ y).squeeze(1).unflatten(1, x.shape[1:3])
+
+
+def together(heads: Sequence[int], share: int) -> Iterator[list[int]]:
+    """Yield heads that can be computed together: those of one key head, or, where each has its own, all."""
+    groups: dict[int, list[int]] = {}
+    for head in heads:
+        groups.setdefault(head // share if share > 1 else 0, []).append(head)
+    yield from groups.values()

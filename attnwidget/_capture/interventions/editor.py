@@ -1,0 +1,384 @@
+"""Editor: listens to the attention calls of a model, and writes into their outputs what the edits come to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import hooks
+from ..advice import WRAPPED, under_transform, with_way_on
+from ..coverage import AttentionModules
+from ..kept_tensors import TensorKeeper
+from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
+from ..model_calls import ModelCalls, module_names, parts_of
+from ..observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..output_edits import EditRefused, OutputEdit
+from ..positions import why_not_positions
+from ..process_parts import heads_of_process
+from ..provenance import ToldCross
+from ..selection import LayerSelection
+from ..traced_tensors import Caller
+from ..transformers import read_call
+from ..verification import DroppedWeights, RowsOfOutput
+from ..watching import NOT_FOLLOWED, WatchedModules
+from .edited_heads import Chain, EditedHeads, together
+from .edits import ByHead, Plan
+from .seen_call import SeenCall
+
+NOT_UNDERSTOOD = (
+    "{} gives another output than its q, k, v, mask and scale come to, so that it does more than they tell, and an "
+    "edit would undo that: leave this layer out, or load the model with attn_implementation='eager'"
+)
+NOT_SEEN = "the output of {} was not seen as (batch, heads, queries, size), so nothing can be written into it"
+CHECKPOINTED = (
+    "{} runs under gradient checkpointing, which computes it again in the backward pass, perhaps outside of the block: "
+    "call model.gradient_checkpointing_disable(), or model.eval()"
+)
+DROPS = (
+    "{} drops weights at random in training, and an edited head would not: call model.eval(), or edit by 'zero', "
+    "{{'output': …}} or {{'from': …, 'take': 'outputs'}} alone"
+)
+NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
+
+
+class Editor(ModelCalls):
+    """Edits the calls of a model in the thread that opened it.
+
+    Args:
+        model: the model.
+        plan: what is edited.
+
+    Attributes:
+        skipped: by the name of a module, why attention that has run could not be seen.
+        edited: the heads that were edited, by the name of their module.
+        forward_count: how often the model was called.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        super().__init__(model, ToldCross())
+        self.plan = plan
+        self.skipped: dict[str, str] = {}
+        self.edited: dict[str, set[int]] = {}
+        self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by its name and kind
+        self.forward_count = 0
+        self.elsewhere = 0  # how often it was called in another thread
+        self.was_captured = False  # whether a capture has recorded a call before it was edited
+        self._layers = LayerSelection(None)
+        self._keeper = TensorKeeper(clone=False)
+        self._thread: int | None = None
+        self._attention_modules: AttentionModules | None = None
+        self._called: set[str] = set()
+        self._depth = 0  # of calls of the model and its parts within one another
+        self._counts: Counter[str] = Counter()  # how often each name has called in this forward pass
+        self._past: int | None = None  # how many positions the cache holds that the model was given
+        self._first_query: tuple[int, int] = (0, 0)  # of the last self-attention: where it begins, how many it has
+        self._kinds: dict[str, bool] = {}  # whether a layer that was seen is cross-attention
+        self.lengths: dict[str, tuple[int, int]] = {}  # of each layer: the text that was read first
+        self.ends: dict[str, tuple[int, int]] = {}  # of each layer: how many queries and keys there are so far
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Listen to the calls of the model inside the block."""
+        assert self.model is not None
+        self._names = module_names(self.model)
+        self._watched = WatchedModules(self.model)
+        self._attention_modules = AttentionModules(self.model, self._names)
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._provenance.watching(self.model))
+            for part in (self.model, *(part for _, part in parts_of(self.model))):
+                stack.enter_context(_forward_hooks(part, self._began, self._ended))
+            hooks.add_listener(self)
+            stack.callback(hooks.remove_listener, self)
+            stack.enter_context(self._attention_modules.watched())
+            if self._watched:
+                self._watcher = stack.enter_context(hooks.watch_functions(self))
+            yield
+        unseen = self._attention_modules.unseen([*{name for name, _ in self.seen}, *self._called, *self.skipped])
+        self.skipped.update(unseen)
+        self._advise()
+
+    def _advise(self) -> None:
+        assert self.model is not None
+        by_name = dict(self.model.named_modules())
+        for name, why in self.skipped.items():
+            own = [by_name[name]] if name in by_name else []
+            self.skipped[name] = with_way_on(why, [*own, self.model])
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Edit nothing inside the block."""
+        thread, self._thread = self._thread, None
+        try:
+            yield
+        finally:
+            self._thread = thread
+
+    # Forward passes.
+
+    def _began(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            self.elsewhere += module is self.model and self._thread is not None
+            return
+        if not self._depth:
+            self._counts.clear()
+            self._past, self._first_query = None, (0, 0)
+        self._depth += 1
+        self.forward_count += module is self.model
+        if self._past is None:
+            self._past = _length_of_cache(arguments.get("past_key_values"))
+
+    def _ended(self) -> None:
+        if threading.get_ident() != self._thread or not self._depth:
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        self._keeper.forget_masks()
+        for key in self._watched.missed(self._provenance.forward_ended()):
+            self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
+        if self._watcher is not None and not self._watched:
+            self._watcher.exit_early()
+
+    # What `hooks.Listener` promises.
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """Return the name of a module whose calls are edited; None in other threads, and for other models."""
+        return super().name_of(module) if threading.get_ident() == self._thread else None
+
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputEdit | None:
+        """Return what is to be written into the output of a call.
+
+        Raises:
+            EditRefused: the call is to be edited, and cannot be.
+        """
+        if self._thread is None:
+            return None
+        name = self._name_of_innermost(self._modules()) if name is None else name
+        if name is None:
+            return None
+        self._called.add(name)
+        if not self._depth:  # a module called alone is a pass of its own
+            self._counts.clear()
+            self._past, self._first_query = None, (0, 0)
+        self._counts[name] += 1
+        module = name
+        name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._edit_of(module, name, read)
+        except EditRefused:
+            raise
+        except Exception as error:
+            if not self.plan.may_edit(name):
+                return None
+            why = str(error) if isinstance(error, Unreadable) else f"its call cannot be read ({error})"
+            raise EditRefused(self._with_advice(f"{name} cannot be edited: {why}", module)) from error
+
+    def record_interface_call(
+        self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> OutputEdit | None:
+        """Return what is to be written into the output of a call of transformers' interface."""
+        return self.record_call(name, functools.partial(read_call, implementation, module, *arguments, **settings))
+
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        caller = self.caller() if caller is None else caller
+        if caller.name is None or (unused and caller.name in self._called):
+            return
+        if (certain or caller.is_attention) and self.plan.may_edit(caller.name):
+            self.skipped.setdefault(caller.name, why)
+
+    def is_captured_by(self, listener: Any) -> bool:
+        """Return whether a capture records calls that are edited."""
+        if isinstance(listener, Editor) or not isinstance(listener, ModelCalls):
+            return False
+        return listener.model is None or self.knows(listener.model) or listener.knows(self.model)
+
+    def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
+        """Return None: nothing is recorded."""
+        return None
+
+    def _with_advice(self, why: str, module: str) -> str:
+        assert self.model is not None
+        by_name = dict(self.model.named_modules())
+        return with_way_on(why, [by_name[module], self.model] if module in by_name else [self.model])
+
+    # One call.
+
+    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> OutputEdit | None:
+        if under_transform():
+            raise EditRefused(f"{name} cannot be edited: {WRAPPED}")
+        call = as_autocast(read())
+        why = why_not_positions(call, self._running(module))
+        if why is not None:
+            raise Unreadable(why)
+        found = self._is_cross(module, call)
+        call.cross = self._kinds.get(name) if found is None else found
+        mask = self._keeper.mask(call.mask) if call.k.shape[2] > call.q.shape[2] else None
+        keep_what_is_filled(call, mask, continues=name in self.ends)
+        self._kinds[name] = bool(call.cross)
+        seen = self._placed(name, call, self._heads_of_process(module, call))
+        by_head = self._own_heads(seen, call.heads)
+        if not any(one is not None for edits in by_head.values() for one in edits):
+            return None
+        self._refuse_what_is_not_repeated(name)
+        return CallEdit(self, seen, by_head)
+
+    def _heads_of_process(self, module: str, call: ObservedCall) -> int:
+        """Note which heads this process has, if others have the rest; return the model's number of the first."""
+        if any(hasattr(x, "placements") for x in (call.q, call.k)):
+            raise Unreadable("its q and k are spread over processes (DTensor): have its projections give local tensors")
+        running = self._running(module)
+        call.heads = heads_of_process(None if running is None else running.module, call)
+        return 0 if call.heads is None else call.heads.first
+
+    def _own_heads(self, seen: SeenCall, here: ProcessHeads | None) -> ByHead:
+        """Return the edits of the heads of a call that this process has."""
+        B, H = seen.call.q.shape[:2]
+        found = self.plan.edits_of(seen.name, seen.number, seen.cross, H if here is None else here.total, B)
+        if here is None:
+            return found
+        for edits in found.values():
+            for one in edits:
+                if one is not None:  # those of other processes are met there
+                    one.rule.met.setdefault(seen.name, set())
+        return {head - here.first: edits for head, edits in found.items() if 0 <= head - here.first < H}
+
+    def _placed(self, name: str, call: ObservedCall, first_head: int) -> SeenCall:
+        """Return a call with its number and its places."""
+        Q, K, cross = call.q.shape[2], call.k.shape[2], bool(call.cross)
+        number = self.seen.setdefault((name, cross), self._layers.number_of(name, cross))
+        if cross:
+            start = self._first_query[0] if self._first_query[1] == Q else 0
+            ends = start + Q, K
+        else:
+            ends = (K, K) if K == Q or self._past is None else (self._past + Q, self._past + Q)
+            self._first_query = ends[0] - Q, Q
+        if name not in self.lengths or ends[0] == Q:
+            self.lengths[name] = ends
+        self.ends[name] = ends
+        queries, keys = range(ends[0] - Q, ends[0]), range(ends[1] - K, ends[1])
+        return SeenCall(call, name, number, cross, queries, keys, *self.lengths[name], first_head)
+
+    def _refuse_what_is_not_repeated(self, name: str) -> None:
+        """Refuse calls that a backward pass computes again, perhaps when the block has ended."""
+        if in_backward():
+            raise EditRefused(CHECKPOINTED.format(name))
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+                reentrant = frame.f_code.co_name == "forward"
+                if reentrant or torch.is_grad_enabled():
+                    raise EditRefused(CHECKPOINTED.format(name))
+            frame = frame.f_back
+
+
+class CallEdit(OutputEdit):
+    """What is written into the output of one call: see `OutputEdit`.
+
+    Args:
+        editor: whose edits they are.
+        seen: the call.
+        by_head: the edits of each head that has any, of each sample.
+    """
+
+    def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead) -> None:
+        self._editor, self.seen, self.by_head = editor, seen, by_head
+
+    def write(
+        self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
+    ) -> None:
+        """Write it, after verifying that the call is understood."""
+        device = output.device.type
+        try:
+            with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
+                for samples, heads, chain in self._groups(earlier):
+                    made = self._made(kernel, samples, heads, chain)
+                    made.write_output(output)
+                    if weights is not None:
+                        made.write_weights(weights)
+        except EditRefused:
+            raise
+        except Unreadable as error:
+            raise EditRefused(f"{self.seen.name} cannot be edited: {error}") from None
+        self._editor.was_captured |= hooks.any_listener(self._editor.is_captured_by)
+        for head, edits in self.by_head.items():
+            for one in edits:
+                if one is not None:
+                    number = head + self.seen.first_head
+                    one.rule.met.setdefault(self.seen.name, set()).add(number)
+                    self._editor.edited.setdefault(self.seen.name, set()).add(number)
+
+    def _groups(self, earlier: tuple[OutputEdit, ...]) -> Iterator[tuple[list[int], list[int], Chain]]:
+        """Yield samples and heads that are edited in the same way, with their edits of all interventions."""
+        before = [one.by_head for one in earlier if isinstance(one, CallEdit)]
+        chains: dict[tuple[int, ...], Chain] = {}
+        of_head: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for head, edits in self.by_head.items():
+            for sample, own in enumerate(edits):
+                if own is None:
+                    continue
+                others = (by_head[head][sample] for by_head in before if head in by_head)
+                chain = (*(one for one in others if one is not None), own)
+                key = tuple(id(one.edit) for one in chain)
+                chains[key] = chain
+                of_head.setdefault((key, head), []).append(sample)
+        groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for (key, head), samples in of_head.items():
+            groups.setdefault((key, tuple(samples)), []).append(head)
+        share = self.seen.call.q.shape[1] // self.seen.call.k.shape[1]
+        for (key, own_samples), heads in groups.items():
+            for some in together(heads, share):
+                yield list(own_samples), some, chains[key]
+
+    def _made(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
+        """Return heads as they are edited, after verifying that the call is understood."""
+        name = self.seen.name
+        differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)
+        if differs is None:
+            raise EditRefused(NOT_SEEN.format(name))
+        if differs:
+            raise EditRefused(NOT_UNDERSTOOD.format(name))
+        fixed = any(one.edit.output is not None for one in chain)
+        if (isinstance(kernel, RowsOfOutput | DroppedWeights) or self.seen.call.dropout) and not fixed:
+            raise EditRefused(DROPS.format(name))
+        if torch.is_grad_enabled() and self.seen.call.q.requires_grad:
+            for one in chain:
+                if not one.edit.is_differentiable:
+                    raise EditRefused(NO_GRADIENTS.format(one.edit.text))
+        return EditedHeads(self.seen, samples, heads, chain)
+
+
+def _length_of_cache(cache: Any) -> int | None:
+    """Return how many positions a cache holds, as a model is given it; None where it does not tell."""
+    try:
+        return int(cache.get_seq_length())
+    except Exception:  # no cache, or one of a kind that is not known here
+        return None
+
+
+@contextlib.contextmanager
+def _forward_hooks(
+    part: nn.Module, began: Callable[[nn.Module, Mapping[str, Any]], None], ended: Callable[[], None]
+) -> Iterator[None]:
+    before = part.register_forward_pre_hook(
+        lambda module, args, kwargs=types.MappingProxyType({}): began(module, kwargs), with_kwargs=True, prepend=True
+    )
+    after = part.register_forward_hook(lambda *_: ended(), always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()

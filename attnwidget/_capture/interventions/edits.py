@@ -1,0 +1,401 @@
+"""The words of interventions: which heads are edited, and how, read and checked before a model runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._engine.what_if import READERS
+from ..._segments.segments import Segments
+from ..._utils.choices import matches_name
+from ..._utils.validation import nearest, told
+from ..output_edits import EditRefused
+from .other_runs import OtherRun
+from .places import Places
+
+EVEN = ("mean", "uniform")
+WORDS = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "dtype", "block")
+OWN = ("from", "output")
+TAKE = ("weights", "outputs")
+EDIT_ADVICE = (
+    "give 'zero', 'mean', 'uniform', a dict of words such as {'drop_keys': [3]} or {'block': (queries, keys)}, "
+    "{'from': capture}, {'output': numbers}, a tensor of weights, or a function of a block"
+)
+KEY_ADVICE = "give a layer, (layer, head), (layer, (heads)), 'all', or the name of a module in place of the layer"
+
+REMOVING = {"mask": False, "causal": False, "window": None, "softcap": None, "sinks": False}  # words, and their values
+REMOVED = {
+    "mask": "a mask",
+    "causal": "a causal rule of its own (it may be in its mask: 'mask': False)",
+    "window": "a window of its own (it may be in its mask: 'mask': False)",
+    "softcap": "a softcap",
+    "sinks": "learned sinks",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Keys that some queries are kept from."""
+
+    queries: Places
+    keys: Places
+    renormalize: bool
+
+
+@dataclass(eq=False)
+class HeadEdit:
+    """What is done to a head: its rules changed, its weights replaced, or its output.
+
+    Attributes:
+        text: as it was given, for errors.
+        changes: the words of `what_if`, checked.
+        dropped: keys that no query attends to.
+        blocks: keys that some queries do not attend to.
+        even: all keys that a query may attend to weigh the same.
+        weights: in place of its own: a tensor, a function, or another run.
+        output: in place of its own: a number, a tensor, or another run.
+        changed: the words of `REMOVING` that have removed something.
+    """
+
+    text: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    dropped: Places | None = None
+    blocks: tuple[Block, ...] = ()
+    even: bool = False
+    weights: Tensor | Callable[[Any], Tensor] | OtherRun | None = None
+    output: float | Tensor | OtherRun | None = None
+    changed: set[str] = field(default_factory=set)
+
+    @property
+    def places(self) -> list[Places]:
+        """All positions that it names."""
+        own = [one for block in self.blocks for one in (block.queries, block.keys)]
+        return own if self.dropped is None else [self.dropped, *own]
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow through it."""
+        return "dtype" not in self.changes
+
+    def reset(self) -> None:
+        """Forget what it has changed before."""
+        self.changed.clear()
+        for one in (self.weights, self.output):
+            if isinstance(one, OtherRun):
+                one.ends.clear()
+
+    def unused_word(self) -> str | None:
+        """Return, of a word that was to remove a rule and has found none, what no call has; None if there is none."""
+        given = (name for name, value in REMOVING.items() if name in self.changes and self.changes[name] is value)
+        return next((f"has {REMOVED[name]}" for name in given if name not in self.changed), None)
+
+
+class PerSample(Sequence[Any]):
+    """Edits of one key, one for each sample of the batch; None leaves a sample as it is."""
+
+    def __init__(self, edits: Iterable[Any]) -> None:
+        self._edits = list(edits)
+
+    def __getitem__(self, which: Any) -> Any:
+        return self._edits[which]
+
+    def __len__(self) -> int:
+        return len(self._edits)
+
+    def __repr__(self) -> str:
+        return f"PerSample({self._edits!r})"
+
+
+class Applied(NamedTuple):
+    """An edit of a head, the heads that its key names, by which it may tell them apart, and that entry of `edits`."""
+
+    edit: HeadEdit
+    heads: tuple[int, ...]
+    rule: Rule
+
+
+@dataclass(eq=False)
+class Rule:
+    """One entry of `edits`.
+
+    Attributes:
+        key: as it was given.
+        layer: a number, the name of a module, or None for all.
+        heads: or None for all.
+        edits: one for all samples, or one for each.
+        met: the heads that were edited, by the name of their module.
+        number: of its layer, where it is named by that; None: it counts from the end, and their number is not known.
+    """
+
+    key: Any
+    layer: int | str | re.Pattern[str] | None
+    heads: tuple[int, ...] | None
+    edits: list[HeadEdit | None]
+    per_sample: bool = False
+    met: dict[str, set[int]] = field(default_factory=dict)
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layer, int) and self.layer >= 0:
+            self.number = self.layer
+
+    @property
+    def rank(self) -> tuple[bool, bool]:
+        """How closely it names a head."""
+        return self.layer is not None, self.heads is not None
+
+    def names(self, name: str, number: int | None) -> bool:
+        """Return whether it is for a layer, whose number is None where it is not among those that are counted."""
+        if self.layer is None:
+            return True
+        return self.number == number if isinstance(self.layer, int) else matches_name(self.layer, name)
+
+    def heads_of(self, name: str, count: int) -> tuple[int, ...]:
+        """Return the heads of a layer that has so many."""
+        missing = [head for head in self.heads or () if not -count <= head < count]
+        if missing:
+            raise EditRefused(
+                f"edits has {self.key!r}, but {name} has heads 0 to {count - 1}, and no head {missing[0]}"
+            )
+        return tuple(range(count)) if self.heads is None else tuple(head % count for head in self.heads)
+
+
+ByHead = dict[int, list[Applied | None]]  # of each head that is edited, of each sample
+
+
+class Plan(Mapping[Any, str]):
+    """All edits of an intervention: a mapping of their keys, as they were given, to what is done, in words.
+
+    Args:
+        edits: as `intervene` takes them.
+        segments: that names of segments are looked up in.
+        cross: True: only cross-attention is edited, and numbers are those of `cap.cross`; False: only self-attention;
+            None: both, and numbers are those of `cap.attention`.
+
+    Raises:
+        TypeError, ValueError: edits that are none.
+    """
+
+    def __init__(self, edits: Any, segments: Segments | None = None, cross: bool | None = None) -> None:
+        if not isinstance(edits, Mapping):
+            raise TypeError(f"edits is {told(edits)}: give a dict such as {{(5, 7): 'zero'}}")
+        if segments is not None and not isinstance(segments, Segments):
+            raise TypeError(f"segments is {told(segments)}: give what attnwidget.segments(…) returns")
+        if cross is not None and not isinstance(cross, bool):
+            raise TypeError(f"cross is {told(cross)}: give True, False or None")
+        self.cross = cross
+        self.rules = [_read_rule(key, value, segments) for key, value in edits.items()]
+
+    def __getitem__(self, key: Any) -> str:
+        return {rule.key: _text_of(rule) for rule in self.rules}[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (rule.key for rule in self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in self.items()) + "}"
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a layer is named by its number, or all are."""
+        return any(rule.layer is None or isinstance(rule.layer, int) for rule in self.rules)
+
+    def reset(self) -> None:
+        """Forget what was edited before."""
+        for rule in self.rules:
+            rule.met.clear()
+            for edit in rule.edits:
+                if edit is not None:
+                    edit.reset()
+
+    def may_edit(self, name: str) -> bool:
+        """Return whether a module may be edited, as far as its name tells."""
+        return self.has_numbers or any(rule.names(name, None) for rule in self.rules)
+
+    def edits_of(self, name: str, number: int, cross: bool, heads: int, samples: int) -> ByHead:
+        """Return the edits of one call.
+
+        Args:
+            name: of its module.
+            number: of its layer, among those of self- or of cross-attention.
+            cross: whether it is cross-attention.
+            heads: how many it has.
+            samples: how many it has.
+
+        Returns:
+            For each head that is edited, of each sample `Applied` or None.
+
+        Raises:
+            EditRefused: heads or samples that are not there; two keys that name a head equally closely.
+        """
+        if self.cross is not None and cross != self.cross:
+            return {}
+        counted = number if cross == bool(self.cross) else None
+        chosen: dict[int, tuple[Rule, tuple[int, ...]]] = {}
+        for rule in self.rules:
+            named = rule.heads_of(name, heads) if rule.names(name, counted) else ()
+            for head in named:
+                other = chosen.get(head)
+                if other is not None and other[0].rank == rule.rank:
+                    raise EditRefused(
+                        f"head {head} of {name} is named by {other[0].key!r} and by {rule.key!r}: name it by one, or "
+                        "enter one intervention inside the other"
+                    )
+                if other is None or rule.rank > other[0].rank:
+                    chosen[head] = rule, named
+        return {head: _of_samples(*chosen[head], samples) for head in sorted(chosen)}
+
+
+def _of_samples(rule: Rule, named: tuple[int, ...], samples: int) -> list[Applied | None]:
+    if rule.per_sample and len(rule.edits) != samples:
+        raise EditRefused(f"{rule.key!r} has edits of {len(rule.edits)} samples, and the batch has {samples}")
+    edits = rule.edits if rule.per_sample else rule.edits * samples
+    return [None if edit is None else Applied(edit, named, rule) for edit in edits]
+
+
+def _text_of(rule: Rule) -> str:
+    texts = ["None" if edit is None else edit.text for edit in rule.edits]
+    return f"PerSample([{', '.join(texts)}])" if rule.per_sample else texts[0]
+
+
+# Reading.
+
+
+def _read_rule(key: Any, value: Any, segments: Segments | None) -> Rule:
+    layer, heads = _read_key(key)
+    if isinstance(value, PerSample):
+        edits = [None if one is None else read_edit(one, segments) for one in value]
+        return Rule(key, layer, heads, edits, per_sample=True)
+    return Rule(key, layer, heads, [read_edit(value, segments)])
+
+
+def _read_key(key: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Return the layer and the heads of a key; None for all."""
+    layer, heads = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+    if isinstance(layer, tuple):
+        raise TypeError(f"edits has the key {key!r}: {KEY_ADVICE}")
+    if layer == "all":
+        layer = None
+    elif not isinstance(layer, str | re.Pattern):
+        layer = _integer(layer, key)
+    if heads is None:
+        return layer, None
+    given = heads if isinstance(heads, Iterable) and not isinstance(heads, str) else [heads]
+    found = tuple(dict.fromkeys(_integer(one, key) for one in given))
+    if not found:
+        raise ValueError(f"edits has the key {key!r}, which names no head: {KEY_ADVICE}")
+    return layer, found
+
+
+def _integer(given: Any, key: Any) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"edits has the key {key!r}: {KEY_ADVICE}")
+    return int(given.__index__())
+
+
+def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
+    """Return an edit as it is made.
+
+    Raises:
+        TypeError, ValueError: what is none.
+    """
+    if isinstance(given, str):
+        if given != "zero" and given not in EVEN:
+            raise ValueError(f"{given!r} is no edit: {nearest(given, ('zero', *EVEN))}{EDIT_ADVICE}")
+        return HeadEdit(repr(given), output=0.0) if given == "zero" else HeadEdit(repr(given), even=True)
+    if isinstance(given, Mapping):
+        return _read_words(given, segments)
+    if isinstance(given, Tensor | np.ndarray):
+        weights = _numbers(given, "weights")
+        if weights.ndim not in (2, 3, 4):
+            raise ValueError(
+                f"weights have shape {tuple(weights.shape)}: give (Q, K), (heads, Q, K) or (B, heads, Q, K)"
+            )
+        return HeadEdit(f"weights {tuple(weights.shape)}", weights=weights)
+    if callable(given):
+        return HeadEdit(getattr(given, "__name__", type(given).__name__), weights=given)
+    raise TypeError(f"{told(given)} is no edit: {EDIT_ADVICE}")
+
+
+def _numbers(given: Any, what: str) -> Tensor:
+    found = (
+        torch.from_numpy(given) if isinstance(given, np.ndarray) else torch.as_tensor(given, device=_device_of(given))
+    )
+    if not (found.is_floating_point() or found.dtype in (torch.int64, torch.int32, torch.bool)):
+        raise TypeError(f"{what} has numbers of type {found.dtype}: give real numbers")
+    return found if found.is_floating_point() else found.float()
+
+
+def _device_of(given: Any) -> Any:
+    return given.device if isinstance(given, Tensor) else "cpu"
+
+
+def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:
+    if "from" in given:
+        return _read_from(given)
+    if "output" in given:
+        if len(given) > 1:
+            raise ValueError("'output' replaces all that other words would change: give it alone")
+        output = _numbers(given["output"], "output")
+        return HeadEdit(f"{{'output': {tuple(output.shape)}}}", output=output)
+    words = {name: value for name, value in given.items() if name != "renormalize"}
+    if "renormalize" in given and "block" not in given:
+        raise ValueError("'renormalize' says what becomes of a 'block': give both")
+    if not words:
+        raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
+    if not isinstance(words.get("mask", True), bool):
+        raise TypeError(
+            f"mask is {told(words['mask'])}: give False to remove the mask of the call; to keep queries from keys, "
+            "give {'block': (queries, keys)}, or a function of a block that returns its weights"
+        )
+    for name in words:
+        if name == "keep":
+            raise ValueError(
+                "keep chooses keys by the weights of the whole text, which a model that runs has not yet: give those "
+                "that att.keep(…) leaves out as 'drop_keys'"
+            )
+        if name not in WORDS:
+            raise ValueError(f"an edit has {told(name)}: {nearest(name, (*WORDS, *OWN))}there are {', '.join(WORDS)}")
+    plain = {name: READERS[name](None, value) for name, value in words.items() if name not in ("drop_keys", "block")}
+    dropped = Places(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None
+    blocks = _read_block(words["block"], given.get("renormalize", True), segments) if "block" in words else ()
+    return HeadEdit(repr(dict(given)), plain, dropped, blocks)
+
+
+def _keys(given: Any) -> Any:
+    if given is None:
+        raise TypeError("drop_keys is None: give a list of keys")
+    return given
+
+
+def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tuple[Block, ...]:
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"block is {told(given)}: give (queries, keys), each positions or names of segments")
+    if not isinstance(renormalize, bool):
+        raise TypeError(f"renormalize is {told(renormalize)}: give True or False")
+    queries, keys = (
+        Places(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
+    )
+    return (Block(queries, keys, renormalize),)
+
+
+def _read_from(given: Mapping[str, Any]) -> HeadEdit:
+    unknown = [name for name in given if name not in ("from", "take")]
+    take = given.get("take", "weights")
+    if unknown or take not in TAKE:
+        what = f"'take': {take!r}" if not unknown else repr(unknown[0])
+        raise ValueError(
+            f"an edit from another run has {what}: give {{'from': capture, 'take': 'weights' or 'outputs'}}"
+        )
+    run = OtherRun(given["from"])
+    text = f"{{'from': {run}, 'take': {take!r}}}"
+    return HeadEdit(text, weights=run) if take == "weights" else HeadEdit(text, output=run)

@@ -1,0 +1,131 @@
+/** What a model loses without something: the scales, words, orders and sums that its pictures need. Pure. */
+
+import type { EffectDetail, EffectOf, EffectsMessage, Figure } from "../contract/messages";
+import { numberIn } from "./matrix";
+import { byLargest, largest } from "./segments";
+import type { HeadMetric, Survey } from "./survey";
+
+/** Return losses as numbers; null is not known yet. */
+export const lossesIn = (figures: readonly Figure[]): (number | null)[] =>
+  figures.map((one) => (one === null ? null : numberIn(one)));
+
+/** Return the name of a removal, the same for the same one. */
+export const effectKey = (of: EffectOf) => {
+  const all = of as Partial<Record<"segment" | "path" | "layer" | "head" | "query" | "key", unknown>>;
+  return JSON.stringify([all.segment, all.path, all.layer, all.head, all.query, all.key]);
+};
+
+/** Return the run without something, if there was one with the target and the edit in force. */
+export function detailOf(
+  details: readonly EffectDetail[] | null | undefined,
+  { at, target, edit }: EffectsMessage,
+  of: EffectOf,
+): EffectDetail | null {
+  const isIt = (one: EffectDetail) =>
+    one.at === at && one.token === target?.token && one.edit === edit && effectKey(one.of) === effectKey(of);
+  return details?.filter(isIt).at(-1) ?? null;
+}
+
+/** Return what is done to what is edited, in words before and after its name: "without doc 3", "doc 3 made even". */
+export function editWords(now: EffectsMessage | null | undefined): readonly [before: string, after: string] {
+  const of = now?.edits.find(({ value }) => value === now.edit)?.of;
+  return now?.edit === "zero" || of === undefined ? ["without", ""] : ["", of];
+}
+
+// --- one zero, two scales -------------------------------------------------------------------------------------------------
+
+/** Mass above and loss below, from the same zero; gridlines stand where both are round. */
+export interface Scales {
+  /** Where each ends on the right. */
+  readonly mass: number;
+  readonly lost: number;
+  /** Gridlines on the right of zero. */
+  readonly parts: number;
+  /** How far the axis goes on the left of zero, as a share of the right. */
+  readonly left: number;
+}
+
+/** A loss that is smaller, in nats, is no loss: the axis never ends before. */
+export const LEAST_LOST = 0.05;
+const MOST_PARTS = 5;
+
+/** Return two scales that end at round numbers, and have as many parts as each other. */
+export function scalesOf(masses: readonly number[], losses: readonly number[], least = LEAST_LOST): Scales {
+  const most = largest(masses.filter(Number.isFinite)) || 1;
+  const step = roundStep(most / MOST_PARTS, [1, 2, 2.5, 5, 10]);
+  const parts = Math.max(1, Math.ceil(most / step - 1e-9));
+  const finite = losses.filter(Number.isFinite);
+  const lost = roundStep(largest([...finite.map(Math.abs), least]) / parts) * parts;
+  const below = losses.includes(Number.NEGATIVE_INFINITY) ? lost : largest(finite.map((value) => -value));
+  return { mass: round(step * parts), lost: round(lost), parts, left: below / lost };
+}
+
+/** Return a round number that is no less. */
+function roundStep(value: number, steps = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10]): number {
+  const power = Number(`1e${value.toExponential().split("e")[1]}`);
+  return round((steps.find((step) => step * power >= value * (1 - 1e-9)) ?? 10) * power);
+}
+
+const round = (value: number) => Number(value.toPrecision(6));
+
+/** Return where a share of the right side is, in per cent of the whole axis. */
+export const placeOn = ({ left }: Scales, share: number) =>
+  (100 * (left + Math.max(-left, Math.min(1, share)))) / (1 + left);
+
+export const LOOKED_AT = "looked at, hardly needed";
+export const NEEDED = "needed, hardly looked at";
+
+/** Return in words that mass and loss disagree: their ends are half the axis apart or more. */
+export function disagreement({ mass, lost }: Scales, ownMass: number, ownLost: number | null): string {
+  if (ownLost === null || !(ownMass >= 0) || Number.isNaN(ownLost)) return "";
+  const apart = Math.min(1, ownLost / lost) - ownMass / mass;
+  return apart >= 0.5 - 1e-9 ? NEEDED : apart <= -0.5 + 1e-9 ? LOOKED_AT : "";
+}
+
+// --- orders and sums ------------------------------------------------------------------------------------------------------
+
+export const ORDERS = { effect: "by effect", mass: "by mass", text: "as in the text" } as const;
+export type EffectOrder = keyof typeof ORDERS;
+
+/** Return things in an order: the largest loss, or mass, first, and last what is not known; or as they are. */
+export function ordered<T extends { readonly lost: number | null; readonly mass: number }>(
+  things: readonly T[],
+  order: EffectOrder,
+): readonly T[] {
+  if (order === "text") return things;
+  return byLargest(things, ({ lost, mass }) => (order === "mass" ? mass : (lost ?? Number.NaN)));
+}
+
+export interface Chances {
+  readonly rows: readonly { readonly text: string; readonly before: number; readonly after: number }[];
+  /** All other tokens together. */
+  readonly rest: { readonly count: number; readonly before: number; readonly after: number };
+}
+
+/** Return the probabilities of some tokens before and after, and the sums over all others. */
+export function chancesOf({ tokens, vocabulary }: EffectDetail, most: number): Chances {
+  const rows = tokens
+    .slice(0, most)
+    .map(([text, before, after]) => ({ text, before: numberIn(before), after: numberIn(after) }));
+  const left = (of: "before" | "after") =>
+    Math.max(
+      0,
+      rows.reduce((sum, row) => sum - row[of], 1),
+    );
+  return { rows, rest: { count: vocabulary - rows.length, before: left("before"), after: left("after") } };
+}
+
+/** Return all heads with what the model loses without each as one more metric. */
+export function withEffect(survey: Survey, effects: EffectsMessage | null | undefined): Survey {
+  if (!effects) return survey;
+  const values = new Float32Array(survey.heads.length).fill(Number.NaN);
+  const fits = effects.heads?.counts.join() === survey.layers.map(({ heads }) => heads).join();
+  if (fits) values.set(lossesIn(effects.heads!.lost).map((one) => one ?? Number.NaN));
+  const there = values.filter(Number.isFinite).sort();
+  const metric: HeadMetric = {
+    ...{ name: "effect", word: "Loss without it", kind: "nats", values },
+    high: largest(there.map(Math.abs)) || 1,
+    median: there[there.length >> 1] ?? Number.NaN,
+  };
+  return { ...survey, metrics: [...survey.metrics, metric] };
+}

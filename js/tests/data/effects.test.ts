@@ -1,0 +1,141 @@
+import { describe, expect, test } from "vitest";
+import type { EffectDetail, EffectsMessage } from "../../src/contract/messages";
+import {
+  chancesOf,
+  detailOf,
+  disagreement,
+  effectKey,
+  LOOKED_AT,
+  lossesIn,
+  NEEDED,
+  ordered,
+  placeOn,
+  scalesOf,
+  withEffect,
+} from "../../src/data/effects";
+import { orderOf, type Survey } from "../../src/data/survey";
+
+const NAMES = ["doc 3", "question", "answer", "doc 2", "system", "doc 1", "doc 5", "doc 4"];
+const MASSES = [0.2446, 0.0597, 0.1477, 0.1626, 0.0567, 0.1333, 0.0962, 0.0993];
+const LOST = [2.38, 1.9, 0.41, 0.09, 0.06, 0.04, 0.02, -0.08];
+
+describe("two scales over one zero", () => {
+  test("end at round numbers, with as many gridlines as each other", () => {
+    expect(scalesOf(MASSES, LOST)).toEqual({ mass: 0.25, lost: 2.5, parts: 5, left: 0.032 });
+    expect(scalesOf([0.3265], [0.61])).toMatchObject({ mass: 0.4, lost: 0.8, parts: 4 });
+  });
+
+  test.each([
+    ["no loss that counts", [0.2], [0.001, -0.0004], 0.05],
+    ["nothing known", [Number.NaN], [Number.NaN], 0.05],
+    ["another unit", [0.2], [0.0003], 0.0003, 1e-6],
+  ])("with %s the axis of loss does not make it look large", (_, masses, losses, end, least?: number) => {
+    const scales = least === undefined ? scalesOf(masses, losses) : scalesOf(masses, losses, least);
+    expect(scales.lost).toBeGreaterThanOrEqual(end);
+    expect(scales.lost).toBeLessThanOrEqual(2 * end);
+  });
+
+  test("what a removal gains is on the left of zero, and as far as the page goes", () => {
+    const scales = scalesOf([0.25], [1, -3]);
+    expect(scales).toMatchObject({ lost: 3, left: 1 });
+    expect([-1, 0, 1].map((share) => placeOn(scales, share))).toEqual([0, 50, 100]);
+    expect(placeOn(scales, Number.NEGATIVE_INFINITY)).toBe(0);
+    expect(scalesOf([0.2], [1, Number.NEGATIVE_INFINITY]).left).toBe(1);
+    expect(placeOn(scalesOf([0.2], [Number.POSITIVE_INFINITY, 1]), Number.POSITIVE_INFINITY)).toBe(100);
+  });
+});
+
+test("words say where mass and loss disagree: half the axis apart or more", () => {
+  const scales = scalesOf(MASSES, LOST);
+  const words = NAMES.map((_, at) => disagreement(scales, MASSES[at]!, LOST[at]!));
+  expect(words).toEqual(["", NEEDED, "", LOOKED_AT, "", LOOKED_AT, "", ""]);
+  expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0.5, 0)).toBe(LOOKED_AT);
+  expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0.499, 0)).toBe("");
+});
+
+test.each([
+  [0.2, null],
+  [Number.NaN, 2],
+  [0.2, Number.NaN],
+])("of mass %f and loss %f nothing is said", (mass, lost) => {
+  expect(disagreement(scalesOf(MASSES, LOST), mass, lost)).toBe("");
+});
+
+test("an order is by loss, by mass, or as it was; what is not run yet is last, and a gain after a loss", () => {
+  const all = [
+    { name: "a", mass: 0.1, lost: -0.2 },
+    { name: "b", mass: Number.NaN, lost: null },
+    { name: "c", mass: 0.3, lost: 0.1 },
+    { name: "d", mass: 0.2, lost: 0.4 },
+  ];
+  const names = (order: "effect" | "mass" | "text") =>
+    ordered(all, order)
+      .map(({ name }) => name)
+      .join("");
+  expect([names("effect"), names("mass"), names("text")]).toEqual(["dcab", "cdab", "abcd"]);
+});
+
+const DETAIL: EffectDetail = {
+  ...{ of: { segment: "doc 3", path: [] }, at: 4, token: 7, target: " nail", edit: "zero" },
+  ...{ before: -0.2, after: -2.6, kl: 1.7, kl_answer: null, vocabulary: 100 },
+  tokens: [
+    [" nail", 0.8, 0.1],
+    [" hook", 0.1, 0.5],
+    [" peg", 0.05, 0.2],
+  ],
+};
+
+test("what is not listed is summed, and never below zero", () => {
+  const { rows, rest } = chancesOf(DETAIL, 2);
+  expect(rows.map(({ text }) => text)).toEqual([" nail", " hook"]);
+  expect(rest.count).toBe(98);
+  expect(rest.before).toBeCloseTo(0.1, 12);
+  expect(rest.after).toBeCloseTo(0.4, 12);
+  const full = { ...DETAIL, tokens: [["a", 0.7, 1.0000001] as [string, number, number]] };
+  expect(chancesOf(full, 8).rest.after).toBe(0);
+});
+
+const EFFECTS: EffectsMessage = {
+  ...{ error: null, at: 4, text: "on a", target: { token: 7, text: " nail" }, targets: [], edit: "zero", edits: [] },
+  ...{ unit: "nats", segments: null, heads: { counts: [2, 1], lost: [0.5, null, "-inf"] } },
+  ...{ done: 2, total: 3, seconds_left: null, state: "stopped" },
+};
+
+test("a run is found by what was taken away, with the target and the edit in force alone", () => {
+  const of = { segment: "doc 3", path: [] };
+  expect(detailOf([DETAIL], EFFECTS, of)).toBe(DETAIL);
+  expect(detailOf([DETAIL], { ...EFFECTS, edit: "uniform" }, of)).toBeNull();
+  expect(detailOf([DETAIL], { ...EFFECTS, target: { token: 8, text: "x" } }, of)).toBeNull();
+  expect(detailOf([DETAIL], EFFECTS, { segment: "doc 3", path: ["doc 1"] })).toBeNull();
+  expect(detailOf(null, EFFECTS, of)).toBeNull();
+  expect(effectKey({ layer: 1, head: 2 })).not.toBe(effectKey({ layer: 1, head: 2, query: 3, key: 4 }));
+  expect(effectKey({ head: 2, layer: 1 })).toBe(effectKey({ layer: 1, head: 2 }));
+});
+
+test("losses keep what is not known apart from what is no number", () => {
+  expect(lossesIn([0.5, null, "nan", "-inf"])).toEqual([0.5, null, Number.NaN, Number.NEGATIVE_INFINITY]);
+});
+
+test("all heads have the loss as one more metric, and can be ordered by it", () => {
+  const survey = {
+    ...{ batch: 0, pictures: [null, null, null], metrics: [], complete: true, error: null },
+    layers: [
+      { heads: 2, groups: 2, queries: 3, keys: 3, rows: 3 },
+      { heads: 1, groups: 1, queries: 3, keys: 3, rows: 3 },
+    ],
+    heads: [
+      { layer: 0, head: 0 },
+      { layer: 0, head: 1 },
+      { layer: 1, head: 0 },
+    ],
+  } as Survey;
+  const lost = [-0.5, 0.25, 1];
+  const found = withEffect(survey, { ...EFFECTS, heads: { counts: [2, 1], lost } });
+  expect(found.metrics[0]).toMatchObject({ name: "effect", high: 1, median: 0.25 });
+  expect([...found.metrics[0]!.values]).toEqual(lost);
+  expect(orderOf(found, "effect")).toEqual([2, 1, 0]);
+  expect(found.pictures).toBe(survey.pictures);
+  expect(withEffect(survey, null)).toBe(survey);
+  const other = withEffect(survey, { ...EFFECTS, heads: { counts: [3], lost } }); // of another stack
+  expect(other.metrics[0]!.values.every(Number.isNaN)).toBe(true);
+});

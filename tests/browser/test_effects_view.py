@@ -1,0 +1,434 @@
+"""What the model loses without segments and heads, as the page draws it: numbers by hand, so that each is known.
+
+`test_effects_of_models.py` has those of a real model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from gallery import Gallery
+from test_segments_view import long_story, story, text
+
+from attnwidget import AttentionWidget
+
+Show = Callable[..., Gallery]
+
+LOST = {"system": 0.06, "doc 1": 0.04, "doc 2": 0.09, "doc 3": 2.38, "doc 4": -0.08, "question": 1.9, "answer": 0.41}
+TOKENS: list[list[Any]] = [
+    ["nail", 0.8124, 0.0752],
+    ["hook", 0.0610, 0.2418],
+    ["peg", 0.0212, 0.0907],
+    ["chain", 0.0098, 0.0884],
+    ["string", 0.0121, 0.0705],
+    ["rope", 0.0054, 0.0612],
+    ["wall", 0.0190, 0.0498],
+    ["ring", 0.0077, 0.0431],
+    ["door", 0.0031, 0.0301],
+    ["hat", 0.0012, 0.0202],
+]
+
+
+def detail(of: dict[str, Any], lost: float = 2.38, **more: Any) -> dict[str, Any]:
+    """One run without something."""
+    rest = {"kl": 1.694, "kl_answer": 0.412, "vocabulary": 50_257, "tokens": TOKENS}
+    return {
+        "of": of,
+        "at": 76,
+        "token": 17,
+        "target": " nail",
+        "edit": "zero",
+        "before": -0.207784,
+        "after": -0.207784 - lost,
+        **rest,
+        **more,
+    }
+
+
+def with_effects(w: AttentionWidget, heads: list[float | None] | None = None, **more: Any) -> AttentionWidget:
+    """A widget that has been told what each segment and each head does."""
+    names = ["first token", *LOST]
+    counts = [w.facts["heads"]] * len(w.facts["layers"])
+    lost = heads or [0.24, 0.03, -0.13, 0.0, 0.05, 0.61, None, None]
+    done = len(LOST) + sum(one is not None for one in lost)
+    effects = {
+        "error": None,
+        "at": 76,
+        "text": " The key hangs on a",
+        "target": {"token": 17, "text": " nail"},
+        "targets": [
+            {"at": 76, "token": 17, "text": " nail", "note": "p .8124"},
+            {"at": 76, "token": 18, "text": " hook", "note": "p .0610"},
+        ],
+        "edit": "zero",
+        "edits": [
+            {"value": "zero", "name": "without it", "of": "set to zero"},
+            {"value": "uniform", "name": "even", "of": "made even"},
+        ],
+        "unit": "nats",
+        "segments": {
+            "path": [],
+            "names": names,
+            "lost": [LOST.get(name, 0.01) for name in names],
+            "dropped": "keys dropped in 2 layers",
+        },
+        "heads": {"counts": counts, "lost": lost},
+        "done": done,
+        "total": len(LOST) + len(lost),
+        "run_seconds": 0.4,
+        "seconds_left": 6.0,
+        "state": "running",
+        **more,
+    }
+    w._effects.__dict__["bring"] = lambda: None  # which would find no model
+    w.set_trait("effects", effects)
+    w.set_trait("effect_details", [detail({"segment": name, "path": []}, LOST.get(name, 0.01)) for name in names])
+    return w
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    AttentionWidget.close_all()
+
+
+def shown_effects(**more: Any) -> AttentionWidget:
+    more = {"segment": "doc 3", "layer": 1, "head": 1, "segments_show": "effect", **more}
+    return with_effects(story(**more))
+
+
+WIDTHS = [320, 360, 519, 600, 760, 900, 1250, 1600]
+HOSTS = ["plain-dark", "jupyter-contrast", "vscode-contrast-light", "sepia", "jupyter-large"]
+
+
+@pytest.mark.parametrize(
+    ("width", "host"),
+    [*((width, "plain-light") for width in WIDTHS), *((900, host) for host in HOSTS), (360, HOSTS[0])],
+)
+def test_nothing_is_amiss_at_any_width_and_in_any_theme(gallery: Show, width: int, host: str) -> None:
+    shown = gallery(shown_effects(), host=host, width=width, height=2400)
+    shown.wait_for_lines()
+    shown.screenshot(f"effects-{width}-{host}")
+    assert "Did it matter that the answer looked there" in text(shown, ".aw-seg-heading")
+    shown.check()
+
+
+def heard(shown: Gallery) -> str:
+    return " ".join(shown.page.locator(".aw-segments > [aria-live]").inner_text().split())
+
+
+def rows(shown: Gallery, part: str = "picture") -> list[str]:
+    """Names, in order."""
+    names: list[str] = shown.page.locator(f"[data-aw={part}] [data-at] bdi").all_inner_texts()
+    return names
+
+
+def test_words_numbers_and_orders(gallery: Show) -> None:
+    shown = gallery(shown_effects(), width=1250)
+    shown.wait_for_lines()
+    assert rows(shown) == ["doc 3", "question", "answer", "doc 2", "system", "doc 1", "first token", "doc 4"]
+    question = shown.page.locator("[data-aw=picture] [data-at]").nth(1).inner_text().split("\n")
+    assert question[-2:] == ["1.90", "needed, hardly looked at"]
+    assert "before" in text(shown, ".aw-chances")
+    listed = text(shown, ".aw-chances").split()
+    assert listed[listed.index("nail") :][:3] == ["nail", ".8124", ".0752"]
+    assert text(shown, ".aw-chances").endswith("50,249 more tokens .0514 .2793")
+    assert text(shown, ".aw-seg-sums") == "Lost, “nail” 2.380 nats KL, this token 1.694 KL, answer 0.412"
+    assert text(shown, "[data-aw=status]").startswith(
+        "without doc 3 → nail log probability −0.207784 to −2.587784, lost 2.380000"
+    )
+    assert "keys dropped in 2 layers · 8 segments exact · 6 of 8 heads" in text(shown, "[data-aw=status]")
+
+    shown.choose("Order", "by mass")
+    by_mass = rows(shown)
+    assert by_mass[0] == "answer"
+    assert by_mass[-1] == "first token"
+    shown.page.locator("[data-aw=picture]").focus()
+    shown.page.keyboard.press("r")
+    shown.settle()
+    assert rows(shown) == shown.widgets[0].mass["keys"]
+
+
+def test_mass_is_that_of_all_heads(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    listed = {
+        name: row.split("\n")[1]
+        for name, row in zip(
+            rows(shown), shown.page.locator("[data-aw=picture] [data-at]").all_inner_texts(), strict=True
+        )
+    }
+    heads = {
+        name: float("0" + row.split("\n")[1])
+        for name, row in zip(
+            rows(shown, "effect-heads"),
+            shown.page.locator("[data-aw=effect-heads] [data-at]").all_inner_texts(),
+            strict=True,
+        )
+    }
+    assert len(heads) == 8
+    assert float("0" + listed["doc 3"]) == pytest.approx(sum(heads.values()) / 8, abs=1e-4)
+    assert listed["first token"] == "aside"
+
+
+def test_pointing_pinning_and_going_inside(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    page = shown.page
+    page.locator("[data-aw=picture] [data-at]", has_text="doc 4").hover()
+    shown.settle()
+    assert text(shown, ".aw-panel-head") == "without doc 4"
+    assert heard(shown).startswith("doc 4, mass .")
+    assert heard(shown).endswith("lost −0.080 nats")
+    page.locator("[data-aw=picture] [data-at]", has_text="doc 4").click()
+    shown.wait_for_lines()
+    assert w.segment == "doc 4"
+    assert page.locator("[data-aw=picture] .aw-pill").inner_text() == "doc 4"
+
+    picture = page.locator("[data-aw=picture]")
+    shown.leave()
+    picture.focus()
+    for key in ("Home", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    shown.wait_for_lines()
+    assert w.segment == "question"
+    page.keyboard.press("Escape")
+    shown.wait_for_lines()
+    assert w.get_state("segment") == {"segment": None}
+
+    page.locator("[data-aw=effect-heads] [data-at]").nth(1).click()  # a head: the picker follows
+    shown.wait_for_lines()
+    assert (w.layer, w.head) == (0, 0)
+    assert text(shown, ".aw-panel-head") == "without head 0·0"
+    shown.check()
+
+
+def test_heads_as_a_grid(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    grid = shown.page.locator("[data-aw=effect-grid]")
+    box = grid.bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + 2.5 * 28, box["y"] + 12)
+    shown.settle()
+    assert heard(shown).startswith("head 0·2")
+    assert heard(shown).endswith("lost −0.130 nats")
+    assert shown.page.locator(".aw-fx-row[data-hovered]").count() == 1
+    shown.leave()
+    grid.focus()
+    shown.page.keyboard.press("ArrowDown")  # there is no further layer
+    shown.page.keyboard.press("ArrowRight")
+    shown.settle()
+    assert heard(shown) == "head 1·2, mass .2101, not yet run"
+    shown.page.keyboard.press("Enter")
+    shown.wait_for_lines()
+    assert (w.layer, w.head) == (1, 2)
+    assert "not yet run" in text(shown, ".aw-seg-matrix [data-aw=legend]")
+    shown.check()
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "done", "failed", "idle"])
+def test_progress_says_how_far_it_is_and_what_can_be_done(gallery: Show, state: str) -> None:
+    error = "the model's memory is full: give a shorter text" if state == "failed" else None
+    done = {"state": state, "done": 15, "total": 15} if state == "done" else {"state": state}
+    shown = gallery(with_effects(story(segment="doc 3", segments_show="effect"), error=error, **done), width=900)
+    shown.wait_for_lines()
+    said = text(shown, "[data-aw=progress] .aw-progress-line") if state != "done" else ""
+    spoken = shown.page.locator("[data-aw=progress] [aria-live]").text_content()
+    assert (
+        spoken
+        == {
+            "running": "The model runs without each segment and each head.",
+            "stopped": "Stopped.",
+            "done": "All runs are done.",
+            "failed": "Failed.",
+            "idle": "",
+        }[state]
+    )
+    assert (
+        said
+        == {
+            "running": "13 of 15 runs, about 6 s left Stop",
+            "stopped": "Stopped: 13 of 15 runs Resume",
+            "done": "",
+            "failed": "13 of 15 runs The model's memory is full: give a shorter text. Try again",
+            "idle": "13 of 15 runs Run",
+        }[state]
+    )
+    bars = shown.page.locator("[data-aw=progress] [role=progressbar]")
+    assert bars.count() == (0 if state == "done" else 1)
+    shown.check()
+
+
+def test_without_a_model_it_says_why(gallery: Show) -> None:
+    shown = gallery(story(segment="doc 3", segments_show="effect"), width=900)
+    shown.wait_for_lines()
+    assert "Where did the answer look" in text(shown, ".aw-seg-heading")
+    shown.menu("More")
+    item = shown.page.get_by_role("menuitemradio", name="effect", exact=False)
+    assert item.get_attribute("aria-disabled") == "true"
+    assert "there is no model here: cap.widget(model=model, inputs=inputs)" in item.inner_text()
+    item.click(force=True)
+    shown.settle()
+    assert shown.widgets[0].segments_show == "effect"
+    assert "Where did the answer look" in text(shown, ".aw-seg-heading")
+
+
+def test_words_lead_from_attention_to_effect_and_back(gallery: Show) -> None:
+    w = with_effects(story(segment="doc 3"))
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert "Where did the answer look" in text(shown, ".aw-seg-heading")
+    shown.page.get_by_role("radio", name="effect").click()
+    shown.wait_for_lines()
+    assert w.segments_show == "effect"
+    assert "Did it matter" in text(shown, ".aw-seg-heading")
+    shown.page.get_by_role("radio", name="attention").click()
+    shown.wait_for_lines()
+    assert "Where did the answer look" in text(shown, ".aw-seg-heading")
+    shown.screenshot("effects-attention")
+    shown.check()
+
+
+@pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
+def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> None:
+    w = with_effects(story(view="heads", bar="effect", order="effect"))
+    shown = gallery(w, width=width, host=host)
+    shown.wait_for_lines()
+    shown.screenshot(f"effects-heads-{width}-{host}")
+    assert "what “nail” loses without the head" in text(shown, ".aw-all-heads > .aw-prompt")
+    assert "13 of 15 runs, about 6 s left" in text(shown, ".aw-fx-runs")
+    shown.page.locator("[data-aw=picture]").focus()
+    shown.page.keyboard.press("Home")
+    shown.settle()
+    shown.check()
+
+
+@pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
+def test_without_it_in_the_panel(gallery: Show, width: int, host: str) -> None:
+    query, key = 90, 53
+    w = with_effects(story(view="heatmap", layer=1, head=1, segment="doc 3", query=query, key=key))
+    edge = {"layer": 1, "head": 1, "query": query, "key": key}
+    w.set_trait("effect_details", [*w.effect_details, detail(edge, 0.5)])
+    shown = gallery(w, width=width, host=host)
+    shown.wait_for_lines()
+    words = shown.page.locator(".aw-without [role=radio]").all_inner_texts()
+    assert words[0] == "this edge"
+    assert words[2:] == ["doc 3", "head 1·1"]
+    assert words[1].startswith("key ")
+    assert shown.page.locator(".aw-without .aw-chances").count() == 0
+    shown.page.get_by_role("radio", name="this edge").click()
+    shown.settle()
+    assert "Lost, “nail” 0.500 nats" in text(shown, ".aw-without .aw-seg-sums")
+    shown.page.get_by_role("radio", name="doc 3").click()
+    shown.settle()
+    assert "Lost, “nail” 2.380 nats" in text(shown, ".aw-without .aw-seg-sums")
+    shown.screenshot(f"effects-panel-{width}-{host}")
+    shown.check()
+    shown.page.get_by_role("radio", name="doc 3").click()  # again: it folds
+    shown.settle()
+    assert shown.page.locator(".aw-without .aw-chances").count() == 0
+
+
+@pytest.mark.parametrize("view", ["graph", "stages", "heads", "text"])
+def test_without_it_in_views_without_a_panel(gallery: Show, view: str) -> None:
+    w = with_effects(story(view=view, layer=1, head=1, query=90))
+    w.set_trait("effect_details", [detail({"layer": 1, "head": 1}, 0.61)])
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    shown.page.get_by_role("radio", name="head 1·1").click()
+    shown.settle()
+    assert shown.page.locator(".aw-without").count() == 1
+    assert "Lost, “nail” 0.610 nats" in text(shown, ".aw-without .aw-seg-sums")
+    assert text(shown, ".aw-without [aria-live]") == "without head 1·1, lost 0.610 nats"
+    shown.screenshot(f"effects-below-{view}")
+    shown.check()
+
+
+def test_a_progress_report_does_not_build_the_page_anew(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    picture = shown.page.locator("[data-aw=picture]")
+    picture.focus()
+    with_effects(w, heads=[0.24, 0.03, -0.13, 0.0, 0.05, 0.61, 0.2, 0.1], state="done")
+    shown.page.keyboard.press("ArrowDown")
+    shown.page.keyboard.press("Enter")  # what Python sends with its answer holds what is new
+    shown.wait_for_lines()
+    assert picture.evaluate("(node) => node === document.activeElement")
+    assert shown.page.locator("[data-aw=progress] [role=progressbar]").count() == 0
+    assert len(rows(shown, "effect-heads")) == 8
+
+
+def test_two_hundred_segments_and_many_heads(gallery: Show) -> None:
+    w = long_story(answer=300)
+    names = ["first token", *(f"passage {at}" for at in range(200)), "answer"]
+    lost = [0.001 * at for at in range(len(names))]
+    with_effects(w, heads=[0.5, None])
+    effects = {**w.effects, "segments": {"path": [], "names": names, "lost": lost, "dropped": "keys dropped"}}
+    w.set_trait("effects", effects)
+    w.segments_show = "effect"
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert len(rows(shown)) == 12
+    assert rows(shown)[0] == "answer"
+    assert "190 more segments, lost at most .19" in text(shown, ".aw-fx-more")
+    shown.screenshot("effects-many")
+    shown.check()
+
+
+def test_another_edit_is_in_every_word(gallery: Show) -> None:
+    w = with_effects(story(segment="doc 3", segments_show="effect"), edit="uniform")
+    w.set_trait("effect_details", [detail({"segment": "doc 3", "path": []}, edit="uniform")])
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert text(shown, ".aw-panel-head") == "doc 3 made even"
+    assert text(shown, "[data-aw=status]").startswith("doc 3 made even → nail")
+    assert text(shown, ".aw-seg-caption") == "mean mass in 8 heads, each segment made even"
+    assert "Each head made even" in shown.page.locator(".aw-segments").inner_text()
+
+
+def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
+    none: dict[str, Any] = {
+        "at": None,
+        "target": None,
+        "targets": [],
+        "segments": None,
+        "heads": None,
+        "done": 0,
+        "total": 0,
+    }
+    error = "the inputs of the model are not known: give cap.widget(model=model, inputs=inputs)"
+    w = with_effects(story(segments_show="effect"), error=error, state="failed", **none)
+    w.set_trait("effect_details", [])
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert text(shown, ".aw-seg-list") == (
+        "The inputs of the model are not known: give cap.widget(model=model, inputs=inputs)."
+    )
+    shown.check()
+
+
+def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> None:
+    shown = gallery(shown_effects(), width=900, live=False)
+    shown.page.locator("[data-aw=picture] [data-at]", has_text="question").click()
+    shown.page.wait_for_function("() => /Stopped: 13 of 15 runs/.test(document.body.innerText)", timeout=20_000)
+    assert shown.page.locator("[data-aw=progress] button").count() == 0
+    assert text(shown, ".aw-panel-head") == "without question"
+    assert "Lost, “nail” 1.900 nats" in text(shown, ".aw-seg-sums")
+
+
+def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=360)
+    shown.wait_for_lines()
+    shown.choose("More", "by mass")
+    assert rows(shown)[0] == "answer"
+    shown.choose("More", "even")
+    shown.wait_for_lines()
+    assert w.effect_edit == "uniform"

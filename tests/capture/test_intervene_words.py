@@ -1,0 +1,433 @@
+"""The words of `intervene`: keys, edits, segments, samples, and what is refused, when and why."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_intervene_calls import E, H, Layers, by_sdpa, text
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
+from attnwidget._capture.interventions.edits import PerSample
+
+
+def heads_of(model: Layers, layer: int) -> Tensor:
+    found = model.layers[layer].heads
+    assert isinstance(found, Tensor)
+    return found.clone()
+
+
+def edited(edits: Any, layer: int = 0, positions: int = 7, **how: Any) -> tuple[Tensor, Attention]:
+    """What the heads of a layer give with edits, and their attention without."""
+    model, x = Layers(by_sdpa), text(positions)
+    with torch.no_grad():
+        with capture(model) as cap:
+            model(x)
+        with intervene(model, edits, **how):
+            model(x)
+    return heads_of(model, layer), cap.attention[layer]
+
+
+def outputs(att: Attention) -> Tensor:
+    B, heads = att.shape.B, att.shape.H
+    return torch.stack([torch.stack([att.output(batch=b, head=h) for h in range(heads)]) for b in range(B)])
+
+
+def weights(att: Attention, head: int) -> Tensor:
+    return torch.stack([att.block(batch=b, head=head) for b in range(att.shape.B)])
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+    ("key", "layer", "heads"),
+    [
+        ((1, 2), 1, (2,)),
+        ((1, -1), 1, (3,)),
+        ((1, (0, 3)), 1, (0, 3)),
+        ((1, range(1, 3)), 1, (1, 2)),
+        (1, 1, (0, 1, 2, 3)),
+        ("layers.1", 1, (0, 1, 2, 3)),
+        (("layers.1", 2), 1, (2,)),
+        ("layers.[1-9]", 1, (0, 1, 2, 3)),
+        ((re.compile("1$"), (1, 2)), 1, (1, 2)),
+        (("all", 2), None, (2,)),
+        ("all", None, (0, 1, 2, 3)),
+    ],
+)
+def test_keys(key: Any, layer: int | None, heads: tuple[int, ...]) -> None:
+    model, x = Layers(by_sdpa), text()
+    with torch.no_grad(), intervene(model, {key: "zero"}) as run:
+        model(x)
+    there = ["layers.0", "layers.1"] if layer is None else [f"layers.{layer}"]
+    assert run.edited == dict.fromkeys(there, heads)
+    for i in range(2):
+        zeros = [bool((heads_of(model, i)[:, head] == 0).all()) for head in range(H)]
+        assert zeros == [(layer is None or i == layer) and head in heads for head in range(H)]
+
+
+def test_the_key_that_names_a_head_most_closely_counts() -> None:
+    found, att = edited({"all": "zero", 0: {"drop_keys": [0]}, (0, 1): "uniform"}, 0)
+    assert_close(found[:, 1], outputs(att.what_if({}))[:, 1] * 0 + even(att)[:, 1])
+    assert_close(found[:, 2], outputs(att.what_if({"drop_keys": [0]}))[:, 2])
+    found, _ = edited({"all": "zero", 0: {"drop_keys": [0]}}, 1)
+    assert bool((found == 0).all())
+
+
+def even(att: Attention) -> Tensor:
+    """The outputs with even weights over the keys that are allowed."""
+    assert att.v is not None
+    allowed = att.block("allowed").float()
+    return (allowed / allowed.sum(-1, keepdim=True)) @ att.v
+
+
+@pytest.mark.parametrize(
+    ("edits", "why"),
+    [
+        ([(0, 1)], "give a dict"),
+        ({0.5: "zero"}, "0.5: give a layer"),
+        ({(0, 1, 2): "zero"}, "give a layer"),
+        ({(0, ()): "zero"}, "names no head"),
+        ({-1: "zero"}, "count them from the first"),
+        ({0: {"mask": torch.ones(2, 2)}}, "give False to remove the mask.*'block'"),
+        ({(0, True): "zero"}, "give a layer"),
+        ({0: "zeros"}, "did you mean 'zero'"),
+        ({0: 3}, "3 is no edit"),
+        ({0: {}}, "is no edit"),
+        ({0: {"windows": 3}}, "did you mean 'window'"),
+        ({0: {"window": 0}}, "1 or more"),
+        ({0: {"temperature": 0}}, "temperature"),
+        ({0: {"softcap": -1}}, "softcap"),
+        ({0: {"mask": True, "scale": "x"}}, "scale"),
+        ({0: {"keep": {"policy": "window", "budget": 2}}}, "keep chooses keys"),
+        ({0: {"drop_keys": None}}, "give a list"),
+        ({0: {"drop_keys": ["doc"]}}, "give segments="),
+        ({0: {"drop_keys": [1.5]}}, "give numbers"),
+        ({0: {"drop_keys": slice(5, 1, -1)}}, "ascending"),
+        ({0: {"block": [1, 2]}}, "give \\(queries, keys\\)"),
+        ({0: {"block": ([1], [2]), "renormalize": 1}}, "True or False"),
+        ({0: {"renormalize": False}}, "give both"),
+        ({0: {"from": "x"}}, "give a capture"),
+        ({0: {"from": Attention(torch.zeros(2, 4), torch.zeros(2, 4)), "take": "scores"}}, "'weights' or 'outputs'"),
+        ({0: {"output": torch.zeros(4), "scale": 1}}, "give it alone"),
+        ({0: torch.zeros(4)}, r"give \(Q, K\)"),
+        ({0: torch.zeros(4, 4, dtype=torch.complex64)}, "real numbers"),
+        ({"encoder": "zero"}, "no module of Layers has that name"),
+        ({"layer.1": "zero"}, "did you mean 'layers.1'"),
+    ],
+)
+def test_what_is_no_edit_is_refused_before_the_model_runs(edits: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        intervene(Layers(by_sdpa), edits).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [(torch.relu, "is a function"), (3, "give an nn.Module$"), (None, "give an nn.Module")]
+)
+def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        intervene(model, {0: "zero"})
+
+
+@pytest.mark.parametrize(
+    ("edits", "why"),
+    [
+        ({2: "zero"}, r"2 has edited nothing: the layers that ran are 0 'layers.0', 1 'layers.1'"),
+        ({(0, 4): "zero"}, "layers.0 has heads 0 to 3, and no head 4"),
+        ({0: "zero", "layers.0": "uniform"}, "head 0 of layers.0 is named by 0 and by 'layers.0'"),
+        ({(0, 1): "zero", (0, (1, 2)): "uniform"}, r"head 1 of layers.0 is named by \(0, 1\) and by \(0, \(1, 2\)\)"),
+        ({0: {"drop_keys": [7]}}, "drop_keys has 7, but there are positions 0 to 6"),
+        ({0: {"block": ([9], [1])}}, "block's queries has 9"),
+        ({0: {"mask": False}}, "changed nothing, for no call that it names has a mask"),
+        ({0: {"softcap": None}}, "has a softcap"),
+        ({0: {"sinks": None}}, "has learned sinks"),
+        ({0: {"window": None}}, "has a window of its own"),
+        (
+            {(0, 1): torch.zeros(6, 6)},
+            r"for \(0, 1\) has shape \(6, 6\): for layers.0 give \(7, 7\), \(1, 7, 7\) or \(2, 1, 7, 7\)",
+        ),
+        ({(0, 1): {"output": torch.zeros(3)}}, r"has shape \(3,\)"),
+        ({0: lambda block: block.weights[..., :2]}, r"returned \(2, 4, 7, 2\) for a block of weights"),
+        ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 2"),
+    ],
+)
+def test_an_edit_that_is_not_made_is_an_error(edits: Any, why: str) -> None:
+    model = Layers(by_sdpa)
+    with torch.no_grad(), pytest.raises(ValueError, match=why), intervene(model, edits):
+        model(text())
+
+
+def test_a_model_that_is_not_called_is_an_error() -> None:
+    with pytest.raises(ValueError, match="was not called in the block"), intervene(Layers(by_sdpa), {0: "zero"}):
+        pass
+
+
+# Edits.
+
+WHAT_IF: list[dict[str, Any]] = [
+    {"scale": 1.0},
+    {"temperature": 3.0},
+    {"softcap": 0.5},
+    {"window": 2},
+    {"drop_keys": [0, 3]},
+    {"causal": False},
+    {"causal": "lower right"},
+    {"scale": 0.3, "temperature": 2.0, "drop_keys": [1], "window": 4},
+    {"dtype": "bfloat16"},
+    {"dtype": "int8"},
+]
+
+
+@pytest.mark.parametrize("words", WHAT_IF)
+def test_words_of_what_if_are_those_of_what_if(words: dict[str, Any]) -> None:
+    found, att = edited({(0, (1, 2)): words})
+    wanted = outputs(att.what_if(words))
+    assert_close(found[:, [1, 2]], wanted[:, [1, 2]], rtol=1e-4, atol=1e-5)
+    assert_close(found[:, [0, 3]], outputs(att)[:, [0, 3]], rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_is_removed_as_by_what_if() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = (torch.arange(49).view(7, 7) % 3 > 0) | torch.eye(7, dtype=torch.bool)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    model, x = Layers(attend), text()
+    with torch.no_grad():
+        with capture(model) as cap:
+            model(x)
+        with intervene(model, {(0, 1): {"mask": False}}):
+            model(x)
+    wanted = outputs(cap.attention[0].what_if({"mask": False}))[:, 1]
+    assert_close(heads_of(model, 0)[:, 1], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_mean_and_uniform_are_two_names_of_even_weights() -> None:
+    found, att = edited({(0, 1): "mean", (0, 2): "uniform"})
+    assert_close(found[:, 1:3], even(att)[:, 1:3], rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_moves_the_weight_to_other_keys_or_drops_it() -> None:
+    edits = {(0, 1): {"block": ([3, 5], slice(0, 2))}, (0, 2): {"block": ([3, 5], slice(0, 2)), "renormalize": False}}
+    found, att = edited(edits)
+    assert att.v is not None
+    own = weights(att, 1)
+    own[:, [3, 5], :2] = 0
+    wanted = (own / own.sum(-1, keepdim=True)) @ att.v[:, 1]
+    assert_close(found[:, 1], wanted, rtol=1e-4, atol=1e-5)
+    own = weights(att, 2)
+    own[:, [3, 5], :2] = 0
+    assert_close(found[:, 2], own @ att.v[:, 2], rtol=1e-4, atol=1e-5)
+
+
+def test_a_query_whose_keys_are_all_blocked_gives_zero() -> None:
+    found, _ = edited({(0, 1): {"block": ([2], None)}})
+    assert bool((found[:, 1, 2] == 0).all())
+    assert not bool((found[:, 1, 3] == 0).any())
+
+
+def test_segments_are_named() -> None:
+    named = segments({"doc 1": (1, 3), "doc 2": {"title": (3, 4), "body": (4, 5)}, "answer": (5, 7)}, length=7)
+    by_name = {(0, 1): {"drop_keys": "doc 1"}, (0, 2): {"block": ("answer", ["doc 1", "body"])}}
+    by_place = {(0, 1): {"drop_keys": [1, 2]}, (0, 2): {"block": (range(5, 7), [1, 2, 4])}}
+    assert torch.equal(edited(by_name, segments=named)[0], edited(by_place)[0])
+    entry = next(one for one in named if one.name == "doc 1")
+    assert torch.equal(edited({(0, 1): {"drop_keys": entry}, (0, 2): by_place[0, 2]})[0], edited(by_place)[0])
+    with pytest.raises(ValueError, match="no segment is called 'doc 3'"):
+        edited({0: {"drop_keys": "doc 3"}}, segments=named)
+
+
+def test_weights_of_ones_own() -> None:
+    own = torch.rand(2, 2, 7, 7, generator=torch.Generator().manual_seed(3))
+    found, att = edited({(0, (3, 1)): own, (0, 2): own[0, 0]})
+    assert att.v is not None
+    assert_close(found[:, 3], own[:, 0] @ att.v[:, 3], rtol=1e-4, atol=1e-5)
+    assert_close(found[:, 1], own[:, 1] @ att.v[:, 1], rtol=1e-4, atol=1e-5)
+    assert_close(found[:, 2], own[0, 0] @ att.v[:, 2], rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_is_given_the_block_and_where_it_is() -> None:
+    blocks: list[Any] = []
+
+    def first_key_alone(block: Any) -> Tensor:
+        blocks.append(block)
+        return torch.zeros_like(block.weights).index_fill(-1, torch.tensor([0]), 1.0)
+
+    found, att = edited({(1, (0, 2)): first_key_alone}, 1)
+    assert att.v is not None
+    assert_close(found[:, [0, 2]], att.v[:, [0, 2], :1].expand(-1, -1, 7, -1))
+    (block,) = blocks
+    assert (block.name, block.layer, block.heads, block.samples) == ("layers.1", 1, (0, 2), (0, 1))
+    assert (block.queries, block.keys) == (range(7), range(7))
+    assert torch.equal(block.allowed[0, 0], torch.ones(7, 7, dtype=torch.bool).tril())
+    assert_close(block.weights[:, 0], weights(att, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_outputs_of_ones_own() -> None:
+    value, values = torch.randn(4), torch.randn(2, 1, 4)
+    whole = torch.randn(2, 1, 7, 4)
+    found, _ = edited({(0, 0): {"output": value}, (0, (2, 1)): {"output": values}, (0, 3): {"output": whole}})
+    assert_close(found[:, 0], value.expand(2, 7, 4))
+    assert_close(found[:, 2], values[0].expand(2, 7, 4))
+    assert_close(found[:, 1], values[1].expand(2, 7, 4))
+    assert_close(found[:, 3], whole[:, 0])
+
+
+def test_each_sample_has_an_edit_of_its_own() -> None:
+    found, att = edited({(0, 1): PerSample(["zero", None]), (0, 2): PerSample([{"drop_keys": [0]}, "uniform"])})
+    plain = outputs(att)
+    assert bool((found[0, 1] == 0).all())
+    assert_close(found[1, 1], plain[1, 1], rtol=1e-4, atol=1e-5)
+    assert_close(found[0, 2], outputs(att.what_if({"drop_keys": [0]}))[0, 2], rtol=1e-4, atol=1e-5)
+    assert_close(found[1, 2], even(att)[1, 2], rtol=1e-4, atol=1e-5)
+
+
+# From another run.
+
+
+def another_run(**how: Any) -> Capture:
+    model = Layers(by_sdpa)
+    with torch.no_grad(), capture(model, **how) as cap:
+        model(text().flip(1))
+    return cap
+
+
+@pytest.mark.parametrize("of", ["capture", "forward", "stack", "attention"])
+def test_weights_and_outputs_of_another_run(of: str) -> None:
+    cap = another_run()
+    sources: dict[str, Any] = {"forward": cap[0], "stack": cap.attention, "attention": cap.attention[0]}
+    source = sources.get(of, cap)
+    found, att = edited({(0, 1): {"from": source}, (0, 2): {"from": source, "take": "outputs"}})
+    other = cap.attention[0]
+    assert att.v is not None
+    assert_close(found[:, 1], weights(other, 1) @ att.v[:, 1], rtol=1e-4, atol=1e-5)
+    assert_close(found[:, 2], outputs(other)[:, 2], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_that_kept_some_heads_gives_those() -> None:
+    cap = another_run(heads=[1, 3])
+    found, att = edited({(0, 3): {"from": cap}})
+    assert att.v is not None
+    assert_close(found[:, 3], weights(another_run().attention[0], 3) @ att.v[:, 3], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="has no head 2"):
+        edited({(0, 2): {"from": cap}})
+
+
+@pytest.mark.parametrize(
+    ("source", "positions", "why"),
+    [
+        (lambda: another_run(), 6, "capture a run of the same lengths|has 7 queries, and this run had 6"),
+        (lambda: another_run(), 8, "capture a run of the same lengths"),
+        (lambda: another_run(queries=slice(2)), 7, "capture without queries="),
+        (lambda: another_run(layers=0), 7, "has no call of 'layers.1'"),
+        (lambda: AttentionStack([another_run().attention[1]], ["other"]), 7, "has 1 layers"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_refused(source: Any, positions: int, why: str) -> None:
+    with pytest.raises((ValueError, IndexError), match=why):
+        edited({1: {"from": source()}}, positions=positions)
+
+
+def test_outputs_need_values() -> None:
+    with pytest.raises(ValueError, match="capture with values=True"):
+        edited({0: {"from": another_run(values=False), "take": "outputs"}})
+
+
+# What cannot be edited.
+
+
+class LinearAttention(nn.Module):
+    """Attention without a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(E, 3 * E), nn.Linear(E, E)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one.unflatten(-1, (H, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        return self.out((q.relu() @ (k.relu().mT @ v)).transpose(1, 2).flatten(-2))
+
+
+def test_attention_that_is_not_seen_is_refused_where_it_is_named_and_told_where_it_is_not() -> None:
+    model, x = Layers(by_sdpa), text()
+    model.layers.append(LinearAttention())
+    with torch.no_grad():
+        for key in ("all", "layers.2"):
+            with pytest.raises(ValueError, match=r"layers\.2"), intervene(model, {key: "zero"}):
+                model(x)
+        with intervene(model, {0: "zero"}) as run:
+            model(x)
+    assert list(run.skipped) == ["layers.2"]
+    with torch.no_grad(), intervene(model, {"layers.0": "zero"}) as run:
+        model(x)
+    assert run.edited == {"layers.0": (0, 1, 2, 3)}
+
+
+def test_a_compiled_model_is_refused_before_it_runs() -> None:
+    model = Layers(by_sdpa)
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(ValueError, match=r"is compiled.*_orig_mod"):
+        intervene(compiled, {0: "zero"}).__enter__()
+    model.layers[1].compile(backend="eager")
+    with pytest.raises(ValueError, match=r"layers\.1 is compiled"):
+        intervene(model, {0: "zero"}).__enter__()
+
+
+def test_a_scripted_layer_is_refused_before_it_runs() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x)
+
+    model = nn.Sequential(Layers(by_sdpa), torch.jit.trace(Plain(), text()))
+    with pytest.raises(ValueError, match=r"1 cannot be edited: it is compiled by torch\.jit"):
+        intervene(model, {"all": "zero"}).__enter__()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_is_refused(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = Layers(by_sdpa), text().requires_grad_()
+    inner = model.layers[1].forward
+    model.layers[1].forward = lambda y: checkpoint(inner, y, use_reentrant=reentrant)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"gradient checkpointing.*model\.eval"), intervene(model, {1: "zero"}):
+        model(x)
+    with intervene(model, {0: "zero"}):
+        model(x).sum().backward()
+    if not reentrant:
+        with torch.no_grad(), intervene(model, {1: "zero"}) as run:
+            model(x)
+        assert run.edited == {"layers.1": (0, 1, 2, 3)}
+
+
+def test_a_call_under_vmap_is_refused() -> None:
+    model = Layers(by_sdpa)
+    with torch.no_grad(), pytest.raises(ValueError, match=r"torch\.vmap"), intervene(model, {0: "zero"}):
+        torch.vmap(model)(text()[None])
+
+
+def test_attention_that_is_computed_in_parts_is_refused() -> None:
+    def in_halves(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (q @ k.mT / 2).softmax(-1)
+        return torch.cat([weights[:, :, :3] @ v, weights[:, :, 3:] @ v], 2)
+
+    model = Layers(in_halves)
+    with torch.no_grad(), pytest.raises(ValueError, match="in parts"), intervene(model, {0: "zero"}):
+        model(text())
+
+
+def test_a_function_that_does_more_than_its_arguments_tell_is_refused() -> None:
+    class Gate(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            return result * 1.5 if func is F.scaled_dot_product_attention else result
+
+    model = Layers(by_sdpa)
+    with torch.no_grad(), Gate(), pytest.raises(ValueError, match="does more than they tell"):  # noqa: SIM117
+        with intervene(model, {0: "zero"}):
+            model(text())
