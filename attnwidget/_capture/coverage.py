@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from .module_walk import named_modules
 from .traced_tensors import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -39,7 +40,7 @@ class AttentionModules:
 
     def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
         self._names, self._root = names, names.get(id(model), "")
-        self._candidates = {id(module): module for name, module in model.named_modules() if _may_attend(name, module)}
+        self._candidates = {id(module): module for name, module in named_modules(model) if _may_attend(name, module)}
         self._ran: dict[str, nn.Module] = {}
         self._handles: dict[int, RemovableHandle] = {}
 

@@ -8,7 +8,6 @@ Whatever else puts keys together, or makes a tensor whose changes torch does not
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import sys
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen, which takes longer to make
 class SeenKeys:
     """Keys as they were at one time.
 
@@ -39,7 +38,7 @@ class SeenKeys:
         return isinstance(keys, Tensor) and self.keys() is keys and keys._version == self.version
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class GrownKeys(SeenKeys):
     """The keys of a cache's layer after an update.
 
@@ -115,9 +114,12 @@ def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | Non
                 before = None
         result = update(self, key_states, *arguments, **keywords)
         if start is not None:
-            with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
-                if result[0] is self.keys and not self.keys.is_inference():
-                    _note(self, before, start, start + int(key_states.shape[-2]))
+            with torch._C.DisableTorchFunction():
+                try:
+                    if result[0] is self.keys and not self.keys.is_inference():
+                        _note(self, before, start, start + int(key_states.shape[-2]))
+                except Exception:
+                    _latest.grown = None
         return result
 
     return noting

@@ -40,7 +40,7 @@ OPAQUE = (
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
 
-_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+REPORTING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
 
 
 class Listener(Protocol):
@@ -162,6 +162,8 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
     if not callable(function) or hasattr(function, "reports_calls"):
         return function
 
+    is_flex = implementation == "flex_attention"
+
     @functools.wraps(function)
     def reporting(module: Any, *arguments: Any, **keywords: Any) -> Any:
         callbacks = []
@@ -172,7 +174,10 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     callbacks.append(listener.record_interface_call(name, module, implementation, arguments, keywords))
         _thread.depth += 1
         try:
-            with _compiled_flex_attention() if implementation == "flex_attention" else _NOTHING:
+            if is_flex:
+                with _compiled_flex_attention():
+                    result = function(module, *arguments, **keywords)
+            else:
                 result = function(module, *arguments, **keywords)
             if any(callbacks):
                 result = _with_edits(function, result, module, arguments, keywords, callbacks)
@@ -193,15 +198,16 @@ def _with_edits(
     callbacks: Sequence[Any],
 ) -> Any:
     """Report the output of a call of transformers' interface; return it with what interventions write into it."""
-    seen = None
+    seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
     heads = arguments[0].shape[1]
-    with _reporting_errors():
-        if not _dropout_of(module, keywords):
+    try:
+        if torch.is_grad_enabled() and not _dropout_of(module, keywords):
             given = result[0] if isinstance(result, tuple) else result
             _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
         seen = _seen_output(function, result, module, arguments, keywords)
-        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)))
-    edits = [one for one in callbacks if isinstance(one, OutputEdit)]
+        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
+    except REPORTING_ERRORS:
+        pass
     if not edits:
         return result
     output, *others = result if isinstance(result, tuple) else (result,)
@@ -245,7 +251,7 @@ def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
     """Let the model go on where its output cannot be read: it then counts as not verified."""
-    return contextlib.suppress(TypeError, ValueError, IndexError, RuntimeError)
+    return contextlib.suppress(*REPORTING_ERRORS)
 
 
 def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:

@@ -49,6 +49,13 @@ class KeptOutputs:
             self._expected.discard(query)
             self._kept.append((query, output.detach().clone(memory_format=torch.contiguous_format)))
 
+    def take_over(self, query: int, output: Tensor | None) -> None:
+        """Keep an output (B, H, 1, Dv) without a copy; None: it is still to come."""
+        if output is None:
+            self._expected.add(query)
+        else:
+            self._kept.append((query, output))
+
     def shorten(self, queries: int) -> None:
         """Forget the calls from a query on."""
         self._expected = {query for query in self._expected if query < queries}

@@ -134,6 +134,7 @@ class GrowingTensor:
         self._joined = self.length = x.shape[2]  # how many positions of the buffer are filled, and how many there are
         self._appended: list[Tensor] = []
         self._position_bytes = x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
+        self.kind = x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device  # which stay
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,7 +166,11 @@ class GrowingTensor:
 
     def append(self, x: Tensor) -> None:
         """Append the positions of x (B, heads, positions, size)."""
-        self._appended.append(x.to(self.device, self._buffer.dtype, copy=True, memory_format=torch.contiguous_format))
+        self.take_over(x.to(self.device, self._buffer.dtype, copy=True, memory_format=torch.contiguous_format))
+
+    def take_over(self, x: Tensor) -> None:
+        """Append x, of the same type and on the same device, without a copy."""
+        self._appended.append(x)
         self.length += x.shape[2]
         if len(self._appended) >= APPENDED or not self._is_copy:
             self._whole()

@@ -20,14 +20,20 @@ from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, ModelCall, is_unchanged
 from .observed_call import ObservedCall, Unreadable
 from .records import Continuation, OutputCallback, Record
-from .repeated_steps import RepeatedStep
+from .repeated_steps import NotedCall, RepeatedStep
 from .selection import with_heads
 from .text import CallText
+from .verified_together import verify
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
+
+
+TextOf = Callable[
+    [str, int, int, int], CallText | None
+]  # of a module's name, and samples, queries and keys of its call
 
 
 def in_backward() -> bool:
@@ -161,6 +167,7 @@ class RecordMatcher:
         last: int | None = None,
         every: int | None = None,
         new_record: type[Record] = Record,
+        on_new_text: Callable[[], None] = lambda: None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
@@ -168,6 +175,7 @@ class RecordMatcher:
         self.by_length: dict[str, None] = {}  # names of modules whose kind of attention their lengths have decided
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
+        self._on_new_text = on_new_text  # called in a forward pass that continues no other
         self._count = 0  # of forward passes, those that are not kept too
         self._lock = threading.RLock()
         self._thread = _ThreadPasses()
@@ -243,11 +251,13 @@ class RecordMatcher:
             self._chosen.update(search.chosen)
 
     def settle(self) -> None:
-        """Put the rows of all records in order, now that all is recorded."""
-        for records in self.forwards:
-            for record in records.values():
-                record.settle(self._chosen)
+        """Put the rows of all records in order, and verify their outputs, now that all is recorded."""
+        every = [record for records in self.forwards for record in records.values()]
+        for record in every:
+            record.settle(self._chosen)
         self._chosen = {}
+        with torch.no_grad():
+            verify(check for record in every for check in record.take_checks())
 
     def add(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call of a module, if it is wanted.
@@ -285,6 +295,8 @@ class RecordMatcher:
             part = call if heads is None else with_heads(call, heads)
             if forward.records is None:
                 forward.records = self._records_of(forward, name, part)
+                if forward.how is None:
+                    self._on_new_text()
                 forward.records.has_whole |= not forward.step.part
             record = self._thread.added = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
@@ -310,34 +322,35 @@ class RecordMatcher:
         implementation: Any,
         arguments: Sequence[Any],
         settings: Mapping[str, Any],
-        text_of: Callable[[], CallText | None],
+        text_of: TextOf | None,
     ) -> OutputCallback | None:
         """Record a call of transformers' interface that is like that of an earlier layer in this step; None if not.
 
         Args:
             name: of the module.
             implementation, arguments, settings: with which the interface was called, after the module.
-            text_of: returns what stands at its positions.
+            text_of: returns what stands at the positions of a module's call, as `TextWatcher.text_of` does.
         """
         forward = self._thread.forward
-        if forward is None or not forward.repeated or in_backward():
+        if forward is None or not forward.repeated or forward.records is None or name in forward.calls or in_backward():
             return None
+        record = forward.records.get(name)
         step = next((one for one in forward.repeated if one.is_like(implementation, arguments, settings)), None)
-        if step is None or forward.records is None or forward.calls[name]:
+        if record is None or step is None:
+            return None
+        q, k, v, _ = arguments
+        grown = record.repeating(step, k)
+        if grown is None:
             return None
         with self._lock:
-            record, memory = forward.records.get(name), self._keeper.memory
-            if record is None or not record.can_repeat(step, arguments[1]):
+            memory = self._keeper.memory
+            if not memory.has_room(step.nbytes, k.device):
                 return None
-            before = record.size
-            if not memory.has_room(self._keeper.size_of_positions(arguments[:3], 1), arguments[1].device):
-                return None
-            forward.calls[name] += 1
-            self._thread.added = record
-            q, k, v = arguments[:3]
-            record.repeat(step, q, k, v, text_of())
-            memory.add(record.size - before)
-            return record.step_callback(step.queries)
+            memory.add(step.nbytes)
+        forward.calls[name] = 1
+        self._thread.added = record
+        text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
+        return record.repeat(NotedCall(step, text, (q, k, v)), k, grown)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""

@@ -13,11 +13,16 @@ from torch import nn
 
 from . import hooks
 from .advice import why_no_model
-from .observed_call import ObservedCall
+from .module_walk import named_modules
+from .observed_call import ObservedCall, Unreadable
 from .provenance import Invocation, Provenance, ToldCross
 from .traced_tensors import Caller
 from .watching import WatchedModules
 
+NOT_WATCHED = (
+    "it was called in another way than while the text before it was generated, so that what its q and k are made of "
+    "was not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
+)
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
 
@@ -87,11 +92,16 @@ class ModelCalls:
         told = self._told.of(name)
         if told is not None or call.cross is not None:
             return call.cross if told is None else told
+        if self._provenance.rests(name):
+            self._provenance.wake()
+            raise Unreadable(NOT_WATCHED)
         is_known = self._running(name) is not None or self._provenance.innermost() is None
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
 
     def _running(self, name: str) -> Invocation | None:
         """Return the call that is running of a module, or of the one around it; None if those are not watched."""
+        if self._provenance.rests(name):
+            return None
         running = self._provenance.innermost()
         caller = None if running is None else self._names.get(id(running.module))
         if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
@@ -136,7 +146,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 
 def module_names(model: nn.Module) -> dict[int, str]:
     """Return the names of a model's modules, by identity, without the prefix that `torch.compile` adds to them."""
-    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in model.named_modules())
+    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in named_modules(model))
     own = type(getattr(model, "_orig_mod", model)).__name__
     return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +16,10 @@ class EditRefused(ValueError):
     """An edit that cannot be made; the message says why, and what to do."""
 
 
-@runtime_checkable
-class OutputEdit(Protocol):
+class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model would be asked slowly
     """What an intervention writes into the output of one call."""
 
+    @abc.abstractmethod
     def write(
         self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
     ) -> None:

@@ -14,7 +14,8 @@ objects: a transposed view of x is x. The evidence, in this order:
    projection of keys is there and has not run, the keys are those of another text, kept from an earlier call;
 7. at last the lengths: as many keys as queries, causal, or growing with a cache is self-attention, all else is not.
 
-Hooks stay on modules that compute attention; from others they are removed after the first forward pass.
+Hooks stay on modules that compute attention; from others they are removed after the first forward pass. While one
+thread generates a text, whose layers are known, those of the layers rest.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._utils.choices import matches_name
+from .module_walk import modules
 
 CROSS_ADVICE = (
     "give True or False for all, names of modules that are cross-attention, dotted parts or globs of them, or a "
@@ -193,25 +195,63 @@ class Provenance:
         self._needs_following: dict[int, bool] = {}
         self._entered: defaultdict[int, set[int]] = defaultdict(set)  # by thread: modules that a forward pass has run
         self._asked: set[int] = set()
+        self._resting: dict[str, nn.Module] = {}  # by name
+        self._may_rest = True
         self._lock = threading.Lock()  # of hooks, which several threads that run the model find together
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch the modules of a model inside the block."""
-        for module in model.modules():
+        for module in modules(model):
             if _may_compute_attention(module):
-                # Functions, and not methods, for a model may be copied with its hooks.
-                before = module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True)
-                after = module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True)
-                self._hooks[id(module)] = [before, after]
+                self._watch(module)
         try:
             yield
         finally:
             for hooks in self._hooks.values():
                 for hook in hooks:
                     hook.remove()
-            for kept in (self._hooks, self._followed, self._needs_following, self._entered):
+            for kept in (self._hooks, self._followed, self._needs_following, self._entered, self._resting):
                 kept.clear()
+
+    def _watch(self, module: nn.Module) -> None:
+        # Functions, and not methods, for a model may be copied with its hooks.
+        before = module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True)
+        after = module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True)
+        self._hooks[id(module)] = [before, after]
+
+    def rest(self, name: str, module: nn.Module) -> None:
+        """Watch a module no more until `wake`: its calls go on as those before, so that nothing is asked of it."""
+        if not self._may_rest or id(module) not in self._hooks:
+            return
+        running = self._running.invocations
+        with self._lock:
+            inner = any(id(one) in self._hooks for one in module.modules() if one is not module)
+            if inner or not self._may_rest or not running or running[-1].module is not module:
+                return  # one that holds others may be running when it is to be watched again
+            running.pop()
+            for hook in self._hooks.pop(id(module), ()):
+                hook.remove()
+            self._followed.discard(id(module))
+            self._resting[name] = module
+
+    def wake(self, *, for_good: bool = False) -> None:
+        """Watch the modules again that rest.
+
+        Args:
+            for_good: from now on none rests, as where several threads run the model.
+        """
+        if not self._resting and not for_good:
+            return
+        with self._lock:
+            self._may_rest &= not for_good
+            for module in self._resting.values():
+                self._watch(module)
+            self._resting.clear()
+
+    def rests(self, name: str) -> bool:
+        """Return whether a module is not watched though it may compute attention."""
+        return name in self._resting
 
     def forward_ended(self) -> set[int]:
         """Stop watching modules that have run and compute no attention; return all that have run, by identity.
@@ -253,8 +293,9 @@ class Provenance:
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
-        while invocations and invocations.pop().module is not module:
-            pass
+        if any(one.module is module for one in invocations):  # not one that was watched when it was running already
+            while invocations.pop().module is not module:
+                pass
 
     def _child_hook(self, parent: nn.Module, name: str) -> Callable[..., None]:
         def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:

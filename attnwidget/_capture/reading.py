@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .module_walk import modules, named_modules
 from .text import CallText, ImageTokens, PatchGrid
 from .towers import ATTENTION, Towers
 
@@ -119,6 +120,9 @@ class TextWatcher:
             name: of the module.
             batches, queries, keys: of the call.
         """
+        found = self._now.known.get((self._paths.get(name), batches, queries, keys))
+        if found is not None:  # layers of a tower share it
+            return found
         try:
             return self._text_of(name, batches, queries, keys)
         except Exception:  # nothing that is read here may keep the model from running
@@ -138,7 +142,7 @@ class TextWatcher:
             own = now.texts[path] = TowerText()
         own.used = True
         key = path, batches, queries, keys
-        found = now.known.get(key)  # layers of a tower share it
+        found = now.known.get(key)
         if found is None:
             found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
         return found
@@ -246,7 +250,7 @@ class TextWatcher:
         homes = _homes(self.model, self.towers)
         for module, rank in _tables(self.model, self._names).items():
             yield module, functools.partial(self._looked_up, rank=rank, home=homes.get(id(module))), False
-        by_name = {name: module for module in self.model.modules() if (name := self._names.get(id(module))) is not None}
+        by_name = {name: module for module in modules(self.model) if (name := self._names.get(id(module))) is not None}
         for path, root in self.towers.territories.items():
             for name in _way(root, path):
                 inner = by_name.get(name)
@@ -465,15 +469,16 @@ def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[in
     """Return the tables that may have words, with their rank: 2 where transformers says so, else 0; and their size."""
     known: dict[nn.Module, tuple[int, int]] = {}
     inside: set[int] = set()  # modules of transformers, which tell their table
-    for module in model.modules():
+    every = modules(model)
+    for module in every:
         if not any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
             continue
         with contextlib.suppress(Exception):
             table = module.get_input_embeddings()  # type: ignore[operator]
             if isinstance(table, nn.Module) and id(table) in names and _is_table(table):
                 known[table] = 2, _size(table)
-                inside.update(map(id, module.modules()))
-    for module in model.modules():
+                inside.update(map(id, modules(module)))
+    for module in every:
         if id(module) not in inside and _is_table(module) and not NOT_TEXT.search(_last_name(names[id(module)])):
             known[module] = 0, _size(module)
     return known
@@ -491,7 +496,7 @@ def _size(table: nn.Module) -> int:
 def _homes(model: nn.Module, towers: Towers) -> dict[int, str | None]:
     """Return the tower of each table; None where it is used by several, or lies outside of all."""
     homes: dict[int, str | None] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in named_modules(model, each_once=False):
         if _is_table(module):
             path = towers.path_of(name.replace("_orig_mod.", ""))
             homes[id(module)] = path if homes.get(id(module), path) == path else None

@@ -30,7 +30,6 @@ from .reading import TextWatcher
 from .records import OutputCallback, Record
 from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
-from .text import CallText
 from .traced_tensors import Caller
 from .transformers import read_call
 from .watching import NOT_FOLLOWED, WatchedModules
@@ -56,9 +55,8 @@ class Recorder(ModelCalls):
         )
         kept_as = ReducedRecord if options.keep == "overview" else Record
         heads_of = HeadSelection(options.heads, self._layers.number_of).of
-        self.matcher = RecordMatcher(
-            keeper, self._is_selected, heads_of, self._is_cross, options.last, options.every, kept_as
-        )
+        how = options.last, options.every, kept_as, self._provenance.wake
+        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -125,7 +123,9 @@ class Recorder(ModelCalls):
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_began(self) -> None:
-        self._ran_elsewhere |= threading.get_ident() != self._thread
+        if threading.get_ident() != self._thread:
+            self._ran_elsewhere = True
+            self._provenance.wake(for_good=True)
         self.matcher.begin()
         step = self.matcher.running_step
         if step is not None and self._follows_outputs:
@@ -279,11 +279,12 @@ class Recorder(ModelCalls):
     ) -> OutputCallback | None:
         """Record a call of transformers' attention interface, as `record_call` does any."""
         if not under_transform():
+            text_of = None if self.texts is None else self.texts.text_of
             with torch._C.DisableTorchFunction():
-                text_of = functools.partial(self._text_of, name, arguments)
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
-                return self._followed(found)
+                self._provenance.rest(name, module)
+                return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)
         if callback is not None:
@@ -295,13 +296,14 @@ class Recorder(ModelCalls):
         record = self.matcher.last_added
         if record is None or not self._follows_outputs:
             return callback
-        step = record.last_step
+        step = self.matcher.running_step or record.last_step
         step.facts = step.facts or CallFacts()
         return self._outputs.follow(record.name, step.facts, callback)
 
-    def _text_of(self, name: str, arguments: Sequence[Any]) -> CallText | None:
-        (batches, _, queries, _), keys = arguments[0].shape, arguments[1].shape[2]
-        return None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+    def _goes_as_before(self, name: str) -> bool:
+        """Return whether the output of a call that repeats another's step need not be followed."""
+        step = self.matcher.running_step
+        return not self._follows_outputs or (step is not None and self._outputs.goes_as_before(name, step.facts))
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
@@ -309,7 +311,8 @@ class Recorder(ModelCalls):
         why = why_not_positions(call, self._running(name))
         if why is not None:
             raise Unreadable(why)
-        call.text = self._text_of(name, (call.q, call.k))
+        (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
         call.heads = self._heads_of_process(name, call)
         return call
 

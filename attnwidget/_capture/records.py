@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -18,15 +18,16 @@ from .._rules.row_spans import Spans, simplify
 from ..attention import Attention
 from .call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
 from .carried.records import carry, gradients_of
-from .grown_keys import GrownKeys, SeenKeys
+from .grown_keys import GrownKeys, SeenKeys, grown_keys
 from .kept_outputs import AT_ONCE, KeptOutputs
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .observed_call import EAGER, ObservedCall
 from .parts import QUERIES, take_part
-from .repeated_steps import RepeatedStep, kinds_of
-from .text import CallText, RecordText
-from .verification import OutputSample, differs, is_changed_by_rounding, sample_output
+from .repeated_steps import NotedCall, RepeatedStep, kinds_of
+from .text import RecordText
+from .verification import ComparedRows, OutputSample, differs, is_changed_by_rounding, rows_to_compare, sample_output
+from .verified_together import SMALL, OutputCheck, verify
 
 CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 UNVERIFIED = (
@@ -46,7 +47,23 @@ TOO_COARSE = (
 )
 
 
+T = TypeVar("T")
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
+
+
+@dataclass(slots=True)
+class UncomparedKeys:
+    """Keys of a call that were not compared with those that are kept.
+
+    Attributes:
+        keys: (B, G, length or more, D).
+        version: how often they had been changed in place.
+        length: how many of them are filled.
+    """
+
+    keys: Tensor
+    version: int
+    length: int
 
 
 @dataclass
@@ -57,16 +74,47 @@ class Continuation:
     dropped: int = 0  # positions of the record, from its end, that it does not continue
 
 
+class Joined(Generic[T]):
+    """An attribute of a record, to which calls that were only noted are joined before it is used."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, record: None, owner: type) -> Joined[T]: ...
+
+    @overload
+    def __get__(self, record: Record, owner: type) -> T: ...
+
+    def __get__(self, record: Record | None, owner: type) -> Any:
+        if record is None:
+            return self
+        own = vars(record)
+        if own["_noted"]:
+            record.join_noted()
+        return own[self._name]
+
+    def __set__(self, record: Record, x: T) -> None:
+        vars(record)[self._name] = x
+
+
 class Record:
     """One attention of a model over all calls that continue one another: the prompt, then each new token.
 
     Rows stay as the calls had them, whichever beam continues which: `settle` puts them in order when all is recorded.
     """
 
+    q, k, v = Joined[GrowingTensor](), Joined[GrowingTensor](), Joined["GrowingTensor | None"]()
+    call_rules = Joined[list[CallRules]]()  # one for each call
+    text = Joined[RecordText]()
+    _lineage = Joined[Lineage]()
+    _outputs = Joined[KeptOutputs]()
+
     def __init__(
         self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
+        self._noted: list[NotedCall] = []  # calls that are not joined to the rest yet
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self._head_numbers = call.numbers_of(heads)
         self.scale, self.softcap = call.scale, call.softcap
@@ -75,13 +123,14 @@ class Record:
         q = call.q if rows is None else take_part(call.q, QUERIES, rows)
         self.q, self.k = keeper.growing(q), keeper.growing(call.k)
         self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
-        self.call_rules: list[CallRules] = []  # one for each call
+        self.call_rules = []
         self._add_rules(call, 0, rows)
         self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
         self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
         self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
+        self._checks: list[OutputCheck] = []  # of outputs that are verified later, with those of other layers
         self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
@@ -91,7 +140,7 @@ class Record:
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
         self._is_confirmed = False  # whether keys that were known to continue others were compared once
-        self._unconfirmed: tuple[Tensor, int] | None = None  # the last keys that were not compared, and their version
+        self._unconfirmed: UncomparedKeys | None = None  # the last ones
         self._lost_keys = False  # whether they turned out to be others
         self._attention: Attention | None = None
         self.target: int | None = None  # the token of its logits; None: the one that was most likely next
@@ -179,10 +228,10 @@ class Record:
         Torch counts no change that is made past it, as through `.data`.
         """
         last, self._unconfirmed = self._unconfirmed, None
-        if last is None or last[0]._version != last[1]:
+        if last is None or last.keys._version != last.version:
             return
         kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
-        self._lost_keys |= not torch.equal(kept, self._keeper.converted(last[0]))
+        self._lost_keys |= not torch.equal(kept, self._keeper.converted(last.keys.narrow(2, 0, last.length)))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record from a place before its end; None if it does not."""
@@ -210,9 +259,8 @@ class Record:
         K, new = call.k.shape[2], call.q.shape[2]
         past = K if self.cross else K - new
         first = self.k.length - past
-        self._unconfirmed = (
-            (call.k, call.k._version) if self._is_confirmed and self._holds_first_keys_of(call) else None
-        )
+        is_uncompared = self._is_confirmed and self._holds_first_keys_of(call)
+        self._unconfirmed = UncomparedKeys(call.k, call.k._version, K) if is_uncompared else None
         self._grown = _what_is_known_of_keys(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
@@ -248,41 +296,74 @@ class Record:
             return None
         shapes, kinds = (q.shape, k.shape, v.shape), kinds_of(q, k, v)
         how = keys, self.queries - 1, self.scale, self.softcap, rules, self._lineage.last_call
-        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how)
+        in_one = len(set(kinds)) == 2 and q.shape[3] == v.shape[3]  # one type, one device
+        nbytes = self._keeper.size_of_positions((q, k, v), 1)
+        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how, nbytes, in_one)
 
     @property
     def _can_repeat(self) -> bool:
         plain = self._keeps_outputs and self.sinks is None and not self.cross
         return plain and self._key_rows is None and self._is_confirmed
 
-    def can_repeat(self, step: RepeatedStep, keys: Tensor) -> bool:
-        """Return whether a layer's call continues this record as that of another layer has continued its own."""
-        last = self._grown
-        if not isinstance(last, GrownKeys) or self.k.length != step.keys - 1 or not self._can_repeat:
-            return False
-        grown = step.grown(keys)
-        return (
-            grown is not None
-            and grown.before == last.number
-            and (self.queries, self.scale, self.softcap) == (step.queries, step.scale, step.softcap)
-            and self.q.shape[:2] + self.q.shape[3:] == step.shapes[0][:2] + step.shapes[0][3:]
-            and self.k.shape[1] == step.shapes[1][1]
-        )
+    def repeating(self, step: RepeatedStep, keys: Tensor) -> GrownKeys | None:
+        """Return what the cache tells of a call's keys, if the call continues this record as another layer's its own.
 
-    def repeat(self, step: RepeatedStep, q: Tensor, k: Tensor, v: Tensor, text: CallText | None) -> None:
-        """Append a call that is like that of another layer."""
-        new, B = step.keys - 1, q.shape[0]
-        self._grown = step.grown(k)
-        filled = k if k.shape[2] == step.keys else k.narrow(2, 0, step.keys)
-        self._unconfirmed = filled, k._version
-        self.q.append(q)
-        self.k.append(k.narrow(2, new, 1))
-        if self.v is not None:
-            self.v.append(v.narrow(2, new, 1))
-        self.text.append(text, B, 1)
-        self.call_rules.append(step.rules)
-        self._lineage.append_call(step.recorded)
+        Args:
+            step: that of the other layer.
+            keys: of the call, which is like it as far as its arguments tell.
+        """
+        last, now = self._grown, grown_keys(keys)
+        if now is None or not isinstance(last, GrownKeys) or now.before != last.number or not self._can_repeat:
+            return None
+        (B, H, _, D), (_, G, *_), (*_, size) = step.shapes
+        q, k, v, of_q, of_k, of_v = step.kinds
+        kept = vars(self)  # which does not join what is noted
+        continues = (
+            (last.length, now.length, self._queries_with_noted) == (step.keys - 1, step.keys, step.queries)
+            and (self.scale, self.softcap) == (step.scale, step.softcap)
+            and kept["q"].kind == (B, H, D, q, of_q)
+            and kept["k"].kind == (B, G, D, k, of_k)
+            and kept["v"].kind == (B, G, size, v, of_v)
+        )
+        return now if continues else None
+
+    @property
+    def _queries_with_noted(self) -> int:
+        """How many queries there are, where all are kept."""
+        length: int = vars(self)["q"].length
+        return length + len(self._noted)
+
+    def repeat(self, call: NotedCall, keys: Tensor, grown: GrownKeys) -> OutputCallback:
+        """Note a call that is like that of another layer; return what takes its output.
+
+        Args:
+            call: with copies of what is kept of it.
+            keys: all of the call.
+            grown: as `repeating` returned it.
+        """
+        if len(self._noted) >= AT_ONCE:
+            self.join_noted()
+        self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
+        self._noted.append(call)
         self._attention = None
+        return call.take_output
+
+    def join_noted(self) -> None:
+        """Join the calls that were only noted so far."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        first = self.queries
+        for kept, x in zip((self.q, self.k, self.v), NotedCall.joined(noted), strict=True):
+            if kept is not None:
+                kept.take_over(x)
+        for i, one in enumerate(noted):
+            self.text.append(one.text, one.step.shapes[0][0], 1)
+            self.call_rules.append(one.step.rules)
+            self._lineage.append_call(one.step.recorded)
+            self._outputs.take_over(first + i, one.output)
+        if len(self._outputs) >= AT_ONCE and self._lineage.in_place:
+            self._verify_outputs()
 
     def _drop_passed(self) -> None:
         """Drop the first queries that cannot be among those that are wanted any more."""
@@ -325,6 +406,8 @@ class Record:
 
     def branch(self, dropped: int) -> Record:
         """Return a record of all but the last positions, which goes on apart from this one."""
+        self.join_noted()
+        self._verify_checks()
         other = copy.copy(self)
         for name, value in vars(self).items():
             if name == "_samples":
@@ -352,7 +435,7 @@ class Record:
             rows.pop()
         self.calls, self._attention = self._lineage.calls(rows), None
         if all(own == list(range(self.k.shape[0])) for own in rows):
-            self._verify_outputs()
+            self.tensors()  # of their own size, before they are read
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
         self._rearranged = True
@@ -373,7 +456,6 @@ class Record:
                 if first <= start < first + rules.queries:
                     sample.reorder(own)
             first += rules.queries
-        self._verify_outputs()
         self._lineage.merge(rows)
 
     def _drop_unfinished(self) -> None:
@@ -395,53 +477,81 @@ class Record:
         if not first or call.q.shape[2] > 1 or not self._keeps_outputs or call.dropout:
             self._outputs.expect(first)
             return functools.partial(self.add_output, call, first)
-        return self.step_callback(first)
-
-    def step_callback(self, query: int) -> OutputCallback:
-        """Return what takes the output of a call with one query, which is verified later."""
-        self._outputs.expect(query)
-        return functools.partial(self._keep_output, query)
+        self._outputs.expect(first)
+        return functools.partial(self._keep_output, first)
 
     def _keep_output(self, query: int, output: Any) -> None:
         B, H, _, _ = self.q.shape
         self._outputs.add(query, output, (B, H, 1, self.k.shape[3] if self.v is None else self.v.shape[3]))
-        if len(self._outputs) % AT_ONCE == 0 and self._lineage.in_place:
+        if len(self._outputs) >= AT_ONCE and self._lineage.in_place:
             self._verify_outputs()
 
-    def _verify_outputs(self) -> None:
-        """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
+    def take_checks(self) -> list[OutputCheck]:
+        """Return what is to be compared of outputs that are not verified yet, and keep it no longer."""
+        checks, self._checks = self._checks, []
         found = self._outputs.pop()
         if found is None or self.v is None:
-            return
+            return checks
         queries, output = found
         starts = itertools.accumulate((one.queries for one in self.call_rules), initial=0)
         of_query = dict(zip(starts, self.call_rules, strict=False))
         rules = self._keeper.joined([of_query[query] for query in queries], self.k.length, self.k.device)
+        q, k, v = take_part(self.q.view(), QUERIES, queries), self.k.view(), self.v.view()
+        sample = sample_output(output, q, k, v, range(len(queries)))
+        assert sample is not None
+        return [*checks, self._check(rows_to_compare(sample, q, k, v), rules)]
+
+    def _check(self, rows: ComparedRows, rules: CallRules) -> OutputCheck:
+        return OutputCheck(rows, rules, self.scale, self.softcap, self.sinks, self._differences)
+
+    def _verify_checks(self) -> None:
+        """Verify what waits for other layers."""
+        checks, self._checks = self._checks, []
         with torch.no_grad():
-            q, k, v = take_part(self.q.view(), QUERIES, queries), self.k.view(), self.v.view()
-            sample = sample_output(output, q, k, v, range(len(queries)))
-            assert sample is not None
-            how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "sinks": self.sinks}
-            self._differences.append(differs(sample, q, k, v, rules=rules, first=0, **how))
+            verify(checks)
+
+    def _verify_outputs(self) -> None:
+        """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
+        with torch.no_grad():
+            verify(self.take_checks())
 
     def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
-        """Verify a call by some rows of its output, before anything of it can change.
+        """Verify a call by some rows of its output, before anything of it can change; if all of it is kept, later on.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
             output: as `verification.sample_output` takes it.
         """
-        found = compare_output(self._as_kept(call), output)
-        if found is None:
-            return
-        self._differences.append(found.differs)
+        kept = self._as_kept(call)
+        sample = self._verify_later(kept, output) if kept is not call else None
+        if sample is None:
+            found = compare_output(kept, output)
+            if found is None:
+                return
+            sample = found.sample
+            self._differences.append(found.differs)
         self._outputs.has_seen(first)
-        if (kept := self._keeper.dtype) is not None:
-            self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept)
+        if (kept_type := self._keeper.dtype) is not None:
+            self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept_type)
         whole = self._heads is None and self._queries is None
-        if found.sample.dropout is None and self._keeper.dtype is None and whole:
-            self._samples.append((first, found.sample))
+        if sample.dropout is None and self._keeper.dtype is None and whole:
+            self._samples.append((first, sample))
+
+    def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
+        """Keep some rows of the output of a short call, to be verified with those of other layers; None if it is not.
+
+        Args:
+            kept: the first call, with copies of q, k and v, which no one else changes.
+            output: of the call.
+        """
+        if kept.v is None or not isinstance(output, Tensor) or max(kept.k.numel(), kept.v.numel()) > SMALL:
+            return None
+        sample = sample_output(output, kept.q, kept.k, kept.v)
+        if sample is not None:
+            rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # for samples follow reordered beams
+            self._checks.append(self._check(rows, self.call_rules[0]))
+        return sample
 
     def _as_kept(self, call: ObservedCall) -> ObservedCall:
         """Return a first call with what is kept of it, where that is all: it lies side by side, and is read faster."""
@@ -454,6 +564,7 @@ class Record:
 
     def fault(self) -> str | None:
         """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
+        self._verify_outputs()
         if self._outputs.expected:
             return UNVERIFIED
         if self._lost_keys:
@@ -504,6 +615,7 @@ class Record:
         if not by:
             return
         self._grown = self._unconfirmed = None
+        self._verify_checks()  # before the memory that they read is written to again
         self._lineage.shorten(by)
         for kept in () if self.cross else (self.k, self.v):
             if kept is not None:

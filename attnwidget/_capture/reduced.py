@@ -34,6 +34,7 @@ from .records import (
 )
 from .repeated_steps import RepeatedStep
 from .text import RecordText
+from .verified_together import OutputCheck
 
 GROWS = (
     "only its first call is kept: keep='overview' drops the keys that a later call would go on with; capture the whole "
@@ -124,7 +125,7 @@ class ReducedRecord(Record):
     def __init__(
         self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
-        self.name, self.cross, self.call_rules = name, bool(call.cross), []
+        self.name, self.cross, self._noted, self.call_rules = name, bool(call.cross), [], []
         self._step, self._compared = step, None
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
         self.text = RecordText.of(call.text, B, Q, cross=self.cross)
@@ -200,13 +201,16 @@ class ReducedRecord(Record):
     def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
         """Do nothing: there is one call."""
 
+    def take_checks(self) -> list[OutputCheck]:
+        """Return none: its call was verified at once."""
+        return []
+
     def continues_but_for_samples(self, call: ObservedCall) -> bool:
         """Return False: nothing continues this."""
         return False
 
-    def can_repeat(self, step: RepeatedStep, keys: Tensor) -> bool:
-        """Return False: nothing continues this."""
-        return False
+    def repeating(self, step: RepeatedStep, keys: Tensor) -> None:
+        """Return None: nothing continues this."""
 
     def keep_queries(self) -> None:
         """Do nothing: all queries are in it."""

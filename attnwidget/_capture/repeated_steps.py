@@ -2,7 +2,8 @@
 
 Where one layer has taken one new token, by the cache's own word after those of the step before, the next layers do the
 same: with the same mask and settings, the same tensors' shapes, and records that are as long. For these nothing is read
-or decided again. A call that is unlike in any of this is read as any other.
+or decided again: their tensors are copied, and joined to their records when those are asked for, or when there are
+many. A call that is unlike in any of this is read as any other.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ import torch
 from torch import Tensor
 
 from .call_rules import CallRules
-from .grown_keys import GrownKeys, grown_keys
 from .lineage import RecordedCall
-
-PLAIN = (bool, int, float, str, type(None))
+from .text import CallText
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,6 +36,8 @@ class RepeatedStep:
         softcap: of the scaled scores.
         rules: of the call.
         recorded: the call of the model that it is a part of.
+        nbytes: how many bytes the new positions of q, k and v take.
+        in_one: whether these can be copied into one tensor.
     """
 
     implementation: Any
@@ -50,6 +51,8 @@ class RepeatedStep:
     softcap: float | None
     rules: CallRules
     recorded: RecordedCall
+    nbytes: int
+    in_one: bool
 
     def is_like(self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> bool:
         """Return whether a call of transformers' interface is alike, as far as its arguments tell."""
@@ -59,23 +62,53 @@ class RepeatedStep:
         return (
             type(q) is type(k) is type(v) is Tensor
             and (q.shape, k.shape, v.shape) == self.shapes
-            and (q.dtype, k.dtype, v.dtype, q.device) == self.kinds
-            and settings.keys() == self.settings.keys()
-            and all(_is_same(x, settings[name]) for name, x in self.settings.items())
+            and kinds_of(q, k, v) == self.kinds
+            and _are_same(self.settings, settings)
             and not (torch.is_grad_enabled() or torch.is_inference_mode_enabled())
             and not torch.is_autocast_enabled(q.device.type)
         )
 
-    def grown(self, keys: Tensor) -> GrownKeys | None:
-        """Return what the cache has told of a layer's keys; None if it has not, or not that so many are filled."""
-        found = grown_keys(keys)
-        return found if found is not None and found.length == self.keys else None
-
 
 def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
-    """Return the types and the device of a call's tensors."""
-    return q.dtype, k.dtype, v.dtype, q.device
+    """Return the types and the devices of a call's tensors."""
+    return q.dtype, k.dtype, v.dtype, q.device, k.device, v.device
 
 
-def _is_same(x: Any, other: Any) -> bool:
-    return x is other or (isinstance(x, PLAIN) and type(x) is type(other) and x == other)
+def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Return whether settings have the same names and values; tensors that are not the very same are not compared."""
+    try:
+        return settings == others
+    except (RuntimeError, TypeError, ValueError):  # of more numbers than one: neither True nor False
+        return False
+
+
+class NotedCall:
+    """One layer's call of a step, with copies of the new positions of its q, k and v, and of its output.
+
+    Args:
+        step: what it has in common with that of other layers.
+        text: what stands at its position.
+        given: q, k and v, the latter two with all keys.
+    """
+
+    __slots__ = ("copies", "output", "step", "text")
+
+    def __init__(self, step: RepeatedStep, text: CallText | None, given: Sequence[Tensor]) -> None:
+        self.step, self.text = step, text
+        self.output: Tensor | None = None  # (B, H, 1, Dv); None: it has not been seen
+        q, k, v = given
+        new = step.keys - 1
+        parts = q, k.narrow(2, new, 1), v.narrow(2, new, 1)
+        self.copies = (torch.cat(parts, 1),) if step.in_one else tuple(x.clone() for x in parts)
+
+    def take_output(self, output: Any) -> None:
+        """Keep a copy of the output; one that has not the shape (B, H, 1, Dv) counts as not seen."""
+        (B, H, _, _), _, (_, _, _, size) = self.step.shapes
+        if isinstance(output, Tensor) and output.shape == (B, H, 1, size):
+            self.output = output.clone()
+
+    @staticmethod
+    def joined(calls: Sequence[NotedCall]) -> list[Tensor]:
+        """Return the new positions of q, k and v of calls of one layer, (B, heads, calls, size)."""
+        together = [torch.cat(own, 2) for own in zip(*(one.copies for one in calls), strict=True)]
+        return together if len(together) > 1 else list(together[0].split([n[1] for n in calls[0].step.shapes], 1))

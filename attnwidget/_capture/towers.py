@@ -16,6 +16,8 @@ from functools import cached_property
 
 from torch import nn
 
+from .module_walk import modules
+
 APART = re.compile(
     r"(^|[._])(vis|visual|vision|images?|img|pixel|video|audio|speech|text|txt|lang|language|llm|enc|encoder|dec|decoder"
     r"|q_?former|tower|src|tgt)",
@@ -51,7 +53,7 @@ class Towers:
             names: of its modules, by identity.
             others: names of more modules that compute attention.
         """
-        found = {names[id(module)]: module for module in model.modules() if _may_be_attention(names, module)}
+        found = {names[id(module)]: module for module in modules(model) if _may_be_attention(names, module)}
         holding = {name.rpartition(".")[0] for name in found}
         leaves = [name for name in found if name not in holding]
         return cls([*leaves, *others])

@@ -177,10 +177,10 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
         found = look_up(self, implementation, *default, **named)
-        key = implementation, id(found)
-        if key not in wrapped:
-            wrapped[key] = found, wrap(implementation, found)
-        return wrapped[key][1]
+        known = wrapped.get((implementation, id(found)))
+        if known is None:
+            known = wrapped[implementation, id(found)] = found, wrap(implementation, found)
+        return known[1]
 
     return looked_up
 

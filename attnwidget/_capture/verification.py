@@ -22,6 +22,7 @@ SOME_KEYS = 32  # whose values say how large values are: more matter only if the
 KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
 ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 LARGEST_CHANGE = math.log(2)  # of a score, by the type that it is kept in: its weight is then twice what it was
+ALL = slice(None)
 COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
@@ -154,41 +155,115 @@ def differs(
     Returns:
         Whether they differ beyond rounding, a tensor () which nobody has to wait for yet.
     """
-    device, wide = q.device, torch.promote_types(q.dtype, torch.float32)
-    index = _index(sample.samples, sample.heads, sample.rows, device)
-    samples, heads, rows = index
+    compared = rows_to_compare(sample, q, k, v, slice(rules.first, rules.first + rules.keys), first)
+    return differ([compared], scale=scale, softcap=softcap, sinks=sinks, rules=rules)[0]
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """Some rows of a call's output, and what they are computed from again.
+
+    Attributes:
+        sample: of the call's output.
+        queries: (samples, heads, rows, D).
+        keys: (samples, key heads, K, D).
+        values: (samples, key heads, K, Dv).
+    """
+
+    sample: OutputSample
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What those have in common that can be computed together."""
+        one = self.sample
+        tensors = ((x.shape, x.dtype, x.device) for x in (self.queries, self.keys, self.values, one.output))
+        return *tensors, tuple(one.rows), tuple(one.samples), tuple(one.heads), one.rounding, one.dropout
+
+
+def rows_to_compare(
+    sample: OutputSample, q: Tensor, k: Tensor, v: Tensor, keys: slice = ALL, first: int = 0
+) -> ComparedRows:
+    """Return the rows of a sample with their queries, and the keys and values, which are views where they can be.
+
+    Args:
+        sample: of a call's output.
+        q, k, v: as `differs` takes them.
+        keys: those of the call, among all.
+        first: the query of the record at which the call begins.
+    """
+    samples, heads, rows = _index(sample.samples, sample.heads, sample.rows, q.device)
     share = q.shape[1] // k.shape[1]
-    keys = slice(rules.first, rules.first + rules.keys)
-    queries = q[samples, heads, rows + first if first else rows].to(wide)
     groups = [head // share for head in sample.heads[::share]]
-    near, values = (_select(x, sample.samples, groups)[:, :, keys].to(wide) for x in (k, v))
-    n, Q = len(groups), len(sample.rows)
-    scores = (queries.unflatten(1, (n, share)).flatten(2, 3) @ near.mT).unflatten(2, (share, Q)).flatten(1, 2)
-    scores *= q.shape[-1] ** -0.5 if scale is None else scale
+    near, values = (_select(x, sample.samples, groups)[:, :, keys] for x in (k, v))
+    return ComparedRows(sample, q[samples, heads, rows + first if first else rows], near, values)
+
+
+def differ(
+    calls: Sequence[ComparedRows],
+    *,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None = None,
+    rules: Any,
+) -> Tensor:
+    """Compare the outputs of calls, of one `kind` and with the same rules, as `differs` does that of one.
+
+    Args:
+        calls: rows of their outputs, and what they are computed from.
+        scale, softcap, sinks, rules: as `differs` takes them.
+
+    Returns:
+        Of each call whether its output differs beyond rounding, (calls,) bool.
+    """
+    one, n = calls[0], len(calls)
+    device, wide = one.queries.device, torch.promote_types(one.queries.dtype, torch.float32)
+    (S, heads, Q, D), (groups, K), Dv = one.queries.shape, one.keys.shape[1:3], one.values.shape[3]
+    share = heads // groups
+    scores = torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device)
+    for own, call in zip(scores, calls, strict=True):  # none of the keys and values is copied
+        queries = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3)
+        torch.matmul(queries, call.keys.to(wide).mT, out=own)
+    scores = scores.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1)  # (n * S, heads, Q, K)
+    scores *= D**-0.5 if scale is None else scale
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
-    size = scores.abs().max()
-    indices = (*(x[..., None] for x in index), torch.arange(rules.keys, device=device))
+    size = _largest(scores, n)
+    index = _index(one.sample.samples * n, one.sample.heads, one.sample.rows, device)
+    indices = (*(x[..., None] for x in index), torch.arange(K, device=device))
     for rule in (rules.bias, rules.mask):
         scores = _apply(rule, scores, indices)
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
-    filled = (scores > torch.finfo(wide).min / 2).any(-1)
+    filled = scores.amax(-1) > torch.finfo(wide).min / 2
     if sinks is not None:
-        column = sinks.to(device, wide)[heads][..., None]  # (heads, 1, 1)
+        column = sinks.to(device, wide)[index[1]][..., None]  # (heads, 1, 1)
         scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
-    weights = scores.softmax(-1).nan_to_num()[..., : near.shape[2]]
-    expected = sample.output.to(device, wide)
-    if sample.dropout is not None:
-        difference = (expected * (1 - sample.dropout) - weights).masked_fill(expected == 0, 0)
-        largest = weights.amax(-1)
+    weights = scores.softmax(-1).nan_to_num_()[..., :K]
+    expected = torch.cat([x.sample.output for x in calls]).to(device, wide)
+    largest: Tensor
+    if one.sample.dropout is not None:
+        difference = (expected * (1 - one.sample.dropout) - weights).masked_fill(expected == 0, 0)
+        largest = weights.amax(-1).reshape(n, -1)
     else:
-        again = (weights.unflatten(1, (n, share)).flatten(2, 3) @ values).unflatten(2, (share, Q)).flatten(1, 2)
-        some = values[:, :, :: max(1, rules.keys // SOME_KEYS)]
-        difference, largest = again - expected, torch.maximum(again.abs().max(), some.abs().max())
-    bound = 4 * sample.rounding * (4 + size) * largest
-    found: Tensor = ((difference.abs().amax(-1) > bound) & filled).any()
-    return found
+        again = torch.empty(n, S, groups, share * Q, Dv, dtype=wide, device=device)
+        factors = weights.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4)
+        for own, call, factor in zip(again, calls, factors, strict=True):
+            torch.matmul(factor, call.values.to(wide), out=own)
+        some = [_largest(x.values[:, :, :: max(1, K // SOME_KEYS)].to(wide), 1) for x in calls]
+        difference, largest = again.view_as(expected) - expected, torch.maximum(_largest(again, n), torch.cat(some))
+    bound = 4 * one.sample.rounding * (4 + size) * largest
+    found = difference.abs_().amax(-1).reshape(n, -1)
+    return ((found > bound) & filled.reshape(n, -1)).any(1)
+
+
+def _largest(x: Tensor, calls: int) -> Tensor:
+    """Return the largest absolute number of each of some calls, whose samples are one after the other, (calls, 1)."""
+    apart = x.unflatten(0, (calls, -1))
+    axes = tuple(range(1, apart.ndim))
+    return torch.maximum(apart.amax(axes), -apart.amin(axes))[:, None]  # no other tensor of its size is made
 
 
 def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import nn
 
+from .module_walk import modules
+
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
 ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 NOT_FOLLOWED = (
@@ -34,8 +36,8 @@ class WatchedModules:
     """
 
     def __init__(self, model: nn.Module | None) -> None:
-        found = set() if model is None else modules_to_watch(model)
-        self._kinds = {id(one): _kind_of(one) for one in (() if model is None else model.modules()) if id(one) in found}
+        found = [] if model is None else modules_to_watch(model)
+        self._kinds = {id(one): _kind_of(one) for one in found}
         self._left = set(self._kinds.values())
         self._called: set[int] = set()
 
@@ -45,6 +47,8 @@ class WatchedModules:
 
     def called_interface(self, module: nn.Module) -> bool:
         """Note that a module has called transformers' interface; return whether that is news of its kind."""
+        if id(module) in self._called:
+            return False
         kind = self._kinds.get(id(module))
         if kind is None:
             return False
@@ -80,10 +84,11 @@ def _kind_of(module: nn.Module) -> Hashable:
     return kind, frozenset((name, x) for name, x in plain if not name.startswith("_"))
 
 
-def modules_to_watch(model: nn.Module) -> set[int]:
-    """Return the modules, by identity, that may call torch's attention without transformers' interface."""
-    kinds = {kind: _may_call_torch(kind) for kind in {type(module) for module in model.modules()}}
-    return {id(module) for module in model.modules() if kinds[type(module)] or _has_forward_of_its_own(module)}
+def modules_to_watch(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that may call torch's attention without transformers' interface."""
+    every = modules(model)
+    kinds = {kind: _may_call_torch(kind) for kind in {type(module) for module in every}}
+    return [module for module in every if kinds[type(module)] or _has_forward_of_its_own(module)]
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:

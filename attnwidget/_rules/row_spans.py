@@ -14,6 +14,7 @@ from torch import Tensor
 from .._utils.indexing import Block, hull, positions
 from ..masks import NO_KEYS, Band, KeyBounds, Mask, overlap, padding
 
+SHORT_ROW = 1 << 13  # keys
 CELLS_AT_ONCE = 1 << 24  # cells of a mask that are read at once
 
 
@@ -93,6 +94,8 @@ def as_spans(mask: Tensor) -> Spans | None:
     >>> as_spans(torch.tensor([[[[True, False, True]]]])) is None
     True
     """
+    if mask.device.type == "cpu" and mask.shape[:3] == (1, 1, 1) and mask.shape[3] <= SHORT_ROW:
+        return _span_of_row(mask[0, 0, 0].tolist())
     step = max(1, CELLS_AT_ONCE // max(1, mask.shape[0] * mask.shape[1] * mask.shape[3]))
     found = []
     for part in mask.split(step, dim=2):
@@ -106,6 +109,15 @@ def as_spans(mask: Tensor) -> Spans | None:
         found.append((starts.masked_fill_(empty, 0), torch.where(empty, 0, last)))
     starts, stops = (torch.cat(parts, 2) for parts in zip(*found, strict=True))
     return merge_equal_ends(starts, stops)
+
+
+def _span_of_row(cells: list[bool]) -> Spans | None:
+    """Return the one row of a mask as spans: of each new token, a dozen functions of torch would take longer."""
+    count = sum(cells)
+    start = cells.index(True) if count else 0
+    if not all(cells[start : start + count]):
+        return None
+    return Spans(*torch.tensor([start, start + count], dtype=torch.int32, device="cpu")[:, None, None, None])
 
 
 def merge_equal_ends(starts: Tensor, stops: Tensor) -> Spans:

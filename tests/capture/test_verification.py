@@ -11,6 +11,8 @@ from captured import GPT2, batch, build
 from torch import Tensor, nn
 
 from attnwidget import capture
+from attnwidget._capture.call_rules import CallRules
+from attnwidget._capture.verification import differ, rows_to_compare, sample_output
 
 transformers = pytest.importorskip("transformers")
 from transformers import AttentionInterface  # noqa: E402
@@ -224,3 +226,37 @@ def test_a_type_that_changes_the_weights_is_refused_where_scores_are_large(dtype
     assert (kept >= 1, bool(coarse)) == (True, large)
     for one in cap:
         assert one.attention[0].block(head=1).isfinite().all()
+
+
+# Layers whose outputs are computed again together.
+
+
+def test_each_of_several_layers_is_held_to_its_own_size() -> None:
+    sizes, rows = (1.0, 1e6), []
+    for seed, size in enumerate(sizes):
+        q, k, v = torch.randn(3, 2, 4, 5, 8, generator=torch.Generator().manual_seed(seed))
+        output = F.scaled_dot_product_attention(q, k, size * v)
+        output[:, :, 2] += 0.01 * (size == 1)
+        sample = sample_output(output, q, k, size * v)
+        assert sample is not None
+        rows.append(rows_to_compare(sample, q, k, size * v))
+    assert rows[0].kind == rows[1].kind
+    rules = CallRules(5, 5, 0, False, None, None)
+    assert differ(rows, scale=None, softcap=None, rules=rules).tolist() == [True, False]
+    assert differ(rows[::-1], scale=None, softcap=None, rules=rules).tolist() == [False, True]
+
+
+def test_layers_of_grouped_heads_are_compared_together_as_alone() -> None:
+    rows, rules = [], CallRules(6, 6, 0, True, None, None)
+    for seed in range(4):
+        q = torch.randn(3, 4, 6, 8, generator=torch.Generator().manual_seed(seed))
+        k, v = torch.randn(2, 3, 2, 6, 8, generator=torch.Generator().manual_seed(seed + 9))
+        output = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        if seed == 2:
+            output = output.flip(1)
+        sample = sample_output(output, q, k, v)
+        assert sample is not None
+        rows.append(rows_to_compare(sample, q, k, v))
+    together = differ(rows, scale=None, softcap=None, rules=rules).tolist()
+    assert together == [bool(differ([one], scale=None, softcap=None, rules=rules)) for one in rows]
+    assert together == [False, False, True, False]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +81,15 @@ def test_rows_with_holes_are_no_spans() -> None:
 def test_what_is_the_same_along_an_axis_is_kept_once() -> None:
     ends = torch.tensor([[[0, 1]], [[0, 1]]], dtype=torch.int32)
     assert merge_equal_ends(ends, ends + 2).starts.shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_one_short_row_is_read_as_rows_of_many_are(length: int) -> None:
+    rows = torch.tensor([list(cells) for cells in itertools.product([False, True], repeat=length)])
+    for row in rows:
+        alone, among = as_spans(row[None, None, None]), as_spans(torch.stack([row, row])[None, None])
+        assert (alone is None) == (among is None)
+        if alone is not None and among is not None:
+            assert torch.equal(alone.starts, among.starts[:, :, :1]), row
+            assert torch.equal(alone.stops, among.stops[:, :, :1]), row
+            assert alone.starts.dtype == among.starts.dtype

@@ -114,11 +114,20 @@ class Editor(ModelCalls):
             own = [by_name[name]] if name in by_name else []
             self.skipped[name] = with_way_on(why, [*own, self.model])
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Edit nothing inside the block."""
+        thread, self._thread = self._thread, None
+        try:
+            yield
+        finally:
+            self._thread = thread
+
     # Forward passes.
 
     def _began(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
         if threading.get_ident() != self._thread:
-            self.elsewhere += module is self.model
+            self.elsewhere += module is self.model and self._thread is not None
             return
         if not self._depth:
             self._counts.clear()
@@ -152,6 +161,8 @@ class Editor(ModelCalls):
         Raises:
             EditRefused: the call is to be edited, and cannot be.
         """
+        if self._thread is None:
+            return None
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
             return None
@@ -274,7 +285,7 @@ class Editor(ModelCalls):
             frame = frame.f_back
 
 
-class CallEdit:
+class CallEdit(OutputEdit):
     """What is written into the output of one call: see `OutputEdit`.
 
     Args:

@@ -7,15 +7,18 @@ import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import nn
 
+from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
 from ..._utils.validation import told
 from ..model_calls import module_of
+from .comparing import TargetLike, effect_of_run, words_of_edits
 from .editor import Editor
 from .edits import HeadEdit, Plan, Rule
+from .model_call import call_again
 from .other_runs import OtherRun
 from .refusals import refuse
 
@@ -93,7 +96,7 @@ def intervene(
     module = module_of(model) if is_known else None
     if module is None:
         raise TypeError(f"model is {'a function' if callable(model) else told(model)}: give an nn.Module")
-    return Run(module, Plan(edits, segments, cross))
+    return Run(module, Plan(edits, segments, cross), getattr(model, "tokenizer", None))
 
 
 class Run:
@@ -105,8 +108,8 @@ class Run:
         output: what it returned then; None before.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, plan: Plan, tokenizer: Any = None) -> None:
+        self.model, self._tokenizer = model, tokenizer
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.output: Any = None
         self._plan = plan
@@ -131,6 +134,60 @@ class Run:
     def skipped(self) -> dict[str, str]:
         """Return attention that has run and could not be seen, by the name of its module, with the reason."""
         return {} if self._editor is None else dict(self._editor.skipped)
+
+    def effect(
+        self,
+        target: TargetLike = None,
+        at: SupportsIndex = -1,
+        *,
+        batch: SupportsIndex | None = None,
+        tokenizer: Any = None,
+        first_piece: bool = False,
+    ) -> Effect:
+        """Run the model once more, without the edits, and compare what it says with its last output.
+
+        Args:
+            target, at, batch, tokenizer, first_piece: as `attnwidget.effect` takes them.
+
+        Returns:
+            `Effect`: log-probability before, after and change, KL at each position, the ten tokens that move most.
+
+        Raises:
+            ValueError: the model has not run inside the block, or returned something else than its own output, as
+                `generate` does; it is in training mode; as `attnwidget.effect`.
+            TypeError, IndexError: as `attnwidget.effect`.
+
+        Edits of other blocks that are open around stay made.
+
+        >>> import torch
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+        >>> with intervene(model, {(0, 1): "zero"}) as run:
+        ...     _ = model(x, x, x)
+        >>> def size(output):
+        ...     return output[0].norm()
+        >>> run.effect(target=size).target
+        'size'
+        """
+        if self.inputs is None:
+            raise ValueError("the model has not run in the block: call it there, then ask for the effect")
+        inputs, output = self.inputs, self.output
+        call = call_again(self.model, inputs, self._tokenizer if tokenizer is None else tokenizer)
+        try:
+            return effect_of_run(
+                call,
+                output,
+                self._without_edits(),
+                words_of_edits(self._plan),
+                target,
+                at,
+                batch,
+                first_piece=first_piece,
+            )
+        finally:
+            self.inputs, self.output = inputs, output
+
+    def _without_edits(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._editor is None else self._editor.paused()
 
     def __enter__(self) -> Run:
         with contextlib.ExitStack() as stack:
