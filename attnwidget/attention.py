@@ -26,7 +26,7 @@ from ._engine import overview as overviews
 from ._engine import softmax
 from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
 from ._engine.base import AttentionBase, Head, Shape
-from ._engine.carrying import carrying
+from ._engine.carrying import carrying, with_target
 from ._engine.combined_heads import combined
 from ._engine.matmul import exact
 from ._engine.merged_words import merged
@@ -490,6 +490,30 @@ class Attention(AttentionBase):
         """
         given = {"w_o": w_o, "direction": direction, "scale": scale, "grad_output": grad_output}
         return carrying(self, given)
+
+    def with_target(self, token: int | Sequence[int]) -> Attention:
+        """Return the same captured attention, whose stage "logit" is of another token.
+
+        Args:
+            token: its id, or one for each sample. Before anything is chosen it is the token that the model held most
+                likely after the last of each sample.
+
+        Returns:
+            Another `Attention`; no tensor is copied.
+
+        Raises:
+            IndexError: there is no such token.
+            TypeError: something else than ids.
+            ValueError: another number of them than of samples; or an attention of which no unembedding is known, as one
+                that was made of tensors, or read from a file: give `carrying(direction=…)`.
+
+        >>> import attnwidget
+        >>> attnwidget.Attention(*torch.randn(3, 4, 8)).with_target(7)
+        Traceback (most recent call last):
+        ...
+        ValueError: logit is not known: the direction of a token is not known: capture the model, or give ...
+        """
+        return with_target(self, token)
 
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
         """Return the attention of the same tensors under other rules; this one stays as it is.

@@ -14,9 +14,11 @@ from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
+from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._engine.overview import Overview
+from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
 from ._segments.segments import Segments
 
@@ -28,9 +30,11 @@ __all__ = [
     "HeadRows",
     "Kept",
     "Metrics",
+    "OutputPath",
     "Overview",
     "Segment",
     "SegmentMass",
     "Segments",
     "Statistics",
+    "WeightsBlock",
 ]

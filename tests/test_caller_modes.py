@@ -29,6 +29,7 @@ from attnwidget import (
     capture,
     compare,
     find_heads,
+    intervene,
     load_sample,
     masks,
     scaled_dot_product_attention,
@@ -269,6 +270,17 @@ def of_captures(folder: Path, made: Model, x: Tensors) -> Iterator[Any]:
             yield capture(made).run(*inputs).attention[0].block(batch=1)
 
 
+def of_interventions(made: Model, x: Tensors) -> Iterator[Any]:
+    """Yield what a model gives whose heads are edited."""
+    inputs, own = (x.q.flatten(1, 2)[:, :N, :].repeat(1, 1, 2), ~x.keep), np.full((N, N), 0.5, np.float32)
+    edits: list[Any] = ["zero", "uniform", {"drop_keys": [1]}, {"block": ([3], [-1])}, {"window": 2}, own]
+    edits += [{"output": own[0, :4]}, {"from": Attention(x.q, x.k)}, lambda block: block.weights.flip(-1)]
+    for edit in edits:
+        with torch.no_grad(), intervene(made, {(0, 1): edit}) as run:
+            output = made(*inputs)
+        yield output, run.edited
+
+
 def assert_same(found: Any, expected: Any, where: str = "") -> None:
     """Raise unless both are alike, numbers but for what another way through the same kernels changes."""
     if isinstance(expected, Tensor):
@@ -314,6 +326,7 @@ def questions(folder: Path) -> dict[str, Callable[[Tensors], Iterator[Any]]]:
         "comparisons": of_comparisons,
         "files": partial(of_files, folder),
         "captures": partial(of_captures, folder, MODEL),
+        "interventions": partial(of_interventions, MODEL),
     }
 
 

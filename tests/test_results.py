@@ -74,16 +74,16 @@ def test_what_is_returned_can_be_annotated(name: str) -> None:
 
 def test_results_are_those_that_are_returned() -> None:
     returned = {found for function in FUNCTIONS.values() for found in types_in(return_type(function))}
-    given = {results.HeadRows}  # to a function of the user's own
+    given = {results.HeadRows, results.WeightsBlock}  # to a function of the user's own
     assert {getattr(results, name) for name in results.__all__} - given <= returned
 
 
 def test_the_public_names_are_those_and_no_others() -> None:
     classes = (
-        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Sample "
+        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Run Sample "
         "ScaledDotProductAttention"
     )
-    functions = "capture compare find_heads load_sample scaled_dot_product_attention segments"
+    functions = "capture compare find_heads intervene load_sample scaled_dot_product_attention segments"
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)

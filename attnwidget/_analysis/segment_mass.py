@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,20 @@ import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.matmul import exactly
+from .._engine.matmul import exact, exactly
 from .._engine.overview import progress_bar
-from .._engine.segment_sums import AllowedSums, KeyGroups, WeightSums, counting, summing, together
+from .._engine.segment_sums import (
+    AllowedSums,
+    KeyGroups,
+    OwnKeys,
+    WeightSums,
+    all_small,
+    counting,
+    summing,
+    together,
+)
 from .._engine.softmax import run_to_end
-from .._engine.stages import QUERIES
+from .._engine.stages import QUERIES, streamed
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
 from .._utils.indexing import Indices, as_index, as_indices, cuts
@@ -89,29 +98,32 @@ def segment_sums(
     Yields:
         After each block, of little more than a million cells, how many it had.
     """
-    return (yield from exactly(att.device, _summing(att, batch, heads, rows, labels, count)))
+    return (yield from exactly(att.device, summing_by_row(att, batch, heads, rows, labels, count)))
 
 
-def _summing(
+def summing_by_row(
     att: AttentionBase, batch: int, heads: Sequence[int], rows: RowGroups, labels: Labels, count: int
 ) -> Generator[int, None, SegmentSums]:
     groups = KeyGroups(labels, count, att.device)
     own_keys = own_keys_of(att)
-    means = _Means(len(heads), rows.total, count, att, any_sink=att.has_sinks)
+    means = _Means(len(heads), rows.total, count, att)
     parts = _together(heads, together(att))
-    step = max(1, QUERIES // max(map(len, parts)))
+    step = groups.queries_at_once(max(map(len, parts))) if streamed(att, "weights") == "masked" else QUERIES
+    among_many = len(rows.queries) >= QUERIES  # so that it is worth while to look at all keys for the largest
+    small: dict[range, bool] = {}
     for piece in cuts(range(len(rows.queries)), 1, step):
         queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
-        own = None if own_keys is None else own_keys[rows.queries[piece.start : piece.stop]]
-        places = None if own is None else torch.from_numpy(own).to(att.device)
-        into = torch.from_numpy(rows.rows[piece.start : piece.stop]).to(att.device)
-        own_groups = None if places is None else groups.labels[places.clamp(min=0)]
+        own = None if own_keys is None else _as_own(own_keys[rows.queries[piece.start : piece.stop]], att.device)
+        into = _ByRow(rows.rows[piece.start : piece.stop], att.device)
+        own_groups = None if own is None else groups.of_keys(own)
         counts: AllowedSums | None = None
         for part in parts:
             if counts is None or not att.rules.same_for_heads:
-                counts = yield from counting(Head(att, batch, heads[part.start]), queries, groups, places)
+                counts = yield from counting(Head(att, batch, heads[part.start]), queries, groups, own)
             of = range(heads[part.start], heads[part.stop - 1] + 1)
-            found = yield from summing(att, batch, of, queries, groups, places, among_many=len(rows.queries) > QUERIES)
+            if part not in small:
+                small[part] = among_many and all_small(att, batch, of, _as_indices(rows.queries, att.device))
+            found = yield from summing(att, batch, of, queries, groups, own, small=small[part])
             means.add(part, into, found, counts, own_groups)
     return means.result()
 
@@ -130,10 +142,16 @@ def _together(heads: Sequence[int], several: int) -> list[range]:
 
 
 def _as_indices(queries: Labels, device: torch.device) -> Indices:
-    first, last = int(queries[0]), int(queries[-1])
-    if last - first + 1 == len(queries):
-        return range(first, last + 1)
+    if bool((np.diff(queries) == 1).all()):
+        return range(int(queries[0]), int(queries[-1]) + 1)
     return torch.from_numpy(queries).to(device)
+
+
+def _as_own(keys: Labels, device: torch.device) -> OwnKeys:
+    """Return keys of consecutive queries as a range where they are consecutive too."""
+    if len(keys) and keys[0] >= 0 and bool((np.diff(keys) == 1).all()):
+        return range(int(keys[0]), int(keys[-1]) + 1)
+    return torch.from_numpy(keys).to(device)
 
 
 def own_keys_of(att: AttentionBase) -> Labels | None:
@@ -141,48 +159,92 @@ def own_keys_of(att: AttentionBase) -> Labels | None:
     found = att.own_keys(range(att.shape.Q))
     if found is None:
         return None
-    keys = np.asarray(found, np.int64)
+    keys = np.arange(found.start, found.stop, found.step) if isinstance(found, range) else np.asarray(found, np.int64)
     return np.where(keys < att.shape.K, keys, -1)
+
+
+MOST_RUNS = 32  # of queries of one row, up to which each is summed by itself
+
+
+class _ByRow:
+    """Some queries by the row that each is counted in.
+
+    Args:
+        rows: (n,) the number of its row.
+        device: where sums are.
+    """
+
+    def __init__(self, rows: Labels, device: torch.device) -> None:
+        self.rows = torch.from_numpy(rows).to(device)
+        edges = (np.flatnonzero(np.diff(rows)) + 1).tolist()
+        starts = [0, *edges]
+        self._runs = list(zip(starts, [*edges, len(rows)], rows[starts].tolist(), strict=True))
+        first, last = int(rows[0]), int(rows[-1])
+        self._each = slice(first, last + 1) if bool((np.diff(rows) == 1).all()) else None  # a row for each query
+
+    def add(self, sums: Tensor, x: Tensor) -> None:
+        """Add numbers of the queries, (…, n), to the sums of rows, (…, rows): no product, which would spread NaN."""
+        if self._each is not None:
+            sums[..., self._each] += x
+        elif len(self._runs) <= MOST_RUNS:
+            for start, stop, row in self._runs:
+                sums[..., row] += x[..., start:stop].sum(-1)
+        else:
+            sums.index_add_(-1, self.rows, x.expand(*sums.shape[:-1], -1))
+
+    def add_by_group(self, sums: Tensor, x: Tensor, groups: Tensor) -> None:
+        """Add numbers of the queries, (n,), each to the sum of its row and a group, (rows, groups)."""
+        there = groups < sums.shape[1]
+        at = self.rows * sums.shape[1] + groups
+        if not bool(there.all()):
+            at, x = at[there], x[there]
+        sums.view(-1).index_add_(0, at, x)
 
 
 class _Means:
     """Means over the queries of each row, summed in float64."""
 
-    def __init__(self, heads: int, rows: int, groups: int, att: AttentionBase, *, any_sink: bool) -> None:
+    def __init__(self, heads: int, rows: int, groups: int, att: AttentionBase) -> None:
         self.dtype = att.result_dtype
-        how: dict[str, Any] = {"dtype": torch.float64 if att.device.type != "mps" else self.dtype, "device": att.device}
-        self.others, self.even, self.own, self.even_own = torch.zeros(4, heads, rows, groups, **how).unbind()
-        self.sink = torch.zeros(heads, rows, **how) if any_sink else None
+        self.wide = torch.float64 if att.device.type != "mps" else self.dtype
+        how: dict[str, Any] = {"dtype": self.wide, "device": att.device}
+        self.others, self.even = torch.zeros(2, groups, heads, rows, **how)
+        self.own, self.even_own = torch.zeros(2, heads, rows, groups, **how)
+        self.sink = torch.zeros(heads, rows, **how) if att.has_sinks else None
         self.queries = torch.zeros(heads, rows, **how)
 
     def add(
-        self, heads: range, rows: Tensor, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
+        self, heads: range, into: _ByRow, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
     ) -> None:
-        """Add some queries of some heads; those that may attend to nothing count for nothing."""
-        kept = (counts.total > 0).nonzero()[:, 0]
-        into, total = rows[kept], counts.total[kept].to(self.even.dtype)
-        even = counts.others[kept] / total[:, None]
-        even_own = counts.own[kept] / total
-        for at, head in enumerate(heads):
-            self.queries[head].index_add_(0, into, torch.ones_like(total))
-            self.others[head].index_add_(0, into, found.others[at, kept].to(total.dtype))
-            self.even[head].index_add_(0, into, even)
-            if own_groups is not None:
-                self._add_own(head, into, own_groups[kept], found.own[at, kept].to(total.dtype), even_own)
-            if self.sink is not None and found.sink is not None:
-                self.sink[head].index_add_(0, into, found.sink[at, kept].to(total.dtype))
+        """Add some queries of some heads; those that may attend to nothing count for nothing.
 
-    def _add_own(self, head: int, into: Tensor, own_groups: Tensor, own: Tensor, even: Tensor) -> None:
-        groups = self.own.shape[2]
-        there = own_groups < groups
-        at = (into * groups + own_groups)[there]
-        self.own[head].view(-1).index_add_(0, at, own[there])
-        self.even_own[head].view(-1).index_add_(0, at, even[there])
+        Args:
+            heads: their places.
+            into: the queries by row.
+            found: their weights, of these heads.
+            counts: their keys.
+            own_groups: (queries,) the group of the key at the place of each; None where none is known.
+        """
+        of, wide = slice(heads.start, heads.stop), self.wide
+        kept = counts.total > 0
+        is_all = bool(kept.all())
+        others, own = ((x if is_all else x.where(kept, 0)).to(wide) for x in (found.others, found.own))
+        share = counts.total.to(wide).where(kept, inf).reciprocal()  # 0 of those without keys
+        into.add(self.queries[of], kept.to(wide))
+        into.add(self.others[found.groups.start : found.groups.stop, of], others)
+        into.add(self.even[counts.groups.start : counts.groups.stop, of], (counts.others * share)[:, None])
+        if self.sink is not None and found.sink is not None:
+            into.add(self.sink[of], (found.sink if is_all else found.sink.where(kept, 0)).to(wide))
+        if own_groups is not None:
+            for at, head in enumerate(heads):
+                into.add_by_group(self.own[head], own[at], own_groups)
+                into.add_by_group(self.even_own[head], counts.own * share, own_groups)
 
     def result(self) -> SegmentSums:
         """Return the means."""
         count = self.queries.masked_fill(self.queries == 0, nan)
-        each = [(x / count[..., None]).to(self.dtype) for x in (self.others, self.even, self.own, self.even_own)]
+        others, even = self.others.permute(1, 2, 0), self.even.permute(1, 2, 0)  # (heads, rows, groups)
+        each = [(x / count[..., None]).to(self.dtype).contiguous() for x in (others, even, self.own, self.even_own)]
         sink = None if self.sink is None else (self.sink / count).to(self.dtype)
         return SegmentSums(each[0], each[1], each[2], each[3], sink)
 
@@ -316,8 +378,12 @@ def by_segment(
     heads = range(att.shape.H) if head is None else [as_index(head, att.shape.H, "head", "heads")]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
-    steps = segment_sums(att, batch, heads, asked.rows, asked.labels, len(asked.keys))
-    raw = _run(steps, len(heads) * len(asked.rows.queries) * att.shape.K, progress)
+    what = att, batch, heads, asked.rows, asked.labels, len(asked.keys)
+    if progress:
+        raw = _run(segment_sums(*what), len(heads) * len(asked.rows.queries) * att.shape.K, progress)
+    else:
+        with exact(att.device):
+            raw = run_to_end(summing_by_row(*what))
     found = reading(raw, asked, aside, measure)
     if head is None:
         return found

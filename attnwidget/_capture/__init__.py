@@ -30,6 +30,10 @@ What is kept. Layers, heads and queries are chosen as calls come in (`selection`
 `kept_tensors`), whole forward passes when the next begins; beyond a limit of bytes calls are named as skipped
 (`limit`). A call can be reduced at once to an overview (`reduced`).
 
+What weights carry. Who reads a call's output is known by comparing rows of what modules are given and give; the way
+from there to the logits is followed through additions by a mode, in the first forward pass (`carried`). Gradients come
+by hooks on the outputs themselves.
+
 How a record is verified. Some rows of each output are computed again when the call is made, from its own q, k, v and
 rules, whatever is kept, and before dropout; a record that was joined of several calls is verified once more when the
 block ends. One that does not give its outputs is removed and named as skipped (`verification`).

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.head_kinds import KindsLike
+from .._analysis.output_path import OutputPath
 from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
@@ -22,6 +23,8 @@ from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
+from .carried.paths import path_of
+from .carried.targets import token_of
 from .given_tokens import StackTokens, TokensOfStacks
 from .io import LoadedRecord, tensors_of
 from .joined_files import load_files
@@ -40,6 +43,11 @@ __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
+NO_LOGITS_KEPT = (
+    "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
+    "on, and call this once"
+)
 NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
@@ -55,6 +63,7 @@ def capture(
     cross: CrossLike | None = None,
     keep: Keep = "tensors",
     values: bool = True,
+    gradients: bool = False,
     clone: bool = True,
     device: Any = None,
     dtype: torch.dtype | None = None,
@@ -90,6 +99,8 @@ def capture(
             each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
             refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
         values: whether to keep v, without which there are no outputs and contributions.
+        gradients: whether to keep ∂L/∂O, the gradient of what each head gave, as `loss.backward()` or `cap.backward()`
+            comes to it: it takes as much memory as q, and gives the stage "saliency".
         clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
             place.
         device: where to keep the tensors, e.g. "cpu"; None: where they are.
@@ -139,6 +150,7 @@ def capture(
         cross=cross,
         keep=keep,
         values=values,
+        gradients=gradients,
         clone=clone,
         device=device,
         dtype=dtype,
@@ -225,6 +237,20 @@ class Forward:
     def tokenizer(self) -> Any:
         """The tokenizer that has words for the ids, or its name; None where none is known."""
         return None if self._source is None else self._source.tokenizer
+
+    @property
+    def output_path(self) -> OutputPath:
+        """Where the outputs of the heads go: output projections, final norm and unembedding, as they were found.
+
+        The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
+        `att.carrying` they are given by hand.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.randn(1, 5, 8)
+        >>> capture(model).run(x, x, x).output_path.projections
+        {'MultiheadAttention': 'MultiheadAttention.out_proj'}
+        """
+        return path_of(self.calls)
 
     @property
     def towers(self) -> tuple[str, ...]:
@@ -530,6 +556,7 @@ class Capture(Forward):
         self._tokenizer = tokenizer if recorder is None else recorder.tokenizer
         self._tower_names = tuple(towers)
         self._source, self._number = self, 0
+        self._target: int | None = None
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -587,6 +614,69 @@ class Capture(Forward):
 
     def _refuse_several(self, what: str) -> None:
         raise ValueError(f"this capture has {len(self)} forward passes: ask one of them, such as cap[0]{what}")
+
+    # What weights carry.
+
+    @property
+    def target(self) -> int | None:
+        """The token whose logit the stage "logit" is of, by id; None: of each sample the one that was most likely next.
+
+        Assign its text, with the space before it, or its id; att.with_target(id) is of one attention alone.
+
+        Raises:
+            TypeError, ValueError, IndexError: no token; no unembedding is known: see `output_path`.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, target: str | int | None) -> None:
+        records = [one for records in self._forwards for one in records.values()]
+        found = None
+        if target is not None:
+            known = [one.attention.carries for one in records]
+            readout = next((one.readout for one in known if one is not None and one.readout is not None), None)
+            if readout is None:
+                raise ValueError(
+                    next((why for one in known if one and (why := one.refusals.get("target"))), NO_READOUT)
+                )
+            found = token_of(target, self.tokenizer, readout.vocabulary)
+        self._target = found
+        for record in records:
+            if isinstance(record, Record):
+                record.target = found
+
+    def backward(self, target: str | int | None = None, at: int = -1) -> None:
+        """Run the model backwards from the logit of a token, of each sample by itself: gives the stage "saliency".
+
+        Args:
+            target: its text, or its id; None: of each sample the one that is most likely there.
+            at: the position whose next token it is; negative counts from the end.
+
+        Raises:
+            ValueError: no gradients were asked for, there are no logits, or it was run before.
+            TypeError, IndexError: no such token or position.
+
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> cap = capture(torch.nn.Sequential(layer, torch.nn.Linear(8, 20)), gradients=True).run(torch.randn(1, 5, 8))
+        >>> cap.backward(target=7)
+        >>> cap.attention[0].block("saliency").shape
+        torch.Size([5, 5])
+        """
+        steps = {id(call.step): call.step for record in self._kept_records() for call in record.calls[-1:]}
+        facts = [step.facts for step in steps.values() if step.facts is not None and step.facts.logits is not None]
+        if not facts:
+            raise ValueError(NO_LOGITS_KEPT)
+        for one in facts:
+            logits, one.logits = one.logits, None  # with the graph, which is used up
+            whole = logits if logits.ndim == 3 else logits[None]
+            row = whole[:, as_index(at, whole.shape[1], "at", "positions")]
+            chosen = None if target is None else token_of(target, self.tokenizer, row.shape[1])
+            tokens = row.argmax(-1) if chosen is None else torch.full(row.shape[:1], chosen, device=row.device)
+            row.gather(1, tokens[:, None]).sum().backward()
+
+    def _kept_records(self) -> Iterator[Record]:
+        for records in self._forwards:
+            yield from (one for one in records.values() if isinstance(one, Record))
 
     # Its text, of all forward passes.
 

@@ -74,19 +74,22 @@ def find_heads(
             of rows that may attend to any other (Xiao et al. 2024, arXiv 2309.17453; 2410.10819).
 
             "retrieval": of the tokens of the answer that are in the needle, the share whose strongest key, in the row
-            that writes them, is that token of the needle (Wu et al. 2024, arXiv 2404.15574, §2, which divides by the
-            tokens of the needle instead). Needs the segments "needle" and "answer".
+            that writes them, is that token of the needle (Wu et al. 2024, arXiv 2404.15574, §2; their code
+            divides by the tokens of the needle instead). Needs the segments "needle" and "answer".
 
             "query_focused": the weight on the documents from the tokens of the query, less that from a query that asks
-            nothing (Zhang et al. 2025, QRHead, arXiv 2506.09944, §2). Needs the segments "query" and "documents", and
-            `null`.
+            nothing (Zhang et al. 2025, QRHead, arXiv 2506.09944, §2, of the documents that hold the answer: name these
+            by `roles`; their retriever leaves out tokens far below the mean). Needs the segments "query" and
+            "documents", and `null`.
 
             "lookback": mean weight on the tokens before the answer ÷ (that + mean weight on the answer's tokens so
-            far), of the answer's rows (Chuang et al. 2024, arXiv 2407.07071, §2.1). Needs the segment "answer".
+            far, the row's own among them), of the answer's rows (Chuang et al. 2024, arXiv 2407.07071, §2.1, as in
+            their code, Lookback-Lens; the words at the end of the prompt that ask for an answer count there as
+            answered, and here where the segment begins with them). Needs the segment "answer".
 
             "receiver": the excess kurtosis, over the sentences, of the mean weight that a sentence's tokens are given
-            by the sentences 4 or more later (Bogdan et al. 2025, Thought Anchors, arXiv 2506.19143, §5). Needs the
-            segments of six sentences or more.
+            by the sentences 4 or more later (Bogdan et al. 2025, Thought Anchors, arXiv 2506.19143, §5, as in their
+            code without its ranks by depth). Needs the segments of six sentences or more.
         top: how many heads of each kind and model; None for all.
         tokenizer: for texts that are strings; that of a pipeline where None. Its words are what tokens are compared by.
         segments: what stands where in the text: {"needle": (start, stop), …} in tokens, or a list of such runs under a

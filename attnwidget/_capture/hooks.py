@@ -32,6 +32,7 @@ from .traced_tensors import Caller
 from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper
 from .verification import DroppedWeights, RowsOfOutput, sampled_rows
+from .watching_mode import WatchingMode
 
 OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 OPAQUE = (
@@ -197,7 +198,11 @@ def _with_edits(
 ) -> Any:
     """Report the output of a call of transformers' interface; return it with what interventions write into it."""
     seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
+    heads = arguments[0].shape[1]
     try:
+        if torch.is_grad_enabled() and not _dropout_of(module, keywords):
+            given = result[0] if isinstance(result, tuple) else result
+            _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
         seen = _seen_output(function, result, module, arguments, keywords)
         _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
     except REPORTING_ERRORS:
@@ -205,7 +210,6 @@ def _with_edits(
     if not edits:
         return result
     output = result[0] if isinstance(result, tuple) else result
-    heads = arguments[0].shape[1]
     with torch._C.DisableTorchFunction():
         for edit in edits:
             output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads))
@@ -226,7 +230,7 @@ def _seen_output(
     without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
     """
     output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    dropout = float(keywords.get("dropout") or 0) if module.training else 0.0
+    dropout = _dropout_of(module, keywords)
     if dropout and isinstance(weights, Tensor):
         return DroppedWeights(weights, dropout)
     if dropout:
@@ -234,6 +238,11 @@ def _seen_output(
             again = function(module, *arguments, **{**keywords, "dropout": 0.0})
         output = again[0] if isinstance(again, tuple) else again
     return _heads_first(output, arguments[0].shape[1]) if isinstance(output, Tensor) and output.ndim in (3, 4) else None
+
+
+def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
+    """Return the share of the weights that a call of transformers' interface sets to 0."""
+    return float(keywords.get("dropout") or 0) if module.training else 0.0
 
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
@@ -246,6 +255,8 @@ def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, vi
     if isinstance(callback, OutputEdit):
         return with_edit(output, callback, seen, view)
     with _reporting_errors():
+        if isinstance(seen, Tensor):
+            _keep_gradient(output, view, callback)
         callback(kernel_output(output, seen))
     return output
 
@@ -257,6 +268,20 @@ def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
                 callback(output)
 
 
+def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks: OutputCallback | None) -> None:
+    """Have those that ask for it keep the gradient of an output, as it is in the model's graph.
+
+    Args:
+        output: the very tensor that the model goes on with.
+        to_heads: makes (B, H, Q, Dv) of one of its shape.
+        callbacks: of the call.
+    """
+    for callback in callbacks:
+        keep = getattr(callback, "keep_gradient", None)
+        if keep is not None:
+            keep(output, to_heads)
+
+
 @contextlib.contextmanager
 def _compiled_flex_attention() -> Iterator[None]:
     """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
@@ -264,7 +289,7 @@ def _compiled_flex_attention() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        while isinstance(mode := torch.overrides._get_current_function_mode(), FunctionWatcher):
+        while isinstance(mode := torch.overrides._get_current_function_mode(), WatchingMode):
             stack.enter_context(mode.suspended())
         with torch.compiler.set_stance("default"):
             yield
@@ -308,7 +333,7 @@ def watch_functions(listener: Listener) -> Iterator[FunctionWatcher]:
             watcher.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class FunctionWatcher(TorchFunctionMode):
+class FunctionWatcher(WatchingMode):
     """Reports calls of torch's attention functions in the thread that entered it."""
 
     exited = False
@@ -370,19 +395,14 @@ class FunctionWatcher(TorchFunctionMode):
         return found
 
     def exit_early(self) -> None:
-        """Stop watching for good, if this is the last mode that was entered."""
-        if not self.exited and torch.overrides._get_current_function_mode() is self:
+        """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
+        above = torch.overrides._get_current_function_mode()
+        if not self.exited and above is self:
             self.__exit__(None, None, None)
             self.exited = True
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Stop watching inside the block; this must be the last mode that was entered."""
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            self.__enter__()  # type: ignore[no-untyped-call]
+        elif not self.exited and isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
+            with above.suspended():
+                self.exit_early()
 
     def finish(self) -> None:
         """Report what was begun and not completed."""
@@ -406,6 +426,9 @@ class FunctionWatcher(TorchFunctionMode):
                 edit_in_place(output, callback, seen, written, keep=len(_listeners) > 1)
                 return
             with _reporting_errors():
+                if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
+                    B, H = written.shape[:2]
+                    _keep_gradient(output, lambda x: x.reshape(B, H, *x.shape[-2:]), callback)
                 callback(kernel_output(output, seen))
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -20,6 +20,7 @@ from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
 from . import reduced
 from .call_rules import CallRules, evaluate_mask
+from .carried.files import entry_of_carried, with_carried
 from .labels import SavedWords, saved_words
 from .process_parts import named_by_process, process_of
 from .reduced import ReducedAttention
@@ -82,7 +83,9 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
             found |= {f"{name}.{part}": x for part, x in rule.tensors().items()}
         elif isinstance(rule, Tensor):
             found[name] = rule
-    return found
+    carries = att.carries
+    kept = {} if carries is None else {"scale of the norm": carries.scale, "gradient": carries.grad_output}
+    return found | {name: x for name, x in kept.items() if x is not None}
 
 
 def save(
@@ -165,6 +168,8 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
+    carried = entry_of_carried(att, table.add)
+    entry |= {} if carried is None else {"carried": carried}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
@@ -174,9 +179,9 @@ def _text_of(record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
 
 
 def _part_of(att: Attention) -> dict[str, Any]:
-    if att.part is None:
-        return {}
-    return {"part": {side: numbers for side, numbers in att.part._asdict().items() if numbers is not None}}
+    part = {} if att.part is None else att.part._asdict()
+    given = {name: part[name] for name in ("heads", "queries", "keys_before") if part.get(name) is not None}
+    return {"part": given} if given else {}
 
 
 def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
@@ -271,16 +276,17 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
 def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
     att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
-    return LoadedRecord(entry["name"], bool(entry["cross"]), _as_part(att, entry.get("part", {})), text)
+    cross = bool(entry["cross"])
+    return LoadedRecord(entry["name"], cross, _as_part(att, entry.get("part", {}), cross=cross), text)
 
 
-def _as_part(att: Attention, part: Mapping[str, Any]) -> Attention:
+def _as_part(att: Attention, part: Mapping[str, Any], *, cross: bool) -> Attention:
     heads, queries, before = (part.get(name) for name in ("heads", "queries", "keys_before"))
     given = [(heads, att.shape.H), (queries, att.shape.Q), (None if before is None else [before], 1)]
     for places, length in given:
         if places is not None and (len(places) != length or not all(_is_place(place) for place in places)):
             raise ValueError(f"a part of {short(places)}")
-    return att.as_part(heads, queries, before)
+    return att.as_part(heads, queries, before, cross)
 
 
 def _is_place(value: Any) -> bool:
@@ -294,7 +300,8 @@ def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attentio
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    return Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    return with_carried(att, entry["carried"], tensors) if "carried" in entry else att
 
 
 def _tokenizer_of(entry: Any) -> SavedWords | str | None:

@@ -135,7 +135,7 @@ def _one_of(name: str, records: Mapping[str, LoadedRecord], *, all_there: bool) 
 
 
 def _first_numbers(part: Part | None) -> tuple[int, int]:
-    heads, queries, _ = part or Part()
+    heads, queries, *_ = part or Part()
     return (heads or (0,))[0], (queries or (0,))[0]
 
 

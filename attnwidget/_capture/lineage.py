@@ -20,6 +20,7 @@ class ModelCall:
     number: int  # counted from 0, over all calls in the block
     part: str = ""  # the name of the part; "" for the model itself
     inputs: Any = None  # what was kept of the arguments
+    facts: Any = None  # what it has shown beside its attention, `carried.outputs.CallFacts`
 
 
 @dataclass

@@ -115,6 +115,7 @@ class _ThreadPasses(threading.local):
 
     forward: ForwardPass | None = None
     last: ForwardRecords | None = None  # where its last call went
+    added: Record | None = None  # that its last call was added to
     rejects = 0  # how many searches that try tokens and reject some are running
     search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
 
@@ -207,6 +208,16 @@ class RecordMatcher:
         with self._lock:
             self._keeper.forget_masks()
 
+    @property
+    def running_step(self) -> ModelCall | None:
+        """Return the call of the model that is running in this thread."""
+        return None if self._thread.forward is None else self._thread.forward.step
+
+    @property
+    def last_added(self) -> Record | None:
+        """Return the record to which the last call of this thread was added."""
+        return self._thread.added
+
     @contextlib.contextmanager
     def rejecting(self) -> Iterator[None]:
         """Take what is left out of a cache inside the block as tokens that were tried and rejected."""
@@ -287,7 +298,7 @@ class RecordMatcher:
                 if forward.how is None:
                     self._on_new_text()
                 forward.records.has_whole |= not forward.step.part
-            record = self._place(forward, forward.records, name, part, heads)
+            record = self._thread.added = self._place(forward, forward.records, name, part, heads)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
             return record.output_callback(call, first)
@@ -337,6 +348,7 @@ class RecordMatcher:
                 return None
             memory.add(step.nbytes)
         forward.calls[name] = 1
+        self._thread.added = record
         text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
         return record.repeat(NotedCall(step, text, (q, k, v)), k, grown)
 

@@ -28,6 +28,7 @@ class CaptureOptions:
         cross: what is said of which modules are cross-attention.
         keep: "tensors", or "overview", what is computed of them at once.
         values: whether to keep v.
+        gradients: whether to keep the gradients of the outputs of heads.
         clone: whether to copy tensors.
         device: where to keep tensors; None: where they are.
         dtype: the type to keep them in; None: as they are.
@@ -44,6 +45,7 @@ class CaptureOptions:
     cross: ToldCross = field(default_factory=ToldCross)
     keep: Keep = "tensors"
     values: bool = True
+    gradients: bool = False
     clone: bool = True
     device: torch.device | None = None
     dtype: torch.dtype | None = None
@@ -62,6 +64,7 @@ def read_options(
     cross: Any = None,
     keep: Any = "tensors",
     values: Any = True,
+    gradients: Any = False,
     clone: Any = True,
     device: Any = None,
     dtype: Any = None,
@@ -84,6 +87,7 @@ def read_options(
         cross=ToldCross(cross),
         keep=keep,
         values=bool(values),
+        gradients=_read_gradients(gradients, keep, values),
         clone=bool(clone),
         device=_read_device(device),
         dtype=dtype,
@@ -93,6 +97,15 @@ def read_options(
         strict=bool(strict),
         tokenizer=read_tokenizer(tokenizer),
     )
+
+
+def _read_gradients(gradients: Any, keep: str, values: Any) -> bool:
+    if not isinstance(gradients, bool):
+        raise TypeError(f"gradients is {gradients!r}: give True to keep those of the outputs of heads, or False")
+    if gradients and (keep != "tensors" or not values):
+        given = "values=False" if keep == "tensors" else "keep='overview'"
+        raise ValueError(f"gradients are kept beside q, k and v: leave {given} out")
+    return gradients
 
 
 def _read_device(device: Any) -> torch.device | None:

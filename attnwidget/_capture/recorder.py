@@ -16,6 +16,7 @@ from torch import nn
 
 from . import hooks
 from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
+from .carried.outputs import CallFacts, OutputWatcher
 from .coverage import AttentionModules
 from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
@@ -62,6 +63,10 @@ class Recorder(ModelCalls):
         self._called: set[str] = set()  # names of modules whose calls were seen
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
+        self._follows_outputs = options.keep == "tensors" and options.values and model is not None
+        self._outputs = OutputWatcher(
+            gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
+        )
         self.texts: TextWatcher | None = None  # reads what the model reads
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
@@ -76,6 +81,7 @@ class Recorder(ModelCalls):
                     stack.enter_context(self._provenance.watching(self.model))
                     self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
                     stack.enter_context(self.texts.open())
+                    stack.enter_context(self._outputs.watching(self.model, self._names))
                     stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
                     for name, part in parts_of(self.model):
                         begin = functools.partial(self.matcher.begin, part=name)
@@ -121,10 +127,16 @@ class Recorder(ModelCalls):
             self._ran_elsewhere = True
             self._provenance.wake(for_good=True)
         self.matcher.begin()
+        step = self.matcher.running_step
+        if step is not None and self._follows_outputs:
+            step.facts = step.facts or CallFacts()
+            self._outputs.begin(step.facts)
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
         self.matcher.end()
+        if self.matcher.running_step is None:
+            self._outputs.end()
         for key in self._watched.missed(self._provenance.forward_ended()):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
         if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
@@ -251,7 +263,8 @@ class Recorder(ModelCalls):
             return None
         try:
             with torch._C.DisableTorchFunction(), _without_gradients():
-                return self.matcher.add(name, functools.partial(self._read_with_text, name, read))
+                callback = self.matcher.add(name, functools.partial(self._read_with_text, name, read))
+                return callback and self._followed(callback)
         except OverLimit:
             self._over_limit[name] += 1
             self.skipped[name] = self._memory.reason(self._over_limit[name])
@@ -271,12 +284,28 @@ class Recorder(ModelCalls):
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
                 self._provenance.rest(name, module)
-                return found
+                return self._followed(found, is_repeated=True)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)
         if callback is not None:
             self.matcher.note_step(name, implementation, arguments, settings)
         return callback
+
+    def _followed(self, callback: OutputCallback, is_repeated: bool = False) -> OutputCallback:
+        """Return what takes the output of the call that was added last, and follows it too.
+
+        Args:
+            callback: takes it for the record.
+            is_repeated: whether the call goes the way of the one before, without gradients.
+        """
+        record = self.matcher.last_added
+        if record is None or not self._follows_outputs:
+            return callback
+        step = record.last_step
+        step.facts = step.facts or CallFacts()
+        if is_repeated and self._outputs.goes_on(record.name, step.facts):
+            return callback
+        return self._outputs.follow(record.name, step.facts, callback)
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""

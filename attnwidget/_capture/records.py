@@ -17,6 +17,7 @@ from torch import Tensor
 from .._rules.row_spans import Spans, simplify
 from ..attention import Attention
 from .call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
+from .carried.records import carry, gradients_of
 from .grown_keys import GrownKeys, SeenKeys, grown_keys
 from .kept_outputs import AT_ONCE, KeptOutputs
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
@@ -142,6 +143,8 @@ class Record:
         self._unconfirmed: UncomparedKeys | None = None  # the last ones
         self._lost_keys = False  # whether they turned out to be others
         self._attention: Attention | None = None
+        self.target: int | None = None  # the token of its logits; None: the one that was most likely next
+        self._carried: tuple[Attention, tuple[int | None, ...], Attention] | None = None
 
     @staticmethod
     def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
@@ -168,7 +171,7 @@ class Record:
     @property
     def last_step(self) -> ModelCall:
         """Return the model's call that it had last."""
-        return self._lineage.last
+        return self._noted[-1].step.recorded.step if self._noted else self._lineage.last
 
     @property
     def size(self) -> int:
@@ -679,8 +682,18 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before)
-        return self._attention
+            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
+        return self._carrying(self._attention)
+
+    def _carrying(self, att: Attention) -> Attention:
+        """Return its attention with what the weights carry, made again where a gradient has come meanwhile."""
+        known = (self.target, *(id(one) for call in self.calls for one in gradients_of(call, self.name)))
+        if self._carried is None or self._carried[:2] != (att, known):
+            found = carry(att, self.name, self.calls, self._heads, self.positions, lambda: self.text.real)
+            chosen = self.target if found.carries is not None and found.carries.readout is not None else None
+            found = found if chosen is None else found.with_target(chosen)
+            self._carried = att, known, found
+        return self._carried[2]
 
 
 @dataclass

@@ -136,10 +136,10 @@ class ReducedRecord(Record):
         numbers = call.numbers_of(heads)
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
             before = K - Q if K > Q and not self.cross else None
-            att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before)
+            att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before, self.cross)
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None
-            self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before)
+            self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before, self.cross)
 
     _compared: ComparedOutput | None
 

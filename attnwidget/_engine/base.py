@@ -56,12 +56,14 @@ class Part(NamedTuple):
     """Which part of a model's call an attention is: numbers of heads and queries there; None for all.
 
     `keys_before` are the keys before the first query's own place, as those of a cache that was filled before; None
-    where keys are at other places than queries, or at the same if there are as many.
+    where keys are at other places than queries, or at the same if there are as many. `elsewhere` says that they are at
+    other places even where there are as many, as in cross-attention.
     """
 
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     keys_before: int | None = None
+    elsewhere: bool = False
 
     def describe(self) -> str:
         """Return it in words; nothing for all.
@@ -171,14 +173,18 @@ class AttentionBase:
         return found
 
     def as_part(
-        self, heads: Sequence[int] | None, queries: Sequence[int] | None, keys_before: int | None = None
+        self,
+        heads: Sequence[int] | None,
+        queries: Sequence[int] | None,
+        keys_before: int | None = None,
+        elsewhere: bool = False,
     ) -> Self:
-        """Return the same attention, that knows which heads and queries of a model's call it has; None for all."""
-        if heads is None and queries is None and keys_before is None:
+        """Return the same attention, that knows which part of a model's call it has: see `Part`; None for all."""
+        if heads is None and queries is None and keys_before is None and not elsewhere:
             return self
         found = copy.copy(self)
         chosen = [None if x is None else tuple(x) for x in (heads, queries)]
-        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before)
+        found.__dict__["part"] = Part(chosen[0], chosen[1], keys_before, elsewhere)
         return found
 
     def as_carrying(self, carries: Carrying) -> Self:
@@ -198,6 +204,8 @@ class AttentionBase:
     def own_keys(self, queries: range) -> Sequence[int] | None:
         """Return of each query the key at its own place; None where keys are at other places."""
         part = self.part or Part()
+        if part.elsewhere:
+            return None
         if part.keys_before is None:
             return queries if part.queries is None and self.shape.Q == self.shape.K else None
         there = queries if part.queries is None else [part.queries[query] for query in queries]

@@ -7,9 +7,9 @@ saliency    weight · (∂L/∂O · v) = A ⊙ ∂L/∂A     O: the head's outpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from .._utils.indexing import Indices, take
 from .sources import CARRIED
 
 NEEDS = {"value_norm": ("w_o",), "logit": ("w_o", "direction"), "saliency": ("grad_output",)}
+SAVED = {"value_norm": "roots", "logit": "read"}  # what a file has in their place
 GIVE = {
     "value_norm": "the output projection is not known: capture the model, or give att.carrying(w_o=…)",
     "logit": "the direction of a token is not known: capture the model, or give att.carrying(w_o=…, direction=…)",
@@ -45,6 +46,20 @@ def version_of(x: Tensor | None) -> int:
     return 0 if x is None or x.is_inference() else x._version
 
 
+class Readout(Protocol):
+    """What a model reads of its residual stream in the end."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+
+    def refusal(self) -> str | None:
+        """Return why it cannot be read any more; None if it can."""
+
+    def directions(self, tokens: Sequence[int]) -> Tensor:
+        """Return the direction of each token, (tokens, d_model)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Carrying:
     """What the weights of an attention carry on, as far as it is known.
@@ -54,8 +69,13 @@ class Carrying:
     direction: (B or 1, d_model) what is read of the residual stream: of a token's logit, before the final norm's scale.
     scale: (B or 1, Q) what the final norm divides by at each query; None: 1.
     grad_output: (B, H, Q, Dv) ∂L/∂O.
-    tokens: in words, of which token the direction of each sample is.
-    refusals: by stage, why it cannot be had.
+    projection: the name of the module that the output projection is of.
+    readout: what makes a direction of a token.
+    factor: what the attention's part in the residual stream is multiplied by.
+    targets: of each sample, of which token the direction is.
+    refusals: by stage, why it cannot be had; and of "target", why no other token can be chosen.
+    roots: (heads, Dv, r) of each head Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖; of a file, which has no w_o.
+    read: (B, heads, Dv) of each head W_O d; the same.
     """
 
     w_o: Tensor | None = None
@@ -63,8 +83,13 @@ class Carrying:
     direction: Tensor | None = None
     scale: Tensor | None = None
     grad_output: Tensor | None = None
-    tokens: tuple[str, ...] | None = None
+    projection: str | None = None
+    readout: Readout | None = None
+    factor: float = 1.0
+    targets: tuple[int, ...] | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
+    roots: Tensor | None = None
+    read: Tensor | None = None
     versions: Mapping[str, int] | None = None  # of each tensor, by which changes in place are noticed
     _roots: dict[int, Tensor] = field(default_factory=dict, repr=False)  # by head: Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖
 
@@ -91,14 +116,35 @@ class Carrying:
         told = self.refusals.get(stage)
         if told is not None:
             return told
+        if stage in SAVED and getattr(self, SAVED[stage]) is not None:
+            return None
         if not all(getattr(self, name) is not None for name in NEEDS[stage]):
             return GIVE[stage]
+        changed = None if stage != "logit" or self.readout is None else self.readout.refusal()
+        if changed is not None:
+            return changed
         return CHANGED if self._changed(stage) else None
 
     def _changed(self, stage: str) -> bool:
         """Return whether a tensor that a stage needs was changed in place."""
         before, needed = self.versions or {}, (*NEEDS[stage], *(("scale",) if stage == "logit" else ()))
         return any(version_of(getattr(self, name)) != before.get(name, 0) for name in needed)
+
+    def with_targets(self, tokens: Sequence[int]) -> Carrying:
+        """Return the same with the directions of other tokens, one for each sample; `readout` is known."""
+        assert self.readout is not None
+        direction = self.readout.directions(tokens) * self.factor
+        versions = {**(self.versions or {}), "direction": version_of(direction)}
+        return replace(self, direction=direction, targets=tuple(tokens), versions=versions)
+
+    def on(self, device: torch.device) -> Carrying:
+        """Return the same on a device."""
+        named = {name: x for name, x in self.tensors().items() if x.device != device}
+        if not named:
+            return self
+        moved: dict[str, Any] = {name: x.to(device) for name, x in named.items()}
+        versions = {**(self.versions or {}), **{name: version_of(x) for name, x in moved.items()}}
+        return replace(self, **moved, versions=versions)
 
     def without_gradient(self) -> Carrying:
         """Return the same for an attention under other rules, of which the gradient is none."""
@@ -132,19 +178,26 @@ class Carrying:
         if stage == "saliency":
             return values
         if stage == "value_norm":
-            return torch.linalg.vector_norm(values @ self._root(of.head).to(values.dtype), dim=1, keepdim=True)
+            return torch.linalg.vector_norm(values @ self.root(of.head).to(values.dtype), dim=1, keepdim=True)
+        return values @ self.read_of(of).to(values.dtype)[:, None]
+
+    def read_of(self, of: Of) -> Tensor:
+        """Return W_O d, what is read of the values of a head, (Dv,)."""
+        if self.read is not None:
+            return self.read[of.batch, of.head]
         assert self.direction is not None
         direction = self.direction[_row(self.direction, of.batch)].double()
-        return values @ (self._projection(of.head).double() @ direction).to(values.dtype)[:, None]
+        return self._projection(of.head).double() @ direction.to(self._projection(of.head).device)
 
     def _projection(self, head: int) -> Tensor:
         """Return the part of the output projection that is a head's, (Dv, d_model)."""
         assert self.w_o is not None
         return self.w_o[head if self.heads is None else self.heads[head]]
 
-    def _root(self, head: int) -> Tensor:
+    def root(self, head: int) -> Tensor:
         """Return Rᵀ, (Dv, at most Dv), with W_O = Rᵀ Qᵀ and Q orthonormal, so that lengths are those after W_O."""
-        assert self.w_o is not None
+        if self.roots is not None:
+            return self.roots[head]
         if head not in self._roots:
             projection = self._projection(head).double()
             self._roots[head] = torch.linalg.qr(projection.mT, mode="r").R.mT.contiguous()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from .._utils.indexing import as_index
 from .._utils.validation import as_tensor
 from .base import AttentionBase, OnlyWeightsError
 from .carried import NEEDS, Carrying, version_of
 
 A = TypeVar("A", bound=AttentionBase)
+NO_UNEMBEDDING = "a direction was given, and no unembedding is known: give att.carrying(direction=…) of another token"
 
 
 def carrying(att: A, given: Mapping[str, Any]) -> A:
@@ -29,11 +31,25 @@ def carrying(att: A, given: Mapping[str, Any]) -> A:
     settled = {stage for stage, needs in NEEDS.items() if set(needs) & set(found)}
     new: dict[str, Any] = {**found, "refusals": {s: why for s, why in before.refusals.items() if s not in settled}}
     if "w_o" in found:
-        new |= {"heads": None}
+        new |= {"heads": None, "projection": None, "roots": None, "read": None}
     if "direction" in found:
-        new |= {"scale": found.get("scale"), "tokens": None}
+        new |= {"scale": found.get("scale"), "readout": None, "targets": None, "read": None}
     versions = {**(before.versions or {}), **{name: version_of(x) for name, x in found.items()}}
     return att.as_carrying(replace(before, **new, versions=versions, _roots={}))
+
+
+def with_target(att: A, token: Any) -> A:
+    """Return an attention whose logits are of another token: see `Attention.with_target`."""
+    carries = att.carries
+    if carries is None or carries.readout is None or carries.w_o is None or carries.refusal("logit") is not None:
+        att.check_stage("logit")
+        raise ValueError((carries or Carrying()).refusals.get("target", NO_UNEMBEDDING))
+    B = att.shape.B
+    given = [token] * B if isinstance(token, int) or not isinstance(token, Sequence) else list(token)
+    if len(given) != B:
+        raise ValueError(f"there are {len(given)} tokens for {B} samples: give one, or one for each sample")
+    many = carries.readout.vocabulary
+    return att.as_carrying(carries.with_targets([as_index(one, many, "token", "tokens") for one in given]))
 
 
 def read(att: AttentionBase, given: Mapping[str, Any], w_o: Tensor | None) -> dict[str, Tensor]:

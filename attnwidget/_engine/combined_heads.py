@@ -185,4 +185,4 @@ def combined(att: A, heads: Any, how: str) -> A:
     shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
     options = AttentionOptions(is_causal=att.is_causal, window=att.window)
     found = att.of(CombinedHeads(att, chosen, how), None, shape, options, rules=rules)
-    return found if att.part is None else found.as_part(None, att.part.queries, att.part.keys_before)
+    return found if att.part is None else found.as_part(None, *att.part[1:])

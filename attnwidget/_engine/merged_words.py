@@ -272,7 +272,11 @@ def merged(att: A, words: Any, key_words: Any = None) -> A:
     limited = (att.rules.rules and not causal) or att.rules.by_score or padded
     shape = Shape(B, H, H, queries.words, keys.words, None, None)
     # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
-    return att.of(source, None, shape, AttentionOptions(is_causal=causal, mask=WordMask(source) if limited else None))
+    options = AttentionOptions(is_causal=causal, mask=WordMask(source) if limited else None)
+    same = queries is keys or torch.equal(queries.ends, keys.ends)
+    is_own = same and att.own_keys(range(Q)) == range(Q)  # else as many words are at other places all the same
+    elsewhere = queries.words == keys.words and not is_own
+    return att.of(source, None, shape, options).as_part(None, None, elsewhere=elsewhere)
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:

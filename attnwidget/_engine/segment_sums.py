@@ -6,7 +6,7 @@ that share a key head are computed in one product.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -28,6 +28,9 @@ MAX_KEYS = 4 * KEYS  # of a block
 LONG_RUN = 128  # keys, from which on a run is summed in a tree: many equal numbers, one by one, are all rounded alike
 FAST_KEYS = 16  # a product of a multiple of so many keys is quicker
 LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number of float32; slower below
+MAX_STRIPES, MAX_SUMS = 8, 1 << 18  # of queries whose means are taken at once, and numbers of theirs
+
+OwnKeys = range | Tensor  # the key at each query's own place: consecutive ones, or (queries,) int64, -1 for none
 
 
 class KeyGroups:
@@ -48,6 +51,29 @@ class KeyGroups:
         self.of_run = filled[self.starts]
         self.labels = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
         self.rows = count + 1
+        self._runs = list(zip(self.starts.tolist(), self.stops.tolist(), self.of_run.tolist(), strict=True))
+
+    def queries_at_once(self, heads: int) -> int:
+        """Return how many queries of some heads are summed before their means are taken: several stripes, if few."""
+        stripe = max(1, QUERIES // heads)
+        return stripe * max(1, min(MAX_STRIPES, MAX_SUMS // (max(self.rows, len(self.starts)) * stripe * heads)))
+
+    def of_keys(self, keys: OwnKeys) -> Tensor:
+        """Return the group of each of some keys, (n,); `count` of a key in none, and of no key."""
+        if isinstance(keys, range):
+            return self.labels[keys.start : keys.stop]
+        return self.labels[keys.clamp(min=0)].masked_fill(keys < 0, self.count)
+
+    def runs_of(self, keys: range) -> slice:
+        """Return which runs have any of some keys."""
+        first, last = np.searchsorted(self.stops, keys.start, "right"), np.searchsorted(self.starts, keys.stop, "left")
+        return slice(int(first), max(int(first), int(last)))
+
+    def reached(self, keys: range) -> range:
+        """Return the groups that have any of some keys: from the first to the last."""
+        numbers = self.of_run[self.runs_of(keys)]
+        numbers = numbers[numbers < self.count]
+        return range(int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else range(0)
 
     def add_(self, sums: Tensor, keys: range, e: Tensor) -> None:
         """Add a block to sums by group.
@@ -57,14 +83,13 @@ class KeyGroups:
             keys: of the block.
             e: (keys, n).
         """
-        first, last = np.searchsorted(self.stops, keys.start, "right"), np.searchsorted(self.starts, keys.stop, "left")
         short = keys.start  # where what is not added yet begins
-        for run in range(int(first), int(last)):
-            start, stop = max(keys.start, int(self.starts[run])), min(keys.stop, int(self.stops[run]))
+        for start, stop, group in self._runs[self.runs_of(keys)]:
+            start, stop = max(keys.start, start), min(keys.stop, stop)
             if stop - start < LONG_RUN:
                 continue
             self._add_short(sums, range(short, start), keys, e)
-            sums[self.of_run[run]] += e[start - keys.start : stop - keys.start].sum(0)
+            sums[group] += e[start - keys.start : stop - keys.start].sum(0)
             short = stop
         self._add_short(sums, range(short, keys.stop), keys, e)
 
@@ -77,25 +102,20 @@ class KeyGroups:
 class WeightSums(NamedTuple):
     """The weights of some queries of some heads, by group of keys.
 
-    others: (heads, queries, groups), without that of a query's own key.
+    groups: those that were asked for; the others have none.
+    others: (groups, heads, queries), without that of a query's own key.
     own: (heads, queries), the weight of each query's own key; 0 where it has none.
     sink: (heads, queries), that of the learned sink; None where no head has one.
     """
 
+    groups: range
     others: Tensor
     own: Tensor
     sink: Tensor | None
 
 
 def summing(
-    att: AttentionBase,
-    batch: int,
-    heads: range,
-    rows: Indices,
-    groups: KeyGroups,
-    own: Tensor | None,
-    *,
-    among_many: bool = True,
+    att: AttentionBase, batch: int, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None, *, small: bool
 ) -> Generator[int, None, WeightSums]:
     """Sum the weights of some queries by group of keys.
 
@@ -105,8 +125,8 @@ def summing(
         heads: one head, or several that may be computed together: see `together`.
         rows: which queries.
         groups: of the keys.
-        own: (queries,) int64, the key at each query's own place, -1 where there is none; None where none is known.
-        among_many: whether so many queries are computed that it is worth while to look at all keys for the largest.
+        own: the key at each query's own place; None where none is known.
+        small: whether scores are known to be so small that no maximum need be taken off: see `all_small`.
 
     Yields:
         After each block, how many cells it had.
@@ -114,20 +134,42 @@ def summing(
     head = Head(att, batch, heads[0])
     if streamed(att, "weights") == "weights":
         return (yield from _summing_given(head, rows, groups, own))
-    total = _RunningSums(att, heads, rows, groups, own)
+    stripes: list[_RunningSums] = []
+    for piece in cuts(range(len(rows)), 1, max(1, QUERIES // len(heads))):
+        at = slice(piece.start, piece.stop)
+        stripe = _RunningSums(att, heads, rows[at], groups, None if own is None else own[at])
+        yield from _filling(stripe, batch, small=small)
+        stripes.append(stripe)
+    return _weights(stripes, reached(head, rows, groups))
+
+
+def _filling(stripe: _RunningSums, batch: int, *, small: bool) -> Generator[int, None, None]:
+    """Let all blocks of some queries stream past their sums."""
+    att, heads, rows = stripe.att, stripe.heads, stripe.rows
     if isinstance(att.source, Products) and not att.rules.biases:
-        small = among_many and all(is_small(Head(att, batch, one), rows) for one in heads)
         limits = att.rules.band_limits(batch) if small and isinstance(rows, range) and rows.step == 1 else None
         for keys, S in _products(att, batch, heads, rows, masked=limits is None):
-            total.add(keys, S, small=small, limits=limits)
+            stripe.add(keys, S, small=small, limits=limits)
             yield S.numel()
             del S
     else:
-        for keys, S, _ in blocks(head, rows, "masked"):
-            total.add(keys, S.mul_(LOG2_E), small=False)
+        for keys, S, _ in blocks(Head(att, batch, heads[0]), rows, "masked"):
+            stripe.add(keys, S.mul_(LOG2_E), small=False)
             yield S.numel()
             del S
-    return total.finish()
+
+
+def reached(head: Head, rows: Indices, groups: KeyGroups) -> range:
+    """Return the groups that have any weight of some queries: from the first to the last."""
+    if streamed(head.att, "weights") == "weights":
+        return range(groups.count)
+    return groups.reached(head.att.rules.span(head.block(rows)))
+
+
+def all_small(att: AttentionBase, batch: int, heads: Iterable[int], rows: Indices) -> bool:
+    """Whether scores of some queries are so small that no maximum need be taken off: looks at all keys."""
+    is_product = isinstance(att.source, Products) and not att.rules.biases
+    return is_product and all(is_small(Head(att, batch, head), rows) for head in heads)
 
 
 def together(att: AttentionBase) -> int:
@@ -138,7 +180,7 @@ def together(att: AttentionBase) -> int:
 
 
 def _summing_given(
-    head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None
+    head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None
 ) -> Generator[int, None, WeightSums]:
     """Sum weights that are given, or made of others: as they are, whatever they come to."""
     att = head.att
@@ -150,7 +192,8 @@ def _summing_given(
         yield S.numel()
         del S
     sink = sink_weights(head, rows)
-    return WeightSums(sums[: groups.count].mT[None], of_own[None], None if sink is None else sink[None])
+    of = range(groups.count)
+    return WeightSums(of, sums[: groups.count, None], of_own[None], None if sink is None else sink[None])
 
 
 class _RunningSums:
@@ -159,10 +202,10 @@ class _RunningSums:
     A learned sink comes first, as a key would.
     """
 
-    def __init__(self, att: AttentionBase, heads: range, rows: Indices, groups: KeyGroups, own: Tensor | None) -> None:
+    def __init__(self, att: AttentionBase, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None) -> None:
         self.att, self.heads, self.rows, self.groups = att, heads, rows, groups
         self.queries = queries = len(rows)
-        self.own = None if own is None else own.repeat(len(heads))
+        self.own = own.repeat(len(heads)) if isinstance(own, Tensor) else own
         n = len(heads) * queries
         self.sums = new(att, groups.rows, n).zero_()
         self.of_own, self.of_sink = new(att, 2, n).zero_()
@@ -204,29 +247,45 @@ class _RunningSums:
             self.of_sink = self.m.exp2()  # 0 where there is none
             self.is_direct = True
 
-    def finish(self) -> WeightSums:
-        """Return the weights."""
-        total = self.sums.sum(0) + self.of_own + self.of_sink
-        total.masked_fill_(total == 0, 1)  # of a query that may attend to nothing
-        shape = (len(self.heads), self.queries)
-        others = (self.sums[: self.groups.count] / total).view(-1, *shape).permute(1, 2, 0)
-        sink = None if self.att.sinks is None else (self.of_sink / total).view(shape)
-        return WeightSums(others, (self.of_own / total).view(shape), sink)
+
+def _weights(stripes: Sequence[_RunningSums], of: range) -> WeightSums:
+    """Return the weights of some groups, of all queries that were gone through."""
+    heads = len(stripes[0].heads)
+    sums = _joined([one.sums for one in stripes], heads)
+    of_own, of_sink = (_joined(x, heads) for x in zip(*((one.of_own, one.of_sink) for one in stripes), strict=True))
+    total = sums.sum(0) + of_own + of_sink
+    total.masked_fill_(total == 0, 1)  # of a query that may attend to nothing
+    sink = None if stripes[0].att.sinks is None else of_sink / total
+    return WeightSums(of, sums[of.start : of.stop] / total, of_own / total, sink)
 
 
-def take_own_(sums: Tensor, own: Tensor | None, keys: range, e: Tensor) -> None:
+def _joined(parts: Sequence[Tensor], heads: int) -> Tensor:
+    """Join numbers of some queries of some heads, (…, heads · queries), to (…, heads, queries) of all."""
+    split = [part.unflatten(-1, (heads, -1)) for part in parts]
+    return split[0] if len(split) == 1 else torch.cat(split, -1)
+
+
+def take_own_(sums: Tensor, own: OwnKeys | None, keys: range, e: Tensor) -> None:
     """Move what each query gives its own key from a block (keys, n), where it is 0 then, to sums (n,).
 
-    A difference of sums would be rounding where nearly all of a weight is a query's own.
+    A difference of sums would be rounding where nearly all of a weight is a query's own. A range of own keys is of each
+    of the heads that the n queries are of.
     """
-    if own is None:
-        return
-    here = (own >= keys.start) & (own < keys.stop)
-    if bool(here.any()):
-        at = (own - keys.start).clamp(0, len(keys) - 1)[None]
-        found = e.gather(0, at)
-        sums += found[0].where(here, 0)
-        e.scatter_(0, at, found.masked_fill(here, 0))
+    if isinstance(own, range):
+        here = range(max(keys.start, own.start), min(keys.stop, own.stop))
+        if here:
+            at, n = slice(here.start - own.start, here.stop - own.start), len(own)
+            part = e[here.start - keys.start : here.stop - keys.start].unflatten(1, (-1, n))[:, :, at]
+            found = part.diagonal(dim1=0, dim2=2)  # (heads, keys here)
+            sums.view(-1, n)[:, at] += found
+            found.zero_()
+    elif own is not None:
+        inside = (own >= keys.start) & (own < keys.stop)
+        if bool(inside.any()):
+            rows = (own - keys.start).clamp(0, len(keys) - 1)[None]
+            found = e.gather(0, rows)
+            sums += found[0].where(inside, 0)
+            e.scatter_(0, rows, found.masked_fill(inside, 0))
 
 
 def _products(
@@ -268,17 +327,19 @@ def _products(
 class AllowedSums(NamedTuple):
     """To how many keys some queries may attend, by group.
 
-    others: (queries, groups) int64, without a query's own key.
+    groups: those that were asked for; the others have none.
+    others: (groups, queries) int64, without a query's own key.
     total: (queries,) int64, of all keys, those in no group too.
-    own: (queries,) bool, whether each may attend to its own key.
+    own: (queries,) int64, 1 where a query may attend to its own key.
     """
 
+    groups: range
     others: Tensor
     total: Tensor
     own: Tensor
 
 
-def counting(head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None) -> Generator[int, None, AllowedSums]:
+def counting(head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None) -> Generator[int, None, AllowedSums]:
     """Count the keys that some queries may attend to, by group: from the ends of rows where rules are known.
 
     Yields:
@@ -289,22 +350,26 @@ def counting(head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None) -
         return (yield from _counting_cells(head, rows, groups, own))
     start, stop, is_open = known
     K, device = head.att.shape.K, head.att.device
-    borders = torch.from_numpy(np.stack([groups.starts, groups.stops])).to(device)  # (2, runs)
-    ends = torch.stack([start, stop])[:, :, None]  # (2, queries, 1)
-    first, last = borders[0].clamp(min=ends[0]), borders[1].clamp(max=ends[1])
+    runs = groups.runs_of(head.att.rules.span(head.block(rows)))
+    borders = torch.from_numpy(np.stack([groups.starts[runs], groups.stops[runs]])).to(device)[:, :, None]  # (2, runs)
+    first, last = borders[0].clamp(min=start), borders[1].clamp(max=stop)  # (runs, queries)
     if is_open is None:
-        found = (last - first).clamp_(min=0)  # (queries, runs)
+        found = (last - first).clamp_(min=0)
     else:
         up_to = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), is_open.cumsum(0)])
         found = (up_to[last.clamp(0, K)] - up_to[first.clamp(0, K)]).clamp_(min=0)
-    counts = torch.zeros(len(start), groups.rows, dtype=torch.int64, device=device)
-    counts.index_add_(1, torch.from_numpy(groups.of_run).to(device), found)
-    is_own = torch.zeros(len(start), dtype=torch.bool, device=device)
+    counts = torch.zeros(groups.rows, len(start), dtype=torch.int64, device=device)
+    counts.index_add_(0, torch.from_numpy(groups.of_run[runs]).to(device), found)
+    is_own = torch.zeros(len(start), dtype=torch.int64, device=device)
+    total = counts.sum(0)
     if own is not None:
-        is_own = (own >= 0) & (own >= start) & (own < stop)
-        is_own &= True if is_open is None else is_open[own.clamp(0, K - 1)]
-        counts.scatter_add_(1, groups.labels[own.clamp(0, K - 1)][:, None], -is_own.long()[:, None])
-    return AllowedSums(counts[:, : groups.count], counts.sum(1) + is_own, is_own)
+        places = own if isinstance(own, Tensor) else positions(own, device)
+        here = (places >= start) & (places < stop) & (places >= 0)
+        here &= True if is_open is None else is_open[places.clamp(0, K - 1)]
+        is_own = here.long()
+        counts.scatter_add_(0, groups.labels[places.clamp(0, K - 1)][None], -is_own[None])
+    of = reached(head, rows, groups)
+    return AllowedSums(of, counts[of.start : of.stop], total, is_own)
 
 
 def _ends(head: Head, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None] | None:
@@ -337,8 +402,21 @@ def _ends(head: Head, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None] | N
 
 
 def _counting_cells(
-    head: Head, rows: Indices, groups: KeyGroups, own: Tensor | None
+    head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None
 ) -> Generator[int, None, AllowedSums]:
+    parts: list[tuple[Tensor, Tensor]] = []
+    for piece in cuts(range(len(rows)), 1, QUERIES):
+        at = slice(piece.start, piece.stop)
+        parts.append((yield from _looking(head, rows[at], groups, None if own is None else own[at])))
+    counts, of_own = (torch.cat(one, -1).to(torch.int64) for one in zip(*parts, strict=True))
+    of = reached(head, rows, groups)
+    return AllowedSums(of, counts[of.start : of.stop], counts.sum(0) + of_own, of_own)
+
+
+def _looking(
+    head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None
+) -> Generator[int, None, tuple[Tensor, Tensor]]:
+    """Look which cells are allowed: (groups, queries) of other keys, and (queries,) of the own one."""
     att = head.att
     counts = torch.zeros(groups.rows, len(rows), dtype=torch.float32, device=att.device)  # exact up to 2²⁴ keys
     of_own = torch.zeros(len(rows), dtype=torch.float32, device=att.device)
@@ -349,5 +427,4 @@ def _counting_cells(
             take_own_(of_own, own, keys, cells)
             groups.add_(counts, keys, cells)
         yield len(rows) * len(keys)
-    others = counts.mT.to(torch.int64)
-    return AllowedSums(others[:, : groups.count], others.sum(1) + of_own.long(), of_own > 0)
+    return counts, of_own

@@ -18,6 +18,7 @@ from .._analysis.all_heads import LayerSource
 from .._engine.base import AttentionBase
 from .._engine.kept_levels import only_overviews
 from .._engine.softmax import run_to_end
+from .._engine.stages import QUERIES
 from .._segments.named import RESERVED
 from . import encoding
 from .segment_rows import Numbers, RowMasses, own_columns, row_masses
@@ -31,7 +32,7 @@ MAX_KEPT_NUMBERS = 1 << 24  # of the tokens of one segment that are kept
 MAX_HEAD_NUMBERS = 12_288  # of all heads
 MAX_HEAD_CELLS = 1 << 31  # weights of all heads that are computed; of more, fewer rows
 SAMPLED_ROWS = 128  # of all segments together, which come first
-CELLS_AT_ONCE = 1 << 20  # of one step
+CELLS_AT_ONCE = 1 << 20  # of one step, and numbers of queries that are looked at together
 SINK = "learned sink"
 PARTS = ("mass", "even", "self", "self_even")
 
@@ -110,7 +111,7 @@ class Wanted:
             if len(names) > MAX_SEGMENTS:
                 raise ValueError(
                     f"the {what} are in {len(names):,} segments, and at most {MAX_SEGMENTS} are shown: give longer "
-                    'ones, such as "paragraphs", or put them inside others: {"documents": {"doc 1": (4, 60), …}}'
+                    'ones, such as "paragraphs", or put neighbors together: segments(…).gather()'
                 )
 
     def of(self) -> Made:
@@ -216,7 +217,7 @@ class MassPass:
         """Look at some queries of a segment, by their numbers in it, that were not looked at before."""
         left = (place for place in places if not self._done[row][place])
         numbers = len(self.names) * len(self.wanted.heads)
-        at_once = max(1, min(CELLS_AT_ONCE // max(1, self.att.shape.K), CELLS_AT_ONCE // numbers))
+        at_once = max(1, min(QUERIES, CELLS_AT_ONCE // numbers))
         while some := list(islice(left, at_once)):
             steps = self._rows(self.wanted.rows.positions[row][some].tolist())
             found = None

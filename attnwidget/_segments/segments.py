@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from .._utils.validation import nearest
+from .._utils.validation import as_size, nearest
 from .named import RESERVED, Labels, Named, Segment, entries_of, runs
 from .sources import named_in
 from .token_text import TokenText
@@ -169,13 +169,31 @@ class Segments:
                 divided |= bool(found)
         if not divided:
             raise ValueError(f"nothing is found by {source!r:.60}: give another source")
-        outer = {one.name for one in tree} & set(RESERVED)
-        own = np.full(self.length, -1, np.int64)
-        for one in tree:
-            if one.name in outer:
-                for piece in one.pieces:
-                    own[piece.start : piece.stop] = RESERVED.index(one.name)
-        return replace(self, entries=tuple(entries_of([one for one in tree if one.name not in outer], own)))
+        return self._of_tree(tree)
+
+    def gather(self, most: int = 128) -> Segments:
+        """Return the same with one level more: neighbors are put together, so that few enough are on level 0.
+
+        Args:
+            most: how many there are to be on level 0 at most, besides the answer and those of their own, such as the
+                first token. Each is called by its first and its last, and has them inside.
+
+        >>> from attnwidget import segments
+        >>> found = segments({f"line {i}": (2 * i - 1, 2 * i + 1) for i in range(1, 7)}, length=13).gather(3)
+        >>> found.distinct
+        ('first token', 'line 1 – line 2', 'line 3 – line 4', 'line 5', 'line 6')
+        >>> found["line 1 – line 2"].distinct
+        ('line 1', 'line 2')
+        """
+        most = as_size(most, "most")
+        tree = self._tree()
+        alone = {*RESERVED, self.answer}
+        several = [one for one in tree if one.name not in alone]
+        size = -(-len(several) // most)
+        if size < 2:
+            return self
+        groups = [several[i : i + size] for i in range(0, len(several), size)]
+        return self._of_tree([*(_together(group) for group in groups), *(one for one in tree if one.name in alone)])
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -241,6 +259,16 @@ class Segments:
                 opened.append(one._replace(name=f"{outer}{BETWEEN}{one.name}") if is_shared else one)
         return replace_entries(self, opened)
 
+    def _of_tree(self, tree: list[Named]) -> Segments:
+        """Return the same text with other pieces, level in level."""
+        outer = {one.name for one in tree} & set(RESERVED)
+        own = np.full(self.length, -1, np.int64)
+        for one in tree:
+            if one.name in outer:
+                for piece in one.pieces:
+                    own[piece.start : piece.stop] = RESERVED.index(one.name)
+        return replace(self, entries=tuple(entries_of([one for one in tree if one.name not in outer], own)))
+
     def _tree(self) -> list[Named]:
         """Return the entries as named pieces, level in level."""
         roots: dict[str, Named] = {}
@@ -264,6 +292,19 @@ def replace_entries(found: Segments, entries: Iterable[Segment]) -> Segments:
     kept = tuple(sorted(entries, key=lambda one: (one.start, one.level)))
     names = [one.name for one in kept if one.level == 0]
     return replace(found, entries=kept, answer=found.answer if found.answer in names else names[-1])
+
+
+def _together(neighbors: list[Named]) -> Named:
+    """Return segments as one, in which they are."""
+    if len(neighbors) == 1:
+        return neighbors[0]
+    pieces: list[range] = []
+    for piece in sorted((piece for one in neighbors for piece in one.pieces), key=lambda piece: piece.start):
+        if pieces and pieces[-1].stop == piece.start:
+            pieces[-1] = range(pieces[-1].start, piece.stop)
+        else:
+            pieces.append(piece)
+    return Named(f"{neighbors[0].name} – {neighbors[-1].name}", pieces, neighbors)
 
 
 def _walk(tree: list[Named]) -> list[Named]:

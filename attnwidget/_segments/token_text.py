@@ -120,6 +120,11 @@ class TokenText:
     def _read(self) -> tuple[str, Offsets]:
         if self.given is not None and self.given_offsets is not None:
             return self.given, self.given_offsets
+        if self.tokens is None and self.ids is not None:
+            raise ValueError(
+                "of the text only its ids are known, as a slow tokenizer of transformers returns them, so nothing can "
+                "be found in it: give tokenizer= as well, the one that made them"
+            )
         if self.tokens is None:
             raise ValueError(f"the text is not known, so nothing can be found in it: {TEXT_WANTED}")
         return joined(self.tokens, self.spelling, self.is_special)

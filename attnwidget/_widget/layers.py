@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._engine.base import Part
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
@@ -99,6 +100,16 @@ class ShownLayers:
         """Return the same as they were given, one by one."""
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
+
+    def of_own_text(self, layer: int, batch: int) -> Attention:
+        """Return a layer; where its keys are of another text than its queries, one in which no key is a query's own."""
+        att = self.layers[layer]
+        if att.shape.Q != att.shape.K or att.own_keys(range(1)) is None:
+            return att
+        queries, keys = (self.given_tokens(side, layer, batch) for side in ("query", "key"))
+        is_same = queries is keys or keys is None or queries is None or queries == keys
+        part = att.part or Part()
+        return att if is_same else att.as_part(part.heads, part.queries, elsewhere=True)
 
     def given_ids(self, side: str, layer: int, batch: int) -> list[int] | None:
         """Return the same as ids, where they were given so."""

@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from .._engine.base import AttentionBase
 from .._engine.cost import AT_ONCE
 from .._messages.heads_overview import FIRST_SECONDS, SLICE_SECONDS
 from .._messages.segment_mass import HeadMasses, MassPass, Wanted
@@ -171,7 +172,7 @@ class Masses:
         found = self._passes.get(key)
         if found is None or found.versions != att.versions():
             wanted = self._wanted(shown, layer, batch, head, asking, path)
-            found = MassPass(att, wanted, self._next())
+            found = MassPass(shown.of_own_text(layer, batch), wanted, self._next())
         if keep or key in self._passes:
             self._keep(self._passes, key, found)
         return found
@@ -192,7 +193,7 @@ class Masses:
         found = self._of_heads.get(key)
         if found is None:
             wanted = self._wanted(shown, layer, batch, 0, asking, path)
-            found = HeadMasses(shown.layers, wanted, self._next())
+            found = HeadMasses(_OfOwnText(shown, batch), wanted, self._next())
         if keep or key in self._of_heads:
             self._keep(self._of_heads, key, found)
         return found
@@ -267,6 +268,19 @@ class Masses:
         shown = self._shown.get("mass")
         if shown is not None:
             self._tell("mass", shown.message())
+
+
+class _OfOwnText:
+    """The layers of a sample: of those whose keys are of another text no key is a query's own."""
+
+    def __init__(self, shown: ShownLayers, batch: int) -> None:
+        self._shown, self._batch = shown, batch
+
+    def __len__(self) -> int:
+        return len(self._shown.layers)
+
+    def __getitem__(self, layer: int) -> AttentionBase:
+        return self._shown.of_own_text(layer, min(self._batch, self._shown.layers[layer].shape.B - 1))
 
 
 def _of_heads(found: MassPass | HeadMasses) -> Made:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from .._messages import encoding
-from .._messages.segment_mass import Columns, Rows
+from .._messages.segment_mass import MAX_SEGMENTS, Columns, Rows
 from .._segments.named import FIRST, PADDING, RESERVED, TEMPLATE, Segment
 from .._segments.reading import segments as read_segments
 from .._segments.segments import Segments
@@ -220,9 +220,17 @@ def _read(own: Any, many: int, text: GivenText, tokenizer: Any) -> Segments:
         return own
     length = None if text.tokens is not None else many
     found = read_segments(own, tokenizer=tokenizer, ids=text.ids, tokens=text.tokens, length=length)
+    if _is_by_rule(own) and len(found.distinct) > MAX_SEGMENTS:  # those that were named are refused where too many
+        found = found.gather()
     if found.length != many:
         raise ValueError(f"the segments are of {found.length:,} tokens, and this layer has {many:,}")
     return found
+
+
+def _is_by_rule(source: Any) -> bool:
+    """Return whether a rule finds segments, such as "lines", so that nobody has named or counted them."""
+    units = [source] if isinstance(source, str) else source
+    return isinstance(units, list | tuple) and bool(units) and all(isinstance(one, str) for one in units)
 
 
 def at_places(found: Segments, places: Sequence[int], many: int) -> Segments:

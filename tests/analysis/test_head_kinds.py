@@ -142,6 +142,23 @@ def test_query_focused_is_less_that_of_the_null_query(rules: dict[str, Any]) -> 
         assert found[head]["mean"] == pytest.approx(np.mean(wanted), rel=WITHIN, abs=WITHIN)
 
 
+def test_lookback_and_receiver_are_those_of_the_published_code() -> None:
+    """Their shapes, not their text: rows of a generation step by step; NaN where sentences are too near."""
+    P, _ = dense(made({"is_causal": True}), 0, 2)
+    start, stop = SEGMENTS["answer"]
+    steps = [P[i, : i + 1] for i in range(start - 1, stop)]  # what each token is written from; the first has no answer
+    ratios = []
+    for step in steps[1:]:
+        on_context, on_new = step[:start].mean(), step[start:].mean()
+        ratios.append(on_context / (on_context + on_new))
+    assert lookback_loop(P, np.ones_like(P, bool)) == pytest.approx(np.mean(ratios))
+    by = np.array([[P[slice(*s), slice(*t)].mean() for t in SENTENCES] for s in SENTENCES])
+    by[np.triu_indices_from(by, k=-3)] = nan  # the sentence itself, and the three before
+    received = [np.nanmean(column) for column in by.T if np.isfinite(column).any()]
+    apart = (received - np.mean(received)) / np.std(received)
+    assert receiver_loop(P, np.ones_like(P, bool)) == pytest.approx(np.mean(apart**4) - 3)
+
+
 def test_metrics_are_those_of_an_attention() -> None:
     att = made({"is_causal": True})
     names = ["induction", "entropy", "first_token"]

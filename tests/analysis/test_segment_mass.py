@@ -82,9 +82,10 @@ def test_any_attention_is_as_the_definition(case: Case, of_keys: Any, of_queries
             dense = case.dense(batch, head)
             sink, weights = None, dense["weights"]
             if has_sink:
-                logit = float(case.keywords["sinks"][head])
-                sink = torch.exp(logit - torch.logaddexp(dense["normalizer"], torch.tensor(logit).double()))
-                weights = weights * (1 - sink[:, None])
+                logit = case.keywords["sinks"][head].double()
+                both = torch.logaddexp(dense["normalizer"], logit)
+                sink = torch.exp(logit - both)
+                weights = weights * torch.exp(dense["normalizer"] - both)[:, None]  # 1 − sink would be rounding
             mass, even = loop(weights, dense["allowed"], places_of(queries), places_of(keys), sink)
             near(found.mass[head], mass, bound, K)
             near(found.even[head], even, FEW * eps(found.even.dtype), 1)
@@ -171,6 +172,9 @@ class TestOneDefinition:
             each = att.by_segment(positions, parts)
             assert each.shape == (12, 5, 4)
             torch.testing.assert_close(each.mass.mean(1), whole.mass[:, 3])
+        twice = att.by_segment([3, 3, 5], parts)
+        assert twice.queries == ("3", "3", "5")
+        torch.testing.assert_close(twice.mass, att.by_segment(range(20), parts).mass[:, [3, 3, 5]])
         backwards = att.by_segment([19, 3, -2], parts)
         assert backwards.queries == ("19", "3", "18")
         torch.testing.assert_close(backwards.mass[:, 0], each.mass[:, 4])
@@ -259,6 +263,30 @@ class TestLongHeads:
         found = att.by_segment([0], segments({"a": (1, 30_001), "b": (30_001, n)}, length=n), head=0)
         wanted = torch.tensor([[1.0, 30_000, 9_999]]) / n
         torch.testing.assert_close(found.mass, wanted, rtol=8 * eps(torch.float32), atol=0)
+
+    @pytest.mark.parametrize(
+        "keywords",
+        [
+            {"is_causal": True, "window": 600},
+            {"is_causal": True, "sinks": torch.tensor([0.5])},
+            {"mask": lambda b, h, q_idx, kv_idx: (q_idx < 2000) | (q_idx > 2030) & (kv_idx > q_idx - 50)},
+            {"bias": lambda score, b, h, q_idx, kv_idx: torch.where(q_idx == 4200, -torch.inf, score)},
+        ],
+    )
+    @pytest.mark.parametrize("size", [0.3, 6.0])
+    def test_many_queries_are_as_each_by_itself(self, size: float, keywords: dict[str, Any]) -> None:
+        """Means over thousands of queries at once, some without keys, in segments of many pieces and in none."""
+        n = 4700
+        att = Attention(make(1, n, 16, size=size), make(1, n, 16, seed=1), dims="hqd", **keywords)
+        spans = {f"s{i}": [(s, s + 40) for s in range(1 + 40 * i, n - 100, 400)] for i in range(10)}
+        parts = segments({**spans, "turn": {"answer": (n - 99, n)}}, length=n)["turn"]
+        for asked in (segments(spans, length=n), parts):
+            found = att.by_segment(asked, parts, head=0)
+            for row, name in enumerate(found.queries):
+                each = att.by_segment(asked.positions(name), parts, head=0)
+                for whole, one in ((found.mass, each.mass), (found.even, each.even)):
+                    mean = one.double().nanmean(0)
+                    torch.testing.assert_close(whole[row].double(), mean, rtol=1e-5, atol=1e-9, equal_nan=True)
 
     def test_many_small_segments(self) -> None:
         n, count = 3000, 300
@@ -369,6 +397,9 @@ class TestOtherOrigins:
             range(6), segments({"a": (1, 6)}, length=6), head=0
         )
         assert found.mass.isnan().any(1).tolist() == [False, False, False, True, False, False]
+        parts = segments({"a": (1, 3), "b": (3, 5), "c": (5, 6)}, length=6)
+        of_segments = Attention(q, make(6, 4, seed=1), is_causal=True).by_segment(parts, head=0)
+        assert of_segments.mass.isnan().any(1).tolist() == [False, False, True, False]
 
 
 class TestStack:

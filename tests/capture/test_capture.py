@@ -33,7 +33,7 @@ from tolerance import assert_as_near, nearness, rounding
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture
+from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture, segments
 
 transformers = pytest.importorskip("transformers")
 
@@ -299,6 +299,26 @@ def test_a_decoder_of_torch_has_cross_attention() -> None:
     with torch.no_grad(), capture(model) as cap:
         model(torch.randn(1, 5, 16), torch.randn(1, 5, 16))  # as many queries as keys
     assert (cap.attention.names, cap.cross.names) == (("self_attn",), ("multihead_attn",))
+
+
+@pytest.mark.parametrize("how", [{}, {"keep": "overview"}, {"heads": [0, 2]}])
+def test_keys_of_another_text_are_no_querys_own(how: dict[str, Any], tmp_path: Path) -> None:
+    """Not even where there are as many, which is by chance; in files, in several heads as one and between words too."""
+    model = nn.TransformerDecoderLayer(16, 4, 32, batch_first=True).eval()
+    with torch.no_grad(), capture(model, **how) as cap:
+        model(torch.randn(1, 5, 16), torch.randn(1, 5, 16))
+    cap.save(tmp_path / "both.safetensors")
+    for one in (cap, Capture.load(tmp_path / "both.safetensors")):
+        assert one.attention[0].own_keys(range(5)) == range(5)
+        assert one.cross[0].own_keys(range(5)) is None
+        if "keep" not in how:
+            assert one.cross[0].what_if({"scale": 0.2}).own_keys(range(5)) is None
+            assert one.cross[0].combine([0, 1]).own_keys(range(5)) is None
+            assert one.cross[0].merge([0, 0, 1, 1, 2]).own_keys(range(3)) is None
+            assert one.attention[0].merge([0, 0, 1, 1, 2], [0, 0, 1, 1, 2]).own_keys(range(3)) == range(3)
+            assert one.attention[0].merge([0, 0, 1, 1, 2], [0, 1, 1, 2, 2]).own_keys(range(3)) is None
+            found = one.cross[0].by_segment(segments({"a": (1, 5)}, length=5), without="self")
+            assert found.aside.abs().max() == 0
 
 
 class ByHand(nn.Module):

@@ -377,3 +377,4 @@ def test_the_last_call_is_kept_with_its_arguments() -> None:
     assert run.inputs is not None
     assert run.inputs[0][0] is x
     assert repr(run) == "Run(Layers, {0: 'zero'})"
+    assert dict(run.edits) == {0: "'zero'"}

@@ -131,6 +131,18 @@ class TestLevels:
         with pytest.raises(KeyError, match="did you mean 'document'"):
             found.divide("lines", "documnt")
 
+    def test_neighbors_are_gathered(self) -> None:
+        spans = {"a": [(1, 3), (5, 6)], "b": (3, 5), "c": (6, 8), "answer": (8, 10)}
+        whole = segments(spans, tokens=[*"0123456", "[SEP]", *"89"])
+        assert whole.gather(3) is whole
+        found = whole.gather(2)
+        assert found.distinct == ("first token", "a – b", "c", "template", "answer")
+        assert [found.positions(name).tolist() for name in ("a – b", "c")] == [[1, 2, 3, 4, 5], [6]]
+        assert found["a – b"].spans == ((1, 3), (3, 5), (5, 6))
+        assert (found.answer, found.flat(1).distinct) == ("answer", whole.distinct)
+        with pytest.raises(ValueError, match="most is 0"):
+            whole.gather(0)
+
     def test_a_list_of_words_is_levels(self) -> None:
         words = ["<s>", "One", ".", "Two", ".", "\n\n", "Three", "."]
         assert segments(["paragraphs", "sentences"], tokens=words) == segments("paragraphs", tokens=words).divide(
@@ -216,8 +228,12 @@ class TestUnitsOfTheText:
             segments(source, tokens=WORDS)
 
     def test_without_a_text_there_is_none_to_find(self) -> None:
+        slow = {"input_ids": [[101, 7592, 1012, 102]], "attention_mask": [[1, 1, 1, 1]]}
+        for known in ({"tokens": slow}, {"ids": [101, 7592, 1012, 102]}):
+            with pytest.raises(ValueError, match=r"only its ids are known.*: give tokenizer= as well"):
+                segments("sentences", **known)
         with pytest.raises(ValueError, match="the text is not known"):
-            segments("sentences", ids=[3, 4])
+            segments("sentences", length=4)
 
 
 class TestPadding:

@@ -18,13 +18,16 @@ from attnwidget import (
     Attention,
     AttentionStack,
     Capture,
+    Run,
     ScaledDotProductAttention,
     capture,
     find_heads,
+    intervene,
     masks,
     scaled_dot_product_attention,
+    segments,
 )
-from attnwidget.results import HeadRows, Kept
+from attnwidget.results import HeadRows, Kept, WeightsBlock
 from attnwidget.stack import stack_layers
 
 q, k, v = torch.randn(3, 1, 4, 6, 8)
@@ -105,6 +108,21 @@ def heads() -> None:
     find_heads(Attention(q, k), kind=[first_key, "streaming"], roles={"query": "asked"}, first=2, window=128)
     find_heads(Attention(q, k))  # type: ignore[call-arg]
     Attention(q, k).keep("window", "16")  # type: ignore[arg-type]
+
+
+def even_weights(block: WeightsBlock) -> Tensor:
+    return block.allowed / block.allowed.sum(-1, keepdim=True)
+
+
+def an_intervention() -> None:
+    model = torch.nn.MultiheadAttention(4, 2)
+    named = segments({"doc": (0, 2)}, length=4)
+    with intervene(model, {(0, (0, 1)): "zero", "self_attn": {"block": ("doc", [1])}}, segments=named) as run:
+        assert_type(run, Run)
+    assert_type(run.edited, dict[str, tuple[int, ...]])
+    assert_type(run.skipped, dict[str, str])
+    intervene(model, {0: even_weights, ("all", 1): torch.zeros(2, 2)}, cross=True)
+    intervene(model, ["zero"])  # type: ignore[arg-type]
 
 
 def a_capture() -> None:

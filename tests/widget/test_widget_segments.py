@@ -170,6 +170,36 @@ def test_keys_of_another_text_have_segments_of_their_own() -> None:
     assert widget().get_state(["key_segments"])["key_segments"] is None
 
 
+def test_two_thousand_lines_are_gathered_and_opened() -> None:
+    lines = ["<s>", *(word for line in range(2000) for word in ("line", str(line), "\n"))]
+    q, k = torch.randn(2, 1, len(lines), 4)
+    w = AttentionWidget(q, k, tokens=lines, segments="lines", view="segments", is_causal=True)
+    names = mass(w)["keys"]
+    assert (len(names), names[1], names[-1]) == (127, "line 1 – line 16", "line 2000")
+    w.segment_path = [names[2]]
+    assert mass(w)["keys"][:16] == [f"line {i}" for i in range(17, 33)]
+    each = segments("lines", tokens=lines)
+    wanted = Attention(q, k, is_causal=True).by_segment("line 2000", each, head=0).mass[0]
+    found = decode(mass(w)["mass"])[mass(w)["row"], :16]
+    at = each.distinct.index("line 17")
+    np.testing.assert_allclose(found, wanted[at : at + 16], **sums(len(lines)))
+    with pytest.raises(ValueError, match=r"2,001 segments, and at most 256 are shown.*: segments\(…\)\.gather\(\)"):
+        AttentionWidget(q, k, tokens=lines, segments=each, view="segments", is_causal=True)
+    w.segment_path, w.segments = [], each.gather()
+    assert mass(w)["keys"] == names
+
+
+def test_keys_of_another_text_are_no_querys_own_even_where_there_are_as_many() -> None:
+    texts = {"tokens": [f"a{i}" for i in range(N)], "key_tokens": [f"b{i}" for i in range(N)]}
+    w = widget(NESTED, key_segments={"doc": (1, 6), "question": (6, N)}, **texts)
+    assert decode(mass(w)["columns"]["own"]).tolist() == [3] * len(decode(mass(w)["columns"]["own"])), "in no segment"
+    assert not decode(mass(w)["self"]).any()
+    assert not decode(w.head_mass["self"]).any()
+    same = widget(NESTED, tokens=texts["tokens"])
+    assert decode(mass(same)["self"]).any()
+    assert decode(same.head_mass["self"]).any()
+
+
 def test_queries_that_are_some_of_the_keys_are_in_the_segments_of_their_places() -> None:
     q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, N, 8), torch.randn(1, 2, N, 8)
     w = widget(NESTED, Attention(q, k, v).as_part(None, (8, 9, 12, 13), 0))

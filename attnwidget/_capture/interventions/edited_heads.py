@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..._engine.weights_block import WeightsBlock
 from ..._engine.what_if import round_to
 from ..output_edits import EditRefused
 from ..parts import take_part
 from ..verification import DroppedWeights, RowsOfOutput, rounding_of, sampled_rows
 from .edits import Applied
 from .other_runs import OtherRun
-from .seen_call import SeenCall, WeightsBlock
+from .seen_call import SeenCall
 from .softmax_rules import SoftmaxRules
 
 CELLS_AT_ONCE = 1 << 19  # weights of a block, of all samples and heads that are computed together: 2 MiB
@@ -127,7 +128,7 @@ class EditedHeads:
         ):
             last = keys.stop if keys is not None else self._v.shape[-1]
             raise EditRefused(
-                f"the {what} given for {applied.rule.key!r} have shape {tuple(given.shape)}, and {seen.name} has "
+                f"what is given as {what} for {applied.rule.key!r} has shape {tuple(given.shape)}, and {seen.name} has "
                 f"{seen.samples} samples, {len(applied.heads)} heads that are named, {wanted} queries and {last} "
                 f"{'keys' if keys is not None else 'numbers of a value'}: give numbers of that shape"
             )

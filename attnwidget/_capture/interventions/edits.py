@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -163,8 +163,8 @@ class Rule:
 ByHead = dict[int, list[Applied | None]]  # of each head that is edited, of each sample
 
 
-class Plan:
-    """All edits of an intervention.
+class Plan(Mapping[Any, str]):
+    """All edits of an intervention: a mapping of their keys, as they were given, to what is done, in words.
 
     Args:
         edits: as `intervene` takes them.
@@ -186,8 +186,17 @@ class Plan:
         self.cross = cross
         self.rules = [_read_rule(key, value, segments) for key, value in edits.items()]
 
+    def __getitem__(self, key: Any) -> str:
+        return {rule.key: _text_of(rule) for rule in self.rules}[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (rule.key for rule in self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
     def __repr__(self) -> str:
-        return "{" + ", ".join(f"{rule.key!r}: {_text_of(rule)}" for rule in self.rules) + "}"
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in self.items()) + "}"
 
     @property
     def has_numbers(self) -> bool:
@@ -317,10 +326,16 @@ def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
 
 
 def _numbers(given: Any, what: str) -> Tensor:
-    found = torch.as_tensor(given)
+    found = (
+        torch.from_numpy(given) if isinstance(given, np.ndarray) else torch.as_tensor(given, device=_device_of(given))
+    )
     if not (found.is_floating_point() or found.dtype in (torch.int64, torch.int32, torch.bool)):
         raise TypeError(f"{what} has numbers of type {found.dtype}: give real numbers")
     return found if found.is_floating_point() else found.float()
+
+
+def _device_of(given: Any) -> Any:
+    return given.device if isinstance(given, Tensor) else "cpu"
 
 
 def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:

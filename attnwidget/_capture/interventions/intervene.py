@@ -31,22 +31,52 @@ def intervene(
 ) -> Run:
     """Edit attention heads of a model while it runs in a `with` block, with its fused kernels left on.
 
+    Only the heads that are edited are computed here, block by block, and written into the output of the call before W_O
+    in the model's own type; other heads, samples and layers keep the kernel's numbers bit by bit. Each call is verified
+    first: three rows of those heads are computed without the edit and compared with what the kernel gave.
+
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline.
         edits: what is done to which heads. A key is a layer, counted as `cap.attention` counts them; (layer, head) or
-            (layer, (head, …)); "all"; or, in the place of the layer, the name of a module, as `capture(layers=…)`
-            takes it. Where several keys name a head, that counts which names it most closely: a layer before "all",
-            then heads before all heads. An edit is one of those below.
-        segments: in which names of segments are looked up.
+            (layer, (head, …)); "all"; or, in the place of the layer, the name of a module, a dotted part or a glob of
+            it, or a compiled regular expression. Where several keys name a head, that counts which names it most
+            closely: a layer before "all", and then heads before a whole layer. What is done is one of:
+
+            - "zero": the head's output is 0.
+            - "uniform" or "mean", two names of one thing: the keys that a query may attend to weigh the same, so that
+              its output is the mean of their values. (The mean of a head's outputs over a data set, of mean ablation,
+              is given as {"output": mean}.)
+            - {"scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "dtype": …}: the
+              words of `Attention.what_if`, one or several, here for positions of the text.
+            - {"block": (queries, keys)}: these queries do not attend to these keys, whose weight goes to the others;
+              with "renormalize": False it goes to none.
+            - {"from": other}: the weights of another run, for the values of this one; "take": "outputs" beside it: the
+              head's outputs. The other is a `Capture` or `Forward`, whose calls are found by name, an `AttentionStack`
+              or an `Attention`, of the same lengths.
+            - {"output": numbers}: (Dv,), (heads, 1 or Q, Dv) or (B, heads, 1 or Q, Dv), heads those of the key.
+            - a tensor: weights (Q, K), (heads, Q, K) or (B, heads, Q, K), used as they are.
+            - a function: it takes an `attnwidget.results.WeightsBlock` and returns weights of the same shape.
+        segments: in which names of segments are looked up. Queries and keys are ints, slices, ranges, lists of these,
+            entries of `Segments` or names; negative ints count from the end of the text that is read first. While a
+            model generates, they are places of the whole text, padding counted, at each step.
         cross: True: cross-attention alone is edited, and layers are counted as `cap.cross` counts them; False:
             self-attention alone. None: "all" and names are both, and numbers those of self-attention.
 
     Returns:
-        `Run`, to be entered.
+        `Run`, to be entered. Blocks may stand inside one another: a head that both edit has its rules changed by the
+        outer, then by the inner one; then weights are replaced, then outputs. To enter one twice changes nothing more.
 
     Raises:
-        TypeError, ValueError: edits that are none; a model that cannot be edited; while the model runs: a head that is
-            not there, a call that cannot be edited; at the end of the block: an edit that has met no call.
+        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled, scripted or
+            spread over processes; a module, layer or head that is not there, as far as names and config tell. While it
+            runs: a head that is not there; a call that cannot be edited, for it does more than its arguments tell,
+            drops weights at random, is checkpointed for gradients or computed in parts. At its end: an edit that has
+            met no call or changed nothing, a position that there was not.
+
+    Gradients flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
+    model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
+    compiled run as they are written, which may change last bits. Weights that a model returns beside its output
+    (output_attentions) stay those before the edit, and so do heads that a `capture` records at the same time.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -83,8 +113,8 @@ class Run:
         return f"Run({type(self.model).__name__}, {self._plan!r})"
 
     @property
-    def edits(self) -> Plan:
-        """Return what is edited, as it was read."""
+    def edits(self) -> Mapping[Any, str]:
+        """Return what is done, in words, by the keys of `edits`."""
         return self._plan
 
     @property

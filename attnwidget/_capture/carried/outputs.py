@@ -1,0 +1,377 @@
+"""Watches a model while it runs: who reads the outputs of its heads, what is read in the end, and gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..limit import MemoryLimit
+from ..module_walk import modules
+from .projections import HeadOutputs, Projection, is_linear
+from .readout import FinalNorm, Readout, Unembedding, read_norm
+from .stream import Product, StreamWatcher, Terms
+
+NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
+NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
+NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
+NOT_WHOLE = "not the model itself was called, only a part of it, so that it gave no logits: call the model"
+NO_GRADIENT = (
+    "no gradient came back to it: capture(model, gradients=True), run the model with gradients on and without dropout, "
+    "and then call loss.backward() of what it gave, or cap.backward()"
+)
+DROPPED = "some weights were dropped before they met the values: run the model without dropout, after model.eval()"
+NO_ROOM = "its gradient was not kept: the capture holds as much as limit= allows"
+
+
+@dataclass
+class CallFacts:
+    """What one call of the model has shown beside its attention.
+
+    outputs: of each attention, by the name of its record, what is known of who reads its output.
+    gradients: of each attention, ∂L/∂O (B, H, Q, Dv); in words, why it was not kept.
+    readout: what the model reads in the end; in words, why that is not known.
+    terms: with which factor what an attention adds is in that; those that are not named are not in it as a sum.
+    scale: (B, Q) what the final norm divided by; None without one.
+    likely: (B, n) the most likely next token at the last n positions.
+    logits: (B, n, vocabulary) with their graph, where gradients are asked for.
+    """
+
+    outputs: dict[str, HeadOutputs] = field(default_factory=dict)
+    gradients: dict[str, Tensor | str] = field(default_factory=dict)
+    readout: Readout | str = NOT_WHOLE
+    terms: Terms = field(default_factory=dict)
+    scale: Tensor | None = None
+    likely: Tensor | None = None
+    logits: Tensor | None = None
+
+
+class FollowedCall:
+    """Takes the output of a call for a record, and for what is to be known of its way.
+
+    Args:
+        callback: takes it for the record.
+        note: takes it too, (B, H, Q, Dv).
+        keep: takes ∂L/∂O as it comes; None where no gradients are asked for.
+    """
+
+    def __init__(
+        self, callback: Callable[[Any], None], note: Callable[[Any], None], keep: Callable[[Tensor], None] | None
+    ) -> None:
+        self._callback, self._note, self._keep = callback, note, keep
+
+    def __call__(self, output: Any) -> None:
+        with contextlib.suppress(Exception), _aside():
+            self._note(output)
+        self._callback(output)
+
+    def keep_gradient(self, output: Any, to_heads: Callable[[Tensor], Tensor]) -> None:
+        """Have the gradient of an output kept.
+
+        Args:
+            output: the very tensor that the model goes on with.
+            to_heads: makes (B, H, Q, Dv) of one of its shape.
+        """
+        keep = self._keep
+        if keep is None or not isinstance(output, Tensor) or not torch.is_grad_enabled() or output.is_inference():
+            return
+        if not output.requires_grad and output.is_leaf:  # of a model whose parameters are frozen
+            output.requires_grad_()
+        output.register_hook(lambda gradient: keep(to_heads(gradient.detach())))
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.pending: list[tuple[HeadOutputs, Any]] = []  # what was not read yet, the last first; by whom it was
+        self.facts: CallFacts | None = None
+        self.stream: StreamWatcher | None = None
+        self.normed: Any = None  # of the final norm, once it is known: the last that it was given
+
+
+@dataclass
+class _Structure:
+    """What is the same in each forward pass of a model."""
+
+    readout: Readout
+    norm: nn.Module
+    terms: Terms
+
+
+class OutputWatcher:
+    """Watches the modules of a model for where the outputs of its heads go.
+
+    Args:
+        gradients: whether ∂L/∂O is kept.
+        memory: how much of it may be kept.
+        device: where; None: where it is.
+        dtype: the type to keep it in; None: as it is.
+    """
+
+    def __init__(
+        self, *, gradients: bool, memory: MemoryLimit, device: torch.device | None, dtype: torch.dtype | None
+    ) -> None:
+        self._gradients, self._memory, self._device, self._dtype = gradients, memory, device, dtype
+        self._running = _Running()
+        self._names: Mapping[int, str] = {}
+        self._structure: _Structure | None = None
+        self._weights: dict[int, str] = {}
+        self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
+        self._passed: list[tuple[nn.Module, Any]] = []  # linear maps and norms, with their hooks
+        self._handles: dict[int, Any] = {}  # of these hooks, by the module; empty while they rest
+        self._running_passes = 0  # of all threads
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
+        """Watch a model, whose modules have these names by identity, inside the block."""
+        self._names = names
+        self._weights = {p.data_ptr(): name for name, p in model.named_parameters()}
+        hooks: list[Any] = [model.register_forward_hook(_hook(self._model_ended))]
+        self._passed = []
+        for module in modules(model):
+            if isinstance(module, nn.MultiheadAttention):
+                hooks.append(module.register_forward_hook(_hook(self._multi_head)))
+            elif is_linear(module):
+                self._passed.append((module, _hook(self._linear, self._has_pending)))
+            elif _may_be_norm(module):
+                self._passed.append((module, _hook(self._norm, self._is_asked)))
+        self._wake()
+        try:
+            yield
+        finally:
+            self._remove(*self._handles)
+            for hook in hooks:
+                hook.remove()
+
+    def _wake(self) -> None:
+        """Watch linear maps and norms: that of an output may be one of them."""
+        with self._lock:
+            for module, hook in self._passed:
+                if id(module) not in self._handles:
+                    self._handles[id(module)] = module.register_forward_hook(hook)
+
+    def _remove(self, *keys: int) -> None:
+        for key in keys:
+            self._handles.pop(key).remove()
+
+    def _rest(self, facts: CallFacts) -> None:
+        """Watch the final norm alone, if all is known, until an output comes whose reader is not."""
+        structure = self._structure
+        with self._lock:
+            known = structure is not None and all(name in self._projections for name in facts.outputs)
+            if known and structure is not None and not self._running_passes and len(self._handles) > 1:
+                self._remove(*(key for key in self._handles if key != id(structure.norm)))
+
+    def begin(self, facts: CallFacts) -> None:
+        """Begin a forward pass of the model itself, whose facts are to be found."""
+        running = self._running
+        if running.facts is not None:
+            return
+        running.facts, running.pending, running.normed = facts, [], None
+        with self._lock:
+            self._running_passes += 1
+        if self._structure is None:
+            running.stream = StreamWatcher()
+            running.stream.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """End it, also where it has failed."""
+        running = self._running
+        if running.stream is not None and torch.overrides._get_current_function_mode() is running.stream:
+            running.stream.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        facts = running.facts
+        running.facts = running.stream = running.normed = None
+        running.pending = []
+        if facts is not None:
+            with self._lock:
+                self._running_passes -= 1
+            if sys.exc_info()[0] is None:  # where the model has failed, torch iterates over its hooks
+                self._rest(facts)
+
+    def goes_on(self, key: str, facts: CallFacts) -> bool:
+        """Return whether the output of a call is read as in the forward pass before; note it, if it is.
+
+        Args:
+            key: of its record.
+            facts: of the model's call that it is in.
+        """
+        known = None if self._structure is None else self._projections.get(key)
+        if known is not None:
+            facts.outputs[key] = known
+        return known is not None
+
+    def follow(self, key: str, facts: CallFacts, callback: Callable[[Any], None]) -> FollowedCall:
+        """Follow the output of a call.
+
+        Args:
+            key: of its record.
+            facts: of the model's call that it is in.
+            callback: takes its output for the record.
+        """
+
+        def note(output: Any) -> None:
+            if not isinstance(output, Tensor) or output.ndim != 4:
+                facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0), DROPPED)
+                return
+            known = self._projections.get(key)
+            if known is not None and self._structure is not None:  # as in the forward pass before
+                facts.outputs[key] = known
+                return
+            self._wake()
+            known = facts.outputs[key] = HeadOutputs.of(key, output)
+            self._running.pending = [(known, None), *self._running.pending[:1]]
+
+        def keep(gradient: Tensor) -> None:
+            facts.gradients[key] = self._kept(gradient)
+
+        return FollowedCall(callback, note, keep if self._gradients else None)
+
+    def _kept(self, gradient: Tensor) -> Tensor | str:
+        dtype = self._dtype or gradient.dtype
+        if not self._memory.has_room(gradient.numel() * dtype.itemsize, self._device or gradient.device):
+            return NO_ROOM
+        self._memory.add(gradient.numel() * dtype.itemsize)
+        return gradient.to(self._device or gradient.device, dtype)
+
+    # Hooks of modules.
+
+    def _has_pending(self, module: nn.Module) -> bool:
+        """Return whether an attention's output is looked for."""
+        return bool(self._running.pending)
+
+    def _is_asked(self, module: nn.Module) -> bool:
+        """Return whether it is to be known what a norm was given."""
+        return self._running.stream is not None or (self._structure is not None and module is self._structure.norm)
+
+    def _linear(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        given = args[0] if args else None
+        for i, (known, reader) in enumerate(self._running.pending):
+            if reader is None and known.are_read_as(given):
+                known.read_by(module, self._names.get(id(module), "?"), output)
+                self._running.pending[i] = known, given
+                self._adds(known, output)
+            elif reader is not None and given is reader:
+                known.read_by(module, self._names.get(id(module), "?"), output)
+
+    def _multi_head(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        given = output[0] if isinstance(output, tuple) else output
+        name = self._names.get(id(module), "?")
+        known = next((one for one, _ in self._running.pending if one.name.partition(" #")[0] == name), None)
+        if known is not None and isinstance(module, nn.MultiheadAttention) and isinstance(given, Tensor):
+            first = given.ndim == 3 and not module.batch_first
+            known.read_by(module.out_proj, f"{name}.out_proj", given, sequence_first=first)
+            self._adds(known, given)
+
+    def _adds(self, known: HeadOutputs, output: Any) -> None:
+        if isinstance(known.found, Projection):
+            self._projections[known.name] = known
+        if isinstance(known.found, Projection) and self._running.stream is not None:
+            self._running.stream.adds(output, {known.name: 1.0})
+
+    def _norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        given = args[0] if args else None
+        if not isinstance(given, Tensor) or not isinstance(output, Tensor) or given.shape != output.shape:
+            return
+        if self._running.stream is not None:
+            rows = (x.detach()[..., -1:, :].clone() for x in (given, output))
+            self._running.stream.is_normed(output, (module, given, *rows))
+        elif self._structure is not None and module is self._structure.norm:
+            self._running.normed = given
+
+    def _model_ended(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        running, facts = self._running, self._running.facts
+        logits = logits_of(output)
+        if facts is None or facts.likely is not None:
+            return
+        if logits is None:
+            facts.readout = NO_LOGITS
+            return
+        facts.logits = logits if self._gradients and logits.requires_grad else None
+        if running.stream is not None:
+            self._read_stream(running.stream, logits, facts)
+        elif self._structure is not None and running.normed is not None:
+            known = self._structure
+            facts.readout, facts.terms = known.readout, known.terms
+            assert known.readout.norm is not None
+            facts.scale = _by_sample(known.readout.norm.scale(running.normed))
+        whole = logits if logits.ndim == 3 else logits[None] if logits.ndim == 2 else None
+        facts.likely = None if whole is None else whole.detach().argmax(-1)
+
+    def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
+        """Find what logits are made of, backwards from them."""
+        product = stream.known(logits).product
+        if product is None or product.weight.shape[0] != logits.shape[-1]:
+            facts.readout = NO_PRODUCT
+            return
+        module, given, *rows = stream.known(product.given).norm or (None, product.given)
+        norm = None if module is None else self._norm_of(module, given, *rows)
+        if module is not None and norm is None:
+            facts.readout = NO_NORM
+            return
+        facts.terms = stream.known(given).terms or {}
+        if norm is None and not facts.terms:
+            facts.readout = NO_NORM
+            return
+        facts.readout = Readout.of(norm, self._unembedding(product))
+        facts.scale = None if norm is None else _by_sample(norm.scale(given))
+        if norm is not None and module is not None:
+            self._structure = _Structure(facts.readout, module, facts.terms)
+
+    def _norm_of(self, module: nn.Module, given: Tensor, x: Tensor, y: Tensor) -> FinalNorm | None:
+        """Return what a norm computes, by its last row; None where what it was given is not there any more."""
+        if given.ndim not in (2, 3) or not torch.equal(given[..., -1:, :], x):
+            return None
+        return read_norm(module, self._names.get(id(module), "?"), x, y)
+
+    def _unembedding(self, product: Product) -> Unembedding:
+        name = self._weights.get(product.weight.data_ptr(), "a tensor of its own")
+        factor = 1.0 if product.softcap else product.factor
+        return Unembedding(name, product.weight, factor, product.softcap)
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """Return the logits that a model gave: (B, n, vocabulary) or (n, vocabulary); None where there are none."""
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output:
+        found = output[0]
+    found = output if found is None else found
+    return found if isinstance(found, Tensor) and found.ndim in (2, 3) and found.is_floating_point() else None
+
+
+def _by_sample(scale: Tensor) -> Tensor:
+    return scale if scale.ndim == 2 else scale[None]
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """Return whether a module may be a norm: nothing but one number or two for each feature, or a name that says so."""
+    own = list(module.parameters())
+    if next(module.children(), None) is not None or any(p.ndim != 1 for p in own):
+        return False
+    return bool(own) or "norm" in type(module).__name__.lower()
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    """Compute beside the model: without gradients, inference mode, and modes that watch."""
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        yield
+
+
+def _hook(
+    note: Callable[[nn.Module, tuple[Any, ...], Any], None], wanted: Callable[[nn.Module], bool] = lambda _: True
+) -> Callable[..., None]:
+    """Return a hook that never raises: a model goes on whatever is asked of it."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not wanted(module):
+            return
+        with contextlib.suppress(Exception), _aside():
+            note(module, args, output)
+
+    return hook

@@ -1,0 +1,37 @@
+"""Which modules of a capture read the outputs of its heads, as its attentions know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..._analysis.output_path import OutputPath
+from ..._engine.sources import CARRIED
+from ...attention import Attention
+from .readout import Readout
+
+
+def path_of(attentions: Mapping[str, Attention]) -> OutputPath:
+    """Return where the outputs of some attentions go, by name."""
+    projections: dict[str, str] = {}
+    refusals: dict[str, dict[str, str]] = {}
+    readout: Readout | None = None
+    factors: set[float] = set()
+    for name, att in attentions.items():
+        carries = att.carries
+        if carries is not None and carries.projection is not None:
+            projections[name] = carries.projection
+        if carries is not None and isinstance(carries.readout, Readout):
+            readout = carries.readout
+            factors.add(carries.factor)
+        whys = {stage: why for stage in CARRIED if (why := att.why_not(stage)) is not None}
+        refusals |= {name: whys} if whys else {}
+    if readout is None:
+        return OutputPath(projections, refusals=refusals)
+    norm, unembedding, notes = readout.norm, readout.unembedding, []
+    if unembedding.softcap:
+        notes.append("logits are bent by a softcap afterwards: the stage logit is of those before it")
+    if unembedding.factor != 1:
+        notes.append(f"logits are multiplied by {unembedding.factor:.6g}")
+    notes += [f"what attention adds is multiplied by {one:.6g}" for one in sorted(factors) if one != 1]
+    told = None if norm is None else f"{norm.name} ({norm.kind})"
+    return OutputPath(projections, told, unembedding.name, tuple(notes), refusals)

@@ -1,0 +1,136 @@
+"""What a model reads of its residual stream at the end: final norm and unembedding, and the direction of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..._engine.carried import version_of
+from .projections import LEAST, coarsest
+
+EPSILONS = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps")
+USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
+CHANGED = "the weights of the final norm or the unembedding were changed after the capture: capture the model again"
+
+
+@dataclass(frozen=True)
+class FinalNorm:
+    """How a final norm makes y of x: (x, less its mean) / scale · gain + bias.
+
+    name: of the module, and what it computes in words.
+    centered: whether it takes the mean away.
+    weight: (d_model,) of the module; None without one.
+    plus_one: whether the gain is 1 + weight (Gemma).
+    eps: that it adds before the root.
+    """
+
+    name: str
+    centered: bool
+    weight: Tensor | None
+    plus_one: bool
+    eps: float
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word."""
+        return "LayerNorm" if self.centered else "RMSNorm, 1 + weight" if self.plus_one else "RMSNorm"
+
+    def gain(self) -> Tensor | float:
+        """Return what each number is multiplied by, (d_model,) float64."""
+        if self.weight is None:
+            return 1.0
+        return self.weight.detach().double() + self.plus_one
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Return what it divides by at each position, (B, Q) float32, of x (B, Q, d_model)."""
+        wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide - wide.mean(-1, keepdim=True) if self.centered else wide
+        return wide.square().mean(-1).add_(self.eps).sqrt_()
+
+
+def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> FinalNorm | None:
+    """Return what a norm computes, of some rows of its input and output; None if it is none that is known.
+
+    Args:
+        module: the norm.
+        name: its name.
+        x: (…, d_model), what it was given.
+        y: (…, d_model), what it gave.
+    """
+    rows, wanted = (z.detach().reshape(-1, z.shape[-1])[[0, -1]].double() for z in (x, y))
+    bias = getattr(module, "bias", None)
+    added = bias.detach().double() if isinstance(bias, Tensor) else 0.0
+    for found in _possible(module, name, x.shape[-1]):
+        centered = rows - rows.mean(-1, keepdim=True) if found.centered else rows
+        scale = centered.square().mean(-1, keepdim=True).add(found.eps).sqrt()
+        again = centered / scale * found.gain() + added
+        bound = LEAST * coarsest(x.dtype, y.dtype) * (rows.abs().amax() / scale * torch.as_tensor(found.gain()).abs())
+        if bool(((again - wanted).abs() <= bound + 1e-30).all()):
+            return found
+    return None
+
+
+def _possible(module: nn.Module, name: str, size: int) -> Iterator[FinalNorm]:
+    weight = getattr(module, "weight", None)
+    weight = weight if isinstance(weight, Tensor) and weight.shape == (size,) else None
+    own = [float(x) for x in (getattr(module, one, None) for one in EPSILONS) if isinstance(x, float)]
+    for eps in dict.fromkeys([*own, *USUAL]):
+        for centered in (False, True):
+            for plus_one in (False, True) if weight is not None else (False,):
+                yield FinalNorm(name, centered, weight, plus_one, eps)
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """The linear map that makes logits of what the final norm gives.
+
+    name: of its weight in the model.
+    weight: (vocabulary, d_model).
+    factor: what logits are multiplied by afterwards.
+    softcap: whether they are bent by a softcap afterwards; what is read is then the logit before it.
+    """
+
+    name: str
+    weight: Tensor
+    factor: float = 1.0
+    softcap: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """Final norm and unembedding of a model, as they were when it ran."""
+
+    norm: FinalNorm | None
+    unembedding: Unembedding
+    versions: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, norm: FinalNorm | None, unembedding: Unembedding) -> Readout:
+        """Return what a model reads, from now on watched for changes."""
+        found = cls(norm, unembedding)
+        return cls(norm, unembedding, found._now())
+
+    def _now(self) -> tuple[int, ...]:
+        return version_of(self.unembedding.weight), version_of(None if self.norm is None else self.norm.weight)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return len(self.unembedding.weight)
+
+    def refusal(self) -> str | None:
+        """Return why it cannot be read any more; None if it can."""
+        return None if self._now() == self.versions else CHANGED
+
+    def directions(self, tokens: Sequence[int]) -> Tensor:
+        """Return the direction of each token in the residual stream, before the norm's scale: (tokens, d_model)."""
+        weight = self.unembedding.weight
+        rows = weight.detach()[torch.tensor(list(tokens), device=weight.device)].double() * self.unembedding.factor
+        if self.norm is None:
+            return rows.float()
+        gain = self.norm.gain()
+        rows = rows * (gain.to(rows.device) if isinstance(gain, Tensor) else gain)
+        return (rows - rows.mean(-1, keepdim=True) if self.norm.centered else rows).float()

@@ -1,0 +1,157 @@
+"""What the weights of a record carry, put together of what each call of the model has shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._engine.carried import Carrying
+from ...attention import Attention
+from ..lineage import ENDED, RecordedCall
+from .outputs import NO_GRADIENT, NOT_WHOLE, CallFacts
+from .projections import NOT_SEEN, Projection
+from .readout import Readout
+
+OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"
+NO_PATH = (
+    "what the attention adds does not reach the final norm by additions alone: another norm, a gate or another "
+    "function is between, as in post-norm models, so that there is no direct path to read"
+)
+
+
+def gradients_of(call: RecordedCall, name: str) -> list[Tensor | str]:
+    """Return the gradient that has come back to a record's call, if it has."""
+    facts: CallFacts | None = call.step.facts
+    return [facts.gradients[name]] if facts is not None and name in facts.gradients else []
+
+
+def carrying_of(
+    name: str,
+    calls: Sequence[RecordedCall],
+    heads: Sequence[int] | None,
+    positions: Sequence[int] | None,
+    real: Tensor | None,
+) -> Carrying | None:
+    """Return what the weights of a record carry; None where nothing was watched.
+
+    Args:
+        name: of the record.
+        calls: of the model, of which it is made.
+        heads: which heads of the model it has; None: all.
+        positions: which queries of all calls it has; None: all.
+        real: (B, queries) bool, which are no padding; None where that is not known.
+    """
+    facts = [call.step.facts for call in calls]
+    if not facts or any(one is None or name not in one.outputs for one in facts):
+        return None
+    known: list[CallFacts] = [one for one in facts if one is not None]
+    refusals: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    projection = known[0].outputs[name].found
+    failed = next((one.outputs[name].found for one in known if isinstance(one.outputs[name].found, str)), None)
+    if isinstance(projection, Projection) and failed is None:
+        found |= {"w_o": projection.weight, "heads": None if heads is None else tuple(heads)}
+        found["projection"] = projection.name
+    else:
+        refusals |= dict.fromkeys(("value_norm", "logit"), str(failed or NOT_SEEN))
+    readout = _readout_of(name, known, projection)
+    if isinstance(readout, str):
+        refusals.setdefault("logit", readout)
+    else:
+        found |= _logit_of(name, calls, known, readout, positions, real)
+    gradient = _joined(calls, [one.gradients.get(name) for one in known], heads)
+    if isinstance(gradient, str):
+        refusals["saliency"] = gradient
+    else:
+        found["grad_output"] = gradient if positions is None else gradient[:, :, list(positions)]
+    targets = found.pop("targets", None)
+    made = Carrying(**found, refusals=refusals)
+    return made if targets is None else made.with_targets(targets)
+
+
+def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | str) -> Readout | str:
+    """Return what the model reads in the end, where what an attention adds is in that; in words, why not."""
+    last = facts[-1].readout
+    failed = next((one.readout for one in facts if isinstance(one.readout, str)), None)
+    if failed is not None or isinstance(last, str):
+        return failed or NOT_WHOLE
+    if any(name not in one.terms for one in facts):
+        return NO_PATH
+    sizes = (0 if isinstance(projection, str) else projection.weight.shape[2], last.unembedding.weight.shape[1])
+    return last if sizes[0] == sizes[1] or isinstance(projection, str) else OTHER_SIZE.format(*sizes)
+
+
+def _logit_of(
+    name: str,
+    calls: Sequence[RecordedCall],
+    facts: Sequence[CallFacts],
+    readout: Readout,
+    positions: Sequence[int] | None,
+    real: Tensor | None,
+) -> dict[str, Any]:
+    """Return what the logit of a token is made of: the scale at each query, and the token that is most likely next."""
+    found: dict[str, Any] = {"readout": readout, "factor": facts[-1].terms[name]}
+    if readout.norm is not None:
+        parts = [_of_rows(one.scale, call) for one, call in zip(facts, calls, strict=True)]
+        if any(part is None for part in parts):
+            return {}
+        scale = torch.cat([part for part in parts if part is not None], 1)
+        found["scale"] = scale if positions is None else scale[:, list(positions)]
+    likely = facts[-1].likely
+    if likely is not None:
+        found["targets"] = tuple(_last_likely(likely, calls[-1], real))
+    return found
+
+
+def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> list[int]:
+    """Return the most likely token after the last of each sample that is no padding."""
+    B, n = likely.shape
+    found = []
+    for sample, row in enumerate(call.rows):
+        own = None if real is None else real[sample, -call.queries :].nonzero()
+        last = call.queries - 1 if own is None or not len(own) else int(own[-1])
+        at = min(max(n - call.queries + last, 0), n - 1)
+        found.append(int(likely[row if 0 <= row < B else 0, at]))
+    return found
+
+
+def _of_rows(x: Tensor | None, call: RecordedCall) -> Tensor | None:
+    """Return of (rows, positions, …) those that a record has of a call; 1 where a sample had ended."""
+    if x is None or x.shape[1] < call.queries:
+        return None
+    rows = torch.tensor([0 if row == ENDED else row for row in call.rows], device=x.device)
+    found = x[rows][:, : call.queries]
+    ended = [i for i, row in enumerate(call.rows) if row == ENDED]
+    return found.index_fill(0, torch.tensor(ended, device=x.device), 1) if ended else found
+
+
+def _joined(calls: Sequence[RecordedCall], given: Sequence[Tensor | str | None], heads: Any) -> Tensor | str:
+    """Return ∂L/∂O of all calls, (B, H, Q, Dv); in words, why it is not known."""
+    parts = []
+    for call, gradient in zip(calls, given, strict=True):
+        if gradient is None or isinstance(gradient, str):
+            return NO_GRADIENT if gradient is None else gradient
+        part = _of_rows(gradient.transpose(1, 2), call)
+        if part is None:
+            return NO_GRADIENT
+        parts.append(part.transpose(1, 2))
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+    return joined if heads is None else joined[:, list(heads)]
+
+
+def carry(
+    att: Attention,
+    name: str,
+    calls: Sequence[RecordedCall],
+    heads: Sequence[int] | None,
+    positions: Sequence[int] | None,
+    real: Callable[[], Tensor | None],
+) -> Attention:
+    """Return the attention of a record with what its weights carry, as far as that is known."""
+    if att.v is None or not calls:
+        return att
+    found = carrying_of(name, calls, heads, positions, real())
+    return att if found is None else att.as_carrying(found.on(att.device))

@@ -1,0 +1,56 @@
+"""Tokens that a user names: by their text, or by their id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._tokens.tokenizers import spell
+from ..._utils.indexing import as_index
+from ..._utils.validation import told
+from ..labels import SavedWords, can_spell
+
+
+def token_of(target: Any, tokenizer: Any, vocabulary: int, name: str = "target") -> int:
+    """Return the id of a token.
+
+    Args:
+        target: its text, with the space before it, or its id.
+        tokenizer: that has ids for texts; its name, or None, where there is none.
+        vocabulary: how many tokens there are.
+        name: what the user calls it.
+
+    Raises:
+        TypeError, ValueError, IndexError: no token, or several.
+    """
+    if not isinstance(target, str):
+        if isinstance(target, bool) or not hasattr(target, "__index__"):
+            raise TypeError(f"{name} is {told(target)}: give a token's text, or its id")
+        return as_index(target, vocabulary, "token", "tokens")
+    if not can_spell(tokenizer) or isinstance(tokenizer, SavedWords):
+        raise ValueError(f"{name} is a text, {target!r}, and no tokenizer is there: set cap.tokenizer, or give its id")
+    pieces = _pieces_of(target, tokenizer)
+    if len(pieces) != 1:
+        words = [f"{word!r} ({one})" for word, one in zip(spell(pieces, tokenizer, "ids"), pieces, strict=True)]
+        what = f"{len(pieces)} tokens, {', '.join(words)}: give one of them" if pieces else "no token: give its id"
+        raise ValueError(f"{name} is {target!r}, which is {what}")
+    return as_index(pieces[0], vocabulary, "token", "tokens")
+
+
+def _pieces_of(text: str, tokenizer: Any) -> list[int]:
+    """Return the ids of a text within a text: a space before it may be written by the mark of a word."""
+    found = _encoded(text, tokenizer)
+    if len(found) > 1 and text[:1] == " ":
+        alone = _encoded(text[1:], tokenizer)
+        if len(alone) < len(found) and spell(alone[:1], tokenizer, "ids")[0].startswith("▁"):
+            return alone
+    return found
+
+
+def _encoded(text: str, tokenizer: Any) -> list[int]:
+    if not callable(getattr(tokenizer, "encode", None)):
+        raise TypeError(f"tokenizer is {type(tokenizer).__name__}, which encodes no text: give the token's id")
+    try:
+        found = tokenizer.encode(text, add_special_tokens=False)
+    except TypeError:  # of tiktoken, and others that add none
+        found = tokenizer.encode(text)
+    return [int(one) for one in getattr(found, "ids", found)]
