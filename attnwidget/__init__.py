@@ -10,7 +10,9 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 from . import masks, results, scaling
 from ._capture.capture import Capture, Forward, capture
 from ._capture.find_heads import find_heads
+from ._capture.interventions.effect import effect
 from ._capture.interventions.intervene import Run, intervene
+from ._capture.interventions.sweep import Sweep, sweep
 from ._capture.stacks import NamedStack
 from ._segments.reading import segments
 from ._widget.comparison import ComparisonWidget, compare
@@ -33,9 +35,11 @@ __all__ = [
     "Run",
     "Sample",
     "ScaledDotProductAttention",
+    "Sweep",
     "__version__",
     "capture",
     "compare",
+    "effect",
     "find_heads",
     "intervene",
     "load_sample",
@@ -44,6 +48,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "scaling",
     "segments",
+    "sweep",
 ]
 __version__ = "0.1.0.dev0"
 

@@ -9,7 +9,8 @@
 """
 
 from ._analysis.diagnostics import Finding
-from ._analysis.explain import Effect, Explanation
+from ._analysis.effect import Effect, MovedToken
+from ._analysis.explain import Explanation, RuleEffect
 from ._analysis.gradients import Gradients
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
@@ -30,8 +31,10 @@ __all__ = [
     "HeadRows",
     "Kept",
     "Metrics",
+    "MovedToken",
     "OutputPath",
     "Overview",
+    "RuleEffect",
     "Segment",
     "SegmentMass",
     "Segments",

@@ -40,7 +40,7 @@ import torch
 from front_end import FrontEnd, decode
 from ipywidgets.widgets.widget import _instances
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget import Attention, AttentionStack, AttentionWidget, capture, compare
 from attnwidget._messages.requests import ANSWERS, FILES, MAX_NAME, MAX_REFUSED
 from attnwidget._utils.validation import told
 from attnwidget._widget.keywords import WRITABLE, names_of
@@ -122,6 +122,27 @@ def comparison() -> AttentionWidget:
     )
 
 
+class SmallModel(torch.nn.Module):
+    """Two layers of attention that tell the next of a few tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(11, 8)
+        self.layers = torch.nn.ModuleList(torch.nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = x + layer(x, x, x, need_weights=False)[0]
+        return x @ self.embed.weight.T
+
+
+def with_a_model() -> AttentionWidget:
+    model, ids = SmallModel().eval(), torch.randint(0, 11, (2, 12))
+    parts = {"documents": {"doc 1": (1, 4), "doc 2": (4, 6)}, "question": (6, 8), "answer": (8, 12)}
+    return capture(model).run(ids).widget(model=model, inputs=ids, segments=parts, segments_show="effect")
+
+
 def long_comparison() -> AttentionWidget:
     q, k, v = tensors(1, 2, 12_000, 16)
     return compare(Attention(q, k, v, window=256), Attention(q, k, v, window=512, is_causal=True))
@@ -141,7 +162,7 @@ def long() -> AttentionWidget:
 
 # Of each target how it is made, and its share of all messages.
 TARGETS: dict[str, tuple[Target, float]] = {
-    "short": (short, 0.2),
+    "short": (short, 0.15),
     "layers that differ": (layers_that_differ, 0.2),
     "segments": (segmented, 0.1),
     "stacks": (stacks, 0.1),
@@ -149,12 +170,13 @@ TARGETS: dict[str, tuple[Target, float]] = {
     "patches": (patches, 0.03),
     "image": (image, 0.04),
     "comparison": (comparison, 0.12),
+    "with a model": (with_a_model, 0.05),
     "middle": (middle, 0.04),
     "wide": (wide, 0.004),
     "long": (long, 0.01),
     "long comparison": (long_comparison, 0.006),
 }
-SHORT = tuple(list(TARGETS)[:8])  # those that tests have time for
+SHORT = tuple(list(TARGETS)[:9])  # those that tests have time for
 
 
 # What is sent.
@@ -229,6 +251,15 @@ class Sender:
         known = [found["id"] for found in (self.w.mass, self.w.head_mass) if found is not None]
         return self.dice.choice([*known, *known, *known, self.dice.randrange(40)])
 
+    def _edited(self) -> dict[str, Any]:
+        """Return what is to be taken away from the model."""
+        dice = self.dice
+        layer, head = {"layer": self._small()}, {"head": self._small()}
+        edge = {"query": self._place(), "key": self._place()}
+        name = dice.choice(["answer", "documents", "doc 1", "x"])
+        segment = {"segment": name, "path": dice.choice([[], ["documents"], ["x"] * 20])}
+        return dice.choice([segment, layer, layer | head, layer | head | edge, {"key": self._place()}, edge, {}])
+
     def _pin(self) -> list[int | None]:
         return [self.dice.choice([None, self._place()]), self.dice.choice([None, self._place(), self._place()])]
 
@@ -250,6 +281,7 @@ class Sender:
             "segment_path": lambda: dice.choice([[], ["documents"], ["documents", "doc 1"], ["answer"], "documents"]),
             "aside": lambda: dice.choice([[], ["self", "sink"], ["first token", "x"], ["self"] * 2000]),
             "against": lambda: dice.choice(["causal", "B", "<b>", "no mask"]),
+            "effect_target": lambda: dice.choice([None, [self._place(), self._small()], [3, 10**6], [2**31, 0], [1]]),
         }  # fmt: skip
         if name in traits:
             return traits[name]()
@@ -283,10 +315,10 @@ class Sender:
             "count": lambda: dice.choice([1, 8, 64]), "over": lambda: dice.choice(["sum", "mean"]),
             "side": lambda: dice.choice(["query", "key"]), "text": lambda: dice.choice(["t1", "a", "zz"]),
             "format": lambda: dice.choice(FILES),
-            "action": lambda: dice.choice(["stop", "resume"]), "own": lambda: dice.choice([True, False]),
+            "action": lambda: dice.choice(["stop", "resume", "run"]), "own": lambda: dice.choice([True, False]),
             "skip_first": lambda: dice.choice([True, False]), "view": lambda: f"v{dice.randrange(12)}",
             "heads": lambda: [0, dice.choice([1, 2])], "against": lambda: getattr(self.w, "against", ""),
-            "of": lambda: self._mass(), "column": self._small, "row": self._small,
+            "of": lambda: dice.choice([self._mass, self._edited])(), "column": self._small, "row": self._small,
             "columns": lambda: [self._small() for _ in range(dice.choice([1, 2, 20]))],
             "measure": lambda: dice.choice(["mass", "per_token", "lift"]),
             "aside": lambda: dice.choice([[], ["self"], ["sink"]]),

@@ -5,7 +5,8 @@
     python benchmarks/interventions.py --tokens 2048    # a shorter text
 
 Models of GPT-2-small's size with random weights: 12 layers for times, 2 for memory. Times are processor time (all
-threads together), as ratios to the model alone in runs that take turns, their medians. Memory is the peak of a fresh
+threads together), as ratios to the model alone in runs that take turns, their medians. A sweep runs the model once for
+each of 144 heads. Memory is the peak of a fresh
 process over what it held before. It exits with 0, whatever is missed.
 """
 
@@ -28,7 +29,7 @@ import psutil
 import torch
 from wire import MIB, Peak, machine
 
-from attnwidget import intervene
+from attnwidget import intervene, sweep
 
 SHORT, LONG, EAGER = 128, 8192, 4096  # tokens; eager attention of 8,192 takes some 10 GB
 EDITS: dict[str, Any] = {
@@ -41,12 +42,12 @@ EDITS: dict[str, Any] = {
 }
 
 
-def model_of(layers: int, tokens: int, implementation: str = "sdpa") -> Any:
+def model_of(layers: int, tokens: int, implementation: str = "sdpa", vocabulary: int = 1000) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_layer=layers, n_positions=max(1024, tokens), vocab_size=1000)
+    config = transformers.GPT2Config(n_layer=layers, n_positions=max(1024, tokens), vocab_size=vocabulary)
     return transformers.GPT2LMHeadModel._from_config(config, attn_implementation=implementation).eval()
 
 
@@ -80,6 +81,26 @@ def times(tokens: int, runs: int) -> dict[str, float]:
     return {"seconds alone": median(used["alone"]), **{name: median(found) for name, found in pairs.items()}}
 
 
+def sweeps(tokens: int, runs: int) -> dict[str, float]:
+    """Processor time of a sweep over all heads, as a ratio to as many plain forward passes with the whole output."""
+    model, text = model_of(12, tokens, vocabulary=50_257), text_of(tokens)
+
+    def used(work: Callable[[], Any]) -> float:
+        begun = time.process_time()
+        with torch.no_grad():
+            work()
+        return time.process_time() - begun
+
+    ways = {"all heads": {}, "all heads, one by one": {"at_once": 1}}
+    plain = [used(lambda: model(text)) for _ in range(runs + 1)][1:]
+    found: dict[str, float] = {}
+    for name, more in ways.items():
+        taken = used(lambda more=more: sweep(model, text, over="heads", **more))
+        plain += [used(lambda: model(text)) for _ in range(runs)]
+        found[name] = taken / (144 * median(plain))
+    return {"seconds alone": median(plain), **found}
+
+
 def memory(which: str, tokens: int) -> float:
     """Peak of one forward pass, or of one with its backward pass, over the process before."""
     name, _, kind = which.partition("|")
@@ -105,6 +126,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=LONG)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--only-sweeps", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.threads:
@@ -112,10 +134,20 @@ def main() -> int:
     if asked.memory_of:
         print(json.dumps(memory(asked.memory_of, asked.tokens)))
         return 0
+    if asked.only_sweeps:
+        print(json.dumps(sweeps(SHORT, asked.runs)))
+        return 0
     found: dict[str, Any] = {"machine": machine(), "times": times(SHORT, asked.runs)}
     print(", ".join(f"{name} {value}" for name, value in found["machine"].items()))
     print(f"\n{SHORT} tokens, 12 layers: {found['times'].pop('seconds alone') * 1000:.0f} ms alone; times of that")
     for name, ratio in found["times"].items():
+        print(f"  {name:<40} {ratio:6.3f}")
+    found["sweeps"] = sweeps(SHORT, asked.runs)
+    print(
+        f"\n{SHORT} tokens, 12 × 12 heads, 50,257 tokens: {found['sweeps'].pop('seconds alone') * 1000:.0f} ms alone;"
+    )
+    print("times of 144 plain forward passes")
+    for name, ratio in found["sweeps"].items():
         print(f"  {name:<40} {ratio:6.3f}")
     ways = ["alone", *[name for name in EDITS if name != "nothing"]]
     ways += ["eager"] if asked.tokens <= EAGER else []

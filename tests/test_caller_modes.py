@@ -28,6 +28,7 @@ from attnwidget import (
     ScaledDotProductAttention,
     capture,
     compare,
+    effect,
     find_heads,
     intervene,
     load_sample,
@@ -35,6 +36,7 @@ from attnwidget import (
     scaled_dot_product_attention,
     scaling,
     segments,
+    sweep,
 )
 
 B, H, G, N, D = 2, 4, 2, 12, 8
@@ -279,6 +281,16 @@ def of_interventions(made: Model, x: Tensors) -> Iterator[Any]:
         with torch.no_grad(), intervene(made, {(0, 1): edit}) as run:
             output = made(*inputs)
         yield output, run.edited
+    yield run.effect(target=first_of).change, effect(made, inputs, {(0, 1): "zero"}, target=first_of).after
+    yield (
+        sweep(made, inputs, over="keys", layers=[0], target=first_of, edit="cut")[3],
+        sweep(made, inputs, target=first_of)[1],
+    )
+
+
+def first_of(output: Any) -> Any:
+    """Return one number of a model's output."""
+    return (output[0] if isinstance(output, tuple) else output).flatten()[0]
 
 
 def assert_same(found: Any, expected: Any, where: str = "") -> None:

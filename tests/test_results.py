@@ -81,9 +81,9 @@ def test_results_are_those_that_are_returned() -> None:
 def test_the_public_names_are_those_and_no_others() -> None:
     classes = (
         "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Run Sample "
-        "ScaledDotProductAttention"
+        "ScaledDotProductAttention Sweep"
     )
-    functions = "capture compare find_heads intervene load_sample scaled_dot_product_attention segments"
+    functions = "capture compare effect find_heads intervene load_sample scaled_dot_product_attention segments sweep"
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)

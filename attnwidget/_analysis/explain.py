@@ -24,7 +24,7 @@ FORMULAS = {"value_norm": "‖v W_O‖", "logit": "v W_O · d / s", "saliency": 
 
 
 @dataclass(frozen=True)
-class Effect:
+class RuleEffect:
     """What one rule or bias does to a pair.
 
     name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
@@ -66,7 +66,7 @@ class Explanation:
     scaled: float | None
     softcap: float | None
     capped: float | None
-    effects: tuple[Effect, ...]
+    effects: tuple[RuleEffect, ...]
     masked: float | None
     allowed: bool
     maximum: float | None
@@ -172,21 +172,21 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
     return found.to(att.device, att.result_dtype)
 
 
-def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Effect, ...]:
+def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[RuleEffect, ...]:
     """Return what each rule and each bias does to one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
         blocks = not (bool(allowed.all()) if isinstance(allowed, Tensor) else allowed)
         adds = float(cut(rule.added, at)[0, 0]) if isinstance(rule, Bias) else None
-        effects.append(Effect(rule.describe(at.batch), blocks, adds))
+        effects.append(RuleEffect(rule.describe(at.batch), blocks, adds))
     score = capped
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
             score = None if score is None else score + next(e.adds or 0.0 for e in effects if e.name == bias.name)
         elif score is not None:
             score, adds = _function_on(att, bias, at, score)
-            effects.append(Effect(bias.describe(at.batch), adds == -inf, adds))
+            effects.append(RuleEffect(bias.describe(at.batch), adds == -inf, adds))
     return tuple(effects)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -17,18 +18,21 @@ from .._analysis.output_path import OutputPath
 from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
-from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
+from .._widget.keywords import CaptureKeywords, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
 from .carried.paths import path_of
-from .carried.targets import token_of
+from .carried.targets import token_of, with_words
 from .given_tokens import StackTokens, TokensOfStacks
+from .interventions.comparing import TargetLike
+from .interventions.model_call import read_call
+from .interventions.runner import EffectRunner
 from .io import LoadedRecord, tensors_of
 from .joined_files import load_files
-from .labels import Ids, Labels, SavedWords, can_spell
+from .labels import Ids, Labels, SavedWords, can_spell, ids_of
 from .options import Keep, read_options, read_tokenizer
 from .provenance import CrossLike
 from .recorder import Recorder
@@ -162,10 +166,28 @@ def capture(
     return Capture(Recorder(model, options), model=model)
 
 
-def labeled(stack: NamedStack, tokens: Mapping[str, StackTokens], name: str) -> LabeledStack:
-    """Return a stack as a widget takes it: with its tokens, the patches of an image, and prompt and answer."""
+def labeled(
+    stack: NamedStack, tokens: Mapping[str, StackTokens], name: str, effects: EffectRunner | None = None
+) -> LabeledStack:
+    """Return a stack as a widget takes it: with its tokens, an image's patches, prompt and answer, and its model."""
     own, parts = tokens[name], prompt_and_answer(stack)
-    return LabeledStack(stack.attention, tokens=own.tokens, key_tokens=own.key_tokens, segments=parts, **stack.grids())
+    labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
+    return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
+
+
+def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
+    """Return the words that a user has given for the ids of some texts; None where there are none."""
+    words: dict[int, str] = {}
+    for stack, given in zip(stacks, tokens, strict=True):
+        ids = ids_of(stack.queries.ids)
+        if ids is None or given is None:
+            continue
+        samples = given if len(given) and not isinstance(given[0], str) else [given] * len(ids)
+        for own, texts in zip(ids, samples, strict=False):
+            words |= {
+                one: word for one, word in zip(own, texts, strict=False) if one is not None and isinstance(word, str)
+            }
+    return SavedWords(None, words) if words else None
 
 
 def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
@@ -317,7 +339,10 @@ class Forward:
         tokens: Tokens | None = None,
         *,
         cross: bool = False,
-        **show: Unpack[KeywordsBesideTokens],
+        model: Any = None,
+        inputs: Any = None,
+        target: TargetLike = None,
+        **show: Unpack[CaptureKeywords],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
 
@@ -326,12 +351,19 @@ class Forward:
                 `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
                 Where some queries are kept, tokens of all or of these.
             cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
+            model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
+                segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
+            inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
+            target: a token, by its id or its text, as in `attnwidget.effect`: whose log-probability is lost, and of
+                whose logit the stage "logit" is; of the former also a function of the output. None: the most likely
+                token after the last.
             show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
                 and answer of a text that was generated token by token; `stack` is a tower or a name of
                 `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
 
         Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read; a model in
+                training mode, or whose inputs are not known.
             KeyError: there is no such stack.
 
         A warning tells where one list is given for samples that have read different texts.
@@ -354,8 +386,9 @@ class Forward:
             shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
         keys = self._keys(stacks)
+        runners = self._runners(stacks, keys, keys[shown][0], placed, (model, inputs, target))
         sources: dict[Any, Any] = {
-            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name)
+            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
             for name, key in keys.items()
         }
         if "grid" in show:  # one of the user's own, of which nothing else is known
@@ -364,7 +397,58 @@ class Forward:
             many = stacks[shown].attention[0].shape.B
             show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
         show["forward"], show["stack"] = keys[shown]
-        return AttentionWidget.from_attention(sources, **show)
+        token = self._logit_of(target, stacks[shown].attention, tokenizer, needed=model is None)
+        return AttentionWidget.from_attention(sources, target=token, **show)
+
+    def _logit_of(self, target: TargetLike, stack: AttentionStack, tokenizer: Any, *, needed: bool) -> int | None:
+        """Return the id of the token that the stage "logit" is of.
+
+        Args:
+            target: as in `widget`.
+            stack: that is shown.
+            tokenizer: that has ids for texts.
+            needed: whether the target is for nothing else.
+
+        Raises:
+            TypeError, ValueError, IndexError: no token.
+        """
+        known = [att.carries.readout for att in stack if att.carries is not None and att.carries.readout is not None]
+        if target is None or callable(target) or not (known or needed):
+            return None
+        vocabulary = known[0].vocabulary if known else sys.maxsize
+        return token_of(target, tokenizer, vocabulary)
+
+    def _runners(
+        self,
+        stacks: dict[str, NamedStack],
+        keys: dict[str, tuple[int, str]],
+        forward: int,
+        tokens: Mapping[str, StackTokens],
+        given: tuple[Any, Any, TargetLike],
+    ) -> dict[str, EffectRunner]:
+        """Return what runs the model again for each stack: with inputs that were given, for those of one forward pass.
+
+        Raises:
+            TypeError, ValueError: no model, or one in training mode; inputs that are not known, or without a model.
+        """
+        model, inputs, target = given
+        if model is None:
+            if inputs is not None or callable(target):
+                what = "inputs=" if inputs is not None else "a function as target="
+                raise ValueError(f"{what} goes with a model: give model= as well")
+            return {}
+        found: dict[str, EffectRunner] = {}
+        for number in {key[0] for key in keys.values()} if inputs is None else {forward}:
+            own = {name: stacks[name] for name, key in keys.items() if key[0] == number}
+            read = inputs_of(own) if inputs is None else inputs
+            if inputs is None and not read:
+                raise ValueError("what the model was called with is not kept: give inputs=, as it was called")
+            tokenizer = next(iter(own.values())).tokenizer
+            call = read_call(model, read, tokenizer if can_spell(tokenizer) else None)
+            if not can_spell(call.tokenizer):
+                call = replace(call, tokenizer=words_of(own.values(), [tokens[name].tokens for name in own]))
+            found |= {name: EffectRunner(call, stack, target) for name, stack in own.items()}
+        return found
 
     def _keys(self, stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
         """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
@@ -835,4 +919,4 @@ class Capture(Forward):
             self._recorder.check()
 
 
-list_keywords(Capture.widget, KeywordsBesideTokens, AttentionWidget)
+list_keywords(Capture.widget, CaptureKeywords, AttentionWidget)

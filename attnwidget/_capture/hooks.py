@@ -95,6 +95,7 @@ class _ThreadState(threading.local):
     depth = 0  # of reported functions: the functions that those call are not reported again
     heads = 0  # of `F.multi_head_attention_forward`; 0 outside of it
     inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
+    weights: tuple[Tensor, Tensor] | None = None  # its weights, and as interventions have edited them
 
 
 _thread = _ThreadState()
@@ -209,11 +210,14 @@ def _with_edits(
         pass
     if not edits:
         return result
-    output = result[0] if isinstance(result, tuple) else result
+    output, *others = result if isinstance(result, tuple) else (result,)
+    weights = None
     with torch._C.DisableTorchFunction():
+        if others and isinstance(others[0], Tensor) and others[0].shape[:3] == arguments[0].shape[:3]:
+            weights = others[0] = others[0].clone()
         for edit in edits:
-            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads))
-    return (output, *result[1:]) if isinstance(result, tuple) else output
+            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights)
+    return (output, *others) if isinstance(result, tuple) else output
 
 
 def _heads_first(output: Tensor, heads: int) -> Tensor:
@@ -356,7 +360,8 @@ class FunctionWatcher(WatchingMode):
             F.multi_head_attention_forward: self._multi_head,
             flex: self._flex,
         }
-        self._multi_head_steps: dict[Any, Callable[..., None]] = {
+        self._multi_head_steps: dict[Any, Callable[..., Tensor | None]] = {
+            Tensor.view: self._view,
             Tensor.mul: self._mul,
             Tensor.__mul__: self._mul,
             torch.mul: self._mul,
@@ -383,7 +388,8 @@ class FunctionWatcher(WatchingMode):
                 if self._is_opaque(func):
                     self.report_unreadable(OPAQUE.format(func), certain=True)
         elif func in self._multi_head_steps:
-            self._multi_head_steps[func](result, *args, **kwargs)
+            changed = self._multi_head_steps[func](result, *args, **kwargs)
+            return result if changed is None else changed
         return result
 
     def _is_opaque(self, func: Any) -> bool:
@@ -417,13 +423,15 @@ class FunctionWatcher(WatchingMode):
         except EditRefused as refused:
             self._refused = refused  # raised when the tracer, which lets a model go on, has ended
 
-    def _tell(self, callback: Any, output: Tensor, seen: Any, written: Tensor | None) -> None:
+    def _tell(
+        self, callback: Any, output: Tensor, seen: Any, written: Tensor | None, weights: Tensor | None = None
+    ) -> None:
         """Report the output of a product; write into it what an intervention has to write."""
         if callback is None:
             return
         with torch._C.DisableTorchFunction():
             if isinstance(callback, OutputEdit):
-                edit_in_place(output, callback, seen, written, keep=len(_listeners) > 1)
+                edit_in_place(output, callback, seen, written, weights, keep=len(_listeners) > 1)
                 return
             with _reporting_errors():
                 if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
@@ -467,6 +475,7 @@ class FunctionWatcher(WatchingMode):
         finally:
             _thread.heads, _thread.inputs = outer
             self._scaled, self._without_values = None, None
+            _thread.weights = None
 
     def _mul(self, result: Any, x: Any, factor: Any) -> None:
         if isinstance(factor, float) and isinstance(x, Tensor):
@@ -479,7 +488,18 @@ class FunctionWatcher(WatchingMode):
         (call, dropped), self._without_values, self._dropped = (self._without_values, self._dropped), None, 0.0
         call.v, call.dropout = _split_heads(other), dropped > 0
         output = DroppedWeights(_split_heads(one), dropped) if dropped else _split_heads(result)
-        self._tell(self._listener.record_call(None, lambda: call), result, output, _split_heads(result))
+        callback, weights = self._listener.record_call(None, lambda: call), None
+        if isinstance(callback, OutputEdit):
+            if _thread.weights is None or _thread.weights[0] is not one:
+                _thread.weights = one, one.clone()
+            weights = _split_heads(_thread.weights[1])
+        self._tell(callback, result, output, _split_heads(result), weights)
+
+    def _view(self, result: Any, x: Tensor, *_: Any) -> Tensor | None:
+        """Return the weights that are returned beside the output as they were edited."""
+        if _thread.weights is None or x is not _thread.weights[0]:
+            return None
+        return _thread.weights[1].view(result.shape)
 
     def _dropout(self, result: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         self._dropped = p if training else 0.0

@@ -110,6 +110,11 @@ class ModelCalls:
 
 
 def module_of(model: Any) -> nn.Module | None:
+    """Return the module that a user gives, or that what they give holds; None for None, and for a function.
+
+    Raises:
+        TypeError: something else.
+    """
     if model is None or isinstance(model, nn.Module):
         return model
     inner = getattr(model, "model", None)

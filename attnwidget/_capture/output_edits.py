@@ -20,7 +20,9 @@ class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model wou
     """What an intervention writes into the output of one call."""
 
     @abc.abstractmethod
-    def write(self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...]) -> None:
+    def write(
+        self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
+    ) -> None:
         """Write it.
 
         Args:
@@ -28,6 +30,7 @@ class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model wou
                 not seen.
             output: the same, (B, H, Q, Dv), a view of what the model goes on with.
             earlier: what interventions that were opened before have written into it.
+            weights: (B, H, Q, K), which are returned beside the output, to be edited too; None where there are none.
 
         Raises:
             EditRefused: it cannot be made.
@@ -51,7 +54,9 @@ def kernel_output(output: Any, seen: Any) -> Any:
     return seen if found is None else found.kernel
 
 
-def with_edit(output: Tensor, edit: OutputEdit, seen: Any, view: Callable[[Tensor], Tensor]) -> Tensor:
+def with_edit(
+    output: Tensor, edit: OutputEdit, seen: Any, view: Callable[[Tensor], Tensor], weights: Tensor | None = None
+) -> Tensor:
     """Return a copy of a call's output into which an edit is written.
 
     Args:
@@ -59,6 +64,7 @@ def with_edit(output: Tensor, edit: OutputEdit, seen: Any, view: Callable[[Tenso
         edit: what to write.
         seen: the same as `OutputEdit.write` takes it, if nothing was written into it before.
         view: returns a tensor like `output` as (B, H, Q, Dv).
+        weights: as `OutputEdit.write` takes them.
     """
     found = _edited.get(output) or Edited(seen, ())
     copied = output.clone()
@@ -70,12 +76,20 @@ def with_edit(output: Tensor, edit: OutputEdit, seen: Any, view: Callable[[Tenso
             f"its output of shape {tuple(output.shape)} does not lie in memory as heads, so that nothing can be "
             "written into it: leave this layer out"
         )
-    edit.write(found.kernel, written, found.edits)
+    edit.write(found.kernel, written, found.edits, weights)
     _edited[copied] = Edited(found.kernel, (*found.edits, edit))
     return copied
 
 
-def edit_in_place(output: Tensor, edit: OutputEdit, seen: Any, written: Tensor | None, *, keep: bool) -> None:
+def edit_in_place(
+    output: Tensor,
+    edit: OutputEdit,
+    seen: Any,
+    written: Tensor | None,
+    weights: Tensor | None = None,
+    *,
+    keep: bool,
+) -> None:
     """Write an edit into a call's output, a fresh result of a product.
 
     Args:
@@ -83,6 +97,7 @@ def edit_in_place(output: Tensor, edit: OutputEdit, seen: Any, written: Tensor |
         edit: what to write.
         seen: as `with_edit` takes it.
         written: a view of the output as (B, H, Q, Dv); None if it is only a part of one, or has no such view.
+        weights: as `OutputEdit.write` takes them.
         keep: whether others will ask for the output as it was.
     """
     found = _edited.get(output) or Edited(seen, ())
@@ -91,7 +106,7 @@ def edit_in_place(output: Tensor, edit: OutputEdit, seen: Any, written: Tensor |
     kernel = found.kernel
     if keep and isinstance(kernel, Tensor) and _shares_memory(kernel, output):
         kernel = kernel.detach().clone()
-    edit.write(found.kernel, written, found.edits)
+    edit.write(found.kernel, written, found.edits, weights)
     if keep:
         _edited[output] = Edited(kernel, (*found.edits, edit))
 

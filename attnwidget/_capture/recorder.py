@@ -284,28 +284,26 @@ class Recorder(ModelCalls):
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
                 self._provenance.rest(name, module)
-                return self._followed(found, is_repeated=True)
+                return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)
         if callback is not None:
             self.matcher.note_step(name, implementation, arguments, settings)
         return callback
 
-    def _followed(self, callback: OutputCallback, is_repeated: bool = False) -> OutputCallback:
-        """Return what takes the output of the call that was added last, and follows it too.
-
-        Args:
-            callback: takes it for the record.
-            is_repeated: whether the call goes the way of the one before, without gradients.
-        """
+    def _followed(self, callback: OutputCallback) -> OutputCallback:
+        """Return what takes the output of the call that was added last, and follows it too."""
         record = self.matcher.last_added
         if record is None or not self._follows_outputs:
             return callback
-        step = record.last_step
+        step = self.matcher.running_step or record.last_step
         step.facts = step.facts or CallFacts()
-        if is_repeated and self._outputs.goes_on(record.name, step.facts):
-            return callback
         return self._outputs.follow(record.name, step.facts, callback)
+
+    def _goes_as_before(self, name: str) -> bool:
+        """Return whether the output of a call that repeats another's step need not be followed."""
+        step = self.matcher.running_step
+        return not self._follows_outputs or (step is not None and self._outputs.goes_as_before(name, step.facts))
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""

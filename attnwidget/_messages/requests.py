@@ -22,7 +22,7 @@ from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
-from .._engine.stages import MASKED
+from .._engine.stages import BY_SIZE, MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
@@ -98,6 +98,12 @@ class Context(Protocol):
 
     def make_segments(self, unit: str) -> None:
         """Make segments of the tokens."""
+
+    def ask_effect(self, of: Any) -> None:
+        """Run the model with one edit soon."""
+
+    def steer_effects(self, action: Any) -> None:
+        """Run, stop or resume the runs of the model with edits."""
 
     def retry(self) -> None:
         """Compute the picture again."""
@@ -296,7 +302,7 @@ def _ranked(message: Message, request: Reply) -> Reply:
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None
-    found = ranking.rank(values, blocked, count, sink)
+    found = ranking.rank(values, blocked, count, sink, by_size=request["stage"] in BY_SIZE)
     return {
         "positions": encoding.detach(encoding.encode(found.positions.numpy().astype("uint32")), message.buffers),
         "values": encoding.detach(encoding.encode(found.values.numpy()), message.buffers),
@@ -522,6 +528,18 @@ def _detached(message: Message, made: Any) -> Any:
     return [_detached(message, part) for part in made] if isinstance(made, list) else made
 
 
+def _effect(message: Message, request: Reply) -> Reply:
+    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.context.ask_effect(request.get("of"))
+    return {}
+
+
+def _effects(message: Message, request: Reply) -> Reply:
+    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.context.steer_effects(request.get("action"))
+    return {}
+
+
 def _retry(message: Message, request: Reply) -> Reply:
     if not message.retried:
         message.budget.spend(cost.REFRESH, "ask for it alone")
@@ -568,6 +586,8 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "segment_block": _segment_block,
     "segment_heads": _segment_heads,
     "segment_by": _segment_by,
+    "effect": _effect,
+    "effects": _effects,
     "file": _file,
     "retry": _retry,
     "ping": _ping,

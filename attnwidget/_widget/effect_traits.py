@@ -6,9 +6,14 @@ import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
 import traitlets
 
+from .._messages.segment_mass import SINK
 from .._utils.validation import told
+from .effects import Effects, EffectWish, SegmentColumns
+from .segment_store import columns_of
+from .stack_traits import StackTraits
 from .traits import Choice, WrongType, WrongValue
 
 EDITS = ("zero", "uniform")
@@ -37,8 +42,10 @@ class EffectTarget(traitlets.TraitType[Goal | None, Sequence[SupportsIndex] | No
         return at, token
 
 
-class EffectTraits(traitlets.HasTraits):
+class EffectTraits(StackTraits):
     """What is asked of a model that is at hand, and its answers; `effects` is None where none is."""
+
+    _effects: Effects
 
     segments_show = Choice(
         "attention", "effect", help="What the segments view shows: attention, or what its removal does."
@@ -53,3 +60,31 @@ class EffectTraits(traitlets.HasTraits):
     effect_details: Any = traitlets.List(
         default_value=None, allow_none=True, help="The edits that were asked for, with the next token before and after."
     ).tag(sync=True, role="derived")
+
+    def _bring_effects(self) -> None:
+        """Run the model that goes with the stack that is shown, where that is asked for."""
+        if self._is_changing:
+            return
+        self._effects.use(self._named_stacks.find(self._chosen).effects)
+        self._effects.bring()
+
+    def _effect_wish(self) -> EffectWish:
+        looked_at = self.segments_show == "effect"
+        return EffectWish(self.batch, self.effect_target, self.effect_edit, tuple(self.segment_path), looked_at)
+
+    def _effect_columns(self, path: tuple[str, ...]) -> SegmentColumns | None:
+        """Return the segments of a place and their keys; None where there are none, or where positions are words."""
+        found = self._segments_of("key")
+        if found is None or self.pieces == "words":
+            return None
+        columns = columns_of(found, path, lambda names, _: [0] * len(names))
+        keys = [tuple(np.flatnonzero(columns.labels == number).tolist()) for number in range(len(columns.names))]
+        sink = [SINK] if self._shown.layers[self.layer].has_sinks else []
+        return SegmentColumns([*columns.names, *sink], [*keys, *([()] * len(sink))])
+
+    def _answer_positions(self) -> tuple[int, ...]:
+        """Return the positions of the answer among the queries."""
+        found = self._segments_of("query")
+        if found is None or self.pieces == "words":
+            return ()
+        return tuple(found.positions(found.answer).tolist())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from .._utils.validation import nearest
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
+from .effect_source import EffectSource
 
 LABELS = ("tokens", "key_tokens")
 
@@ -39,6 +40,7 @@ class LabeledStack:
         tokens, key_tokens: of the queries and of the keys; None: positions are shown.
         grid, grid_start, grid_side, image: image patches.
         segments, key_segments: the named parts of their texts.
+        effects: the model, to be run again with edits; None: there is none.
     """
 
     attention: Attention | AttentionStack
@@ -50,10 +52,11 @@ class LabeledStack:
     image: Any = None
     segments: Any = None
     key_segments: Any = None
+    effects: EffectSource | None = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """All but the layers, by the names of the widget's traits, in an order in which each can be checked."""
+        """What is the widget's traits of the same names, in an order in which each can be checked."""
         names = ("grid_side", "grid_start", "grid", "image", *LABELS, "segments", "key_segments")
         return {name: getattr(self, name) for name in names}
 

@@ -16,6 +16,7 @@ from .._messages.tiles import Address, TileQueue
 from .._tokens.search import TokenSearch
 from ..attention import Attention
 from .derived import Derived
+from .effects import Effects
 from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
@@ -46,6 +47,7 @@ class RequestContext:
         files: what the browser saves.
         masses: the attention between segments.
         segments_by: makes segments of the tokens.
+        effects: runs the model with edits.
         compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
     """
 
@@ -60,6 +62,7 @@ class RequestContext:
     files: RequestedFiles
     masses: Masses
     segments_by: Callable[[str], None]
+    effects: Effects
     compared: Callable[[int, int, str, tuple[int, ...] | None], ComparedPair] = not_a_comparison
 
     @property
@@ -117,6 +120,12 @@ class RequestContext:
 
     def make_segments(self, unit: str) -> None:
         self.segments_by(unit)
+
+    def ask_effect(self, of: Any) -> None:
+        self.effects.ask(of)
+
+    def steer_effects(self, action: Any) -> None:
+        self.effects.steer(action)
 
     def retry(self) -> None:
         self.derived.forget()

@@ -133,7 +133,8 @@ class StackTraits(SegmentTraits):
     def _remember(self) -> None:
         """Keep the labels of the stack that is shown, as they are now."""
         given = {name: getattr(self, name) for name in LabeledStack(self._shown.attention).given}
-        self._named_stacks.keep(self._chosen, LabeledStack(self._shown.attention, **given))
+        effects = self._named_stacks.find(self._chosen).effects
+        self._named_stacks.keep(self._chosen, LabeledStack(self._shown.attention, **given, effects=effects))
 
     def _keep_rules(self) -> str | None:
         """Stay under other rules where the layers can be; else leave them, and return why."""

@@ -42,6 +42,7 @@ from .arguments import ModelOutput, Shown, read_arguments, read_weights
 from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .effect_traits import EffectTraits
+from .effects import Effects
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -57,27 +58,26 @@ from .keywords import (
     names_of,
     offered_names,
 )
-from .layers import ShownLayers
+from .layers import ShownLayers, takes
 from .masses import Masses
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
-from .stack_traits import StackTraits
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
+from .traits import Choice, ColorRange, Count, Index, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
+FOLLOWED = (*Selection._fields, "what_if", "target", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 EFFECT = "effect"  # of removing a head: a metric that comes from runs of the model
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
 
 
-class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWidget):
+class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
 
     Args:
@@ -106,7 +106,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
         view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; with an image "image", unless told
             otherwise.
-        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
+        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖); and
+            what a weight carries, where it is known: "value_norm", "logit", "saliency", see `Attention.carrying`.
+        target: of which token the stage "logit" is, by its id; None: the model's most likely next token after each
+            sample's last.
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
         what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
@@ -188,6 +191,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
     what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(
         sync=True, role="numbers"
     )
+    target: WholeOrNone = Index(
+        None, allow_none=True, help="The token whose logit the stage logit is of; None: the most likely next."
+    ).tag(sync=True, role="numbers")
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
         sync=True, role="look"
     )
@@ -420,6 +426,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             self._bring_what_is_missing()
             self._surveys.finish()
             self._masses.finish()
+            self._effects.finish()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
@@ -546,6 +553,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
                 self._exact_pass.cancel()
                 self._surveys.forget()
                 self._masses.forget()
+                self._effects.use(None)
                 self._files.forget()
                 self._scheduler.clear()
         super().close()
@@ -588,6 +596,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         told, put_again = weakly(self._tell_error), weakly(self.set_trait)
         self._segment_store = SegmentStore(weakly(self._given_segments))
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
+        self._effects = Effects(
+            *(self._scheduler, put_again, weakly(self._effect_wish)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+        )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
             merges=self._merges,
@@ -615,6 +627,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
     @staticmethod
@@ -632,6 +645,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             self._token_store,
             words=merged,
             rules=self.what_if,
+            target=self.target,
             version=self._version,
             place=self._named_stacks.place(self._chosen),
         )
@@ -678,7 +692,18 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
         with refusing():
             return self._check_rules(proposal["value"])
 
-    @traitlets.observe("what_if")
+    @traitlets.validate("target")
+    def _token_is_there(self, proposal: Any) -> int | None:
+        target: int | None = proposal["value"]
+        layers = self._shown.given if hasattr(self, "_shown") else ()
+        if target is None or not layers or any(takes(att, target) for att in layers):
+            return target
+        with refusing():
+            for att in layers:
+                att.with_target(target)  # raises, and says why
+        return None
+
+    @traitlets.observe("what_if", "target")
     def _on_what_if(self, change: Any) -> None:
         """Compute everything under other rules, as for other tensors."""
         if self._is_changing:
@@ -726,6 +751,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
     def _forget_segments(self) -> None:
         self._segment_store.forget()
         self._masses.forget()
+        self._effects.forget()
         self._derived.forget("mass", "head_mass")
 
     def _send_segments(self) -> None:
@@ -763,12 +789,14 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             for name in self._rules():
                 if name not in later:
                     self._derived.bring(name)
+            self._bring_effects()
             if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
     def _show_what_is_set(self) -> None:
         """Show the layers under the rules, and between the words, that are set, where an interrupt came between."""
-        if self._shown.rules != self.what_if or self._shown.words != (self.pieces == "words"):
+        shown, words = self._shown, self.pieces == "words"
+        if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
         self._builders.use(self._shown)
 
@@ -954,6 +982,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, StackTraits, anywidget.AnyWi
             files=self._files,
             masses=self._masses,
             segments_by=self._segments_by,
+            effects=self._effects,
         )
 
 

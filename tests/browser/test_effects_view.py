@@ -82,6 +82,7 @@ def with_effects(w: AttentionWidget, heads: list[float | None] | None = None, **
         "state": "running",
         **more,
     }
+    w._effects.__dict__["bring"] = lambda: None  # which would find no model
     w.set_trait("effects", effects)
     w.set_trait("effect_details", [detail({"segment": name, "path": []}, LOST.get(name, 0.01)) for name in names])
     return w
@@ -237,7 +238,18 @@ def test_progress_says_how_far_it_is_and_what_can_be_done(gallery: Show, state: 
     done = {"state": state, "done": 15, "total": 15} if state == "done" else {"state": state}
     shown = gallery(with_effects(story(segment="doc 3", segments_show="effect"), error=error, **done), width=900)
     shown.wait_for_lines()
-    said = text(shown, "[data-aw=progress]")
+    said = text(shown, "[data-aw=progress] .aw-progress-line") if state != "done" else ""
+    spoken = shown.page.locator("[data-aw=progress] [aria-live]").text_content()
+    assert (
+        spoken
+        == {
+            "running": "The model runs without each segment and each head.",
+            "stopped": "Stopped.",
+            "done": "All runs are done.",
+            "failed": "Failed.",
+            "idle": "",
+        }[state]
+    )
     assert (
         said
         == {
@@ -368,3 +380,55 @@ def test_two_hundred_segments_and_many_heads(gallery: Show) -> None:
     assert "190 more segments, lost at most .19" in text(shown, ".aw-fx-more")
     shown.screenshot("effects-many")
     shown.check()
+
+
+def test_another_edit_is_in_every_word(gallery: Show) -> None:
+    w = with_effects(story(segment="doc 3", segments_show="effect"), edit="uniform")
+    w.set_trait("effect_details", [detail({"segment": "doc 3", "path": []}, edit="uniform")])
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert text(shown, ".aw-panel-head") == "doc 3 made even"
+    assert text(shown, "[data-aw=status]").startswith("doc 3 made even → nail")
+    assert text(shown, ".aw-seg-caption") == "mean mass in 8 heads, each segment made even"
+    assert "Each head made even" in shown.page.locator(".aw-segments").inner_text()
+
+
+def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
+    none: dict[str, Any] = {
+        "at": None,
+        "target": None,
+        "targets": [],
+        "segments": None,
+        "heads": None,
+        "done": 0,
+        "total": 0,
+    }
+    error = "the inputs of the model are not known: give cap.widget(model=model, inputs=inputs)"
+    w = with_effects(story(segments_show="effect"), error=error, state="failed", **none)
+    w.set_trait("effect_details", [])
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    assert text(shown, ".aw-seg-list") == (
+        "The inputs of the model are not known: give cap.widget(model=model, inputs=inputs)."
+    )
+    shown.check()
+
+
+def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> None:
+    shown = gallery(shown_effects(), width=900, live=False)
+    shown.page.locator("[data-aw=picture] [data-at]", has_text="question").click()
+    shown.page.wait_for_function("() => /Stopped: 13 of 15 runs/.test(document.body.innerText)", timeout=20_000)
+    assert shown.page.locator("[data-aw=progress] button").count() == 0
+    assert text(shown, ".aw-panel-head") == "without question"
+    assert "Lost, “nail” 1.900 nats" in text(shown, ".aw-seg-sums")
+
+
+def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=360)
+    shown.wait_for_lines()
+    shown.choose("More", "by mass")
+    assert rows(shown)[0] == "answer"
+    shown.choose("More", "even")
+    shown.wait_for_lines()
+    assert w.effect_edit == "uniform"

@@ -189,6 +189,27 @@ def test_torchs_own_module(weights: bool, grad: bool) -> None:
     assert_close(output, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_weights_that_torchs_own_module_returns_are_edited_too(grad: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.MultiheadAttention(E, H, batch_first=True).eval(), text()
+    how: dict[str, Any] = {"need_weights": True, "average_attn_weights": False}
+    with torch.set_grad_enabled(grad):
+        _, plain = model(x, x, x, **how)
+        with (
+            intervene(model, {(0, 0): "uniform", (0, 3): {"output": torch.ones(4)}}),
+            intervene(model, {(0, 1): "zero", (0, 2): {"drop_keys": [0]}}),
+        ):
+            output, found = model(x, x, x, **how)
+        if grad:
+            (output.sum() + found[:, :3].square().sum()).backward()
+    assert torch.equal(found[:, 0], torch.full((2, 7, 7), 1 / 7))
+    assert not bool(found[:, 1].any())
+    assert_close(found[:, 2, :, 1:], plain[:, 2, :, 1:] / plain[:, 2, :, 1:].sum(-1, keepdim=True))
+    assert not bool(found[:, 2, :, 0].any())
+    assert bool(found[:, 3].isnan().all())
+
+
 def test_cross_attention_and_self_attention_are_counted_apart() -> None:
     torch.manual_seed(0)
     model = nn.TransformerDecoderLayer(E, H, 32, dropout=0.0, batch_first=True).eval()

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from captured import DECODERS, batch, build
-from test_intervene_calls import E, Layers, by_sdpa, text
+from test_intervene_calls import E, text
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -108,12 +108,3 @@ def test_a_sharded_model_is_edited_as_without(mesh: Any) -> None:
         fsdp.fully_shard(layer, mesh=mesh)
     fsdp.fully_shard(model, mesh=mesh)
     assert torch.equal(logits(model), plain)
-
-
-def test_heads_that_are_spread_over_processes_are_refused(mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-    model = Layers(by_sdpa)
-    parallelize_module(model, mesh, {"layers.1.qkv": ColwiseParallel()})
-    with pytest.raises(ValueError, match=r"the weights of layers\.1\.qkv are spread over several processes"):
-        intervene(model, {0: "zero"}).__enter__()

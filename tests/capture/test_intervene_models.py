@@ -207,3 +207,26 @@ def test_no_edits_change_no_bit(name: str) -> None:
             assert torch.equal(last_states(model(**inputs)), plain)
     assert run.edited == {}
     assert torch.equal(last_states(run.output), plain)
+
+
+@pytest.mark.parametrize("name", ["Llama, grouped heads", "gpt-oss, sinks", "T5, cross-attention"])
+def test_weights_that_an_eager_model_returns_are_those_of_the_edited_heads(name: str) -> None:
+    case = CASES[name]
+    inputs = inputs_of(case)
+    model = model_of(case, "eager")
+    layer = full_name(model, case.layer)
+    kind = "cross_attentions" if "cross" in name else "attentions"
+    place = int(next(part for part in layer.split(".") if part.isdigit()))
+    edits: Any = {(layer, 0): {"drop_keys": [1]}, (layer, 1): "zero", (layer, 2): "uniform"}
+    with torch.no_grad():
+        plain = model(**inputs, output_attentions=True)[kind][place]
+        with intervene(model, edits):
+            found = model(**inputs, output_attentions=True)[kind][place]
+    assert not bool(found[:, 0, :, 1].any())
+    assert not bool(found[:, 1].any())
+    assert torch.equal(found[:, 3], plain[:, 3])
+    allowed = plain[:, 2] > 0
+    torch.testing.assert_close(found[:, 2], allowed / allowed.sum(-1, keepdim=True))
+    if not case.sinks:
+        rest = plain[:, 0].index_fill(-1, torch.tensor([1]), 0)
+        torch.testing.assert_close(found[:, 0], rest / rest.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)

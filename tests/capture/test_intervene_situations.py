@@ -109,6 +109,14 @@ def test_heads_and_layers_that_a_config_does_not_have_are_refused_before_the_mod
         intervene(model, {2: "zero"}).__enter__()
     with pytest.raises(ValueError, match="heads 0 to 3: head 4 is none"):
         intervene(model, {(0, (1, 4)): "zero"}).__enter__()
+    with torch.no_grad(), intervene(model, {(-1, 2): "zero", (-2, -1): "uniform"}) as run:
+        model(**batch())
+    assert run.edited == {"model.layers.0.self_attn": (3,), "model.layers.1.self_attn": (2,)}
+    with pytest.raises(ValueError, match="the model has 2 layers"):
+        intervene(model, {-3: "zero"}).__enter__()
+    model.config.num_hidden_layers = 3
+    with torch.no_grad(), pytest.raises(ValueError, match="count them from the first"), intervene(model, {-2: "zero"}):
+        model(**batch())
     sequences = build(SEQUENCES["BART"], "sdpa")
     inputs = {**batch(), "decoder_input_ids": batch()["input_ids"][:, :5]}
     del inputs["position_ids"]

@@ -95,6 +95,7 @@ def even(att: Attention) -> Tensor:
         ({(0, 1, 2): "zero"}, "give a layer"),
         ({(0, ()): "zero"}, "names no head"),
         ({-1: "zero"}, "count them from the first"),
+        ({0: {"mask": torch.ones(2, 2)}}, "give False to remove the mask.*'block'"),
         ({(0, True): "zero"}, "give a layer"),
         ({0: "zeros"}, "did you mean 'zero'"),
         ({0: 3}, "3 is no edit"),
@@ -126,7 +127,9 @@ def test_what_is_no_edit_is_refused_before_the_model_runs(edits: Any, why: str) 
         intervene(Layers(by_sdpa), edits).__enter__()
 
 
-@pytest.mark.parametrize(("model", "why"), [(torch.relu, "is a function"), (3, "give an nn.Module")])
+@pytest.mark.parametrize(
+    ("model", "why"), [(torch.relu, "is a function"), (3, "give an nn.Module$"), (None, "give an nn.Module")]
+)
 def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
     with pytest.raises(TypeError, match=why):
         intervene(model, {0: "zero"})
@@ -145,7 +148,10 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({0: {"softcap": None}}, "has a softcap"),
         ({0: {"sinks": None}}, "has learned sinks"),
         ({0: {"window": None}}, "has a window of its own"),
-        ({(0, 1): torch.zeros(6, 6)}, r"weights for \(0, 1\) has shape \(6, 6\), and layers.0 has 2 samples, 1 heads"),
+        (
+            {(0, 1): torch.zeros(6, 6)},
+            r"for \(0, 1\) has shape \(6, 6\): for layers.0 give \(7, 7\), \(1, 7, 7\) or \(2, 1, 7, 7\)",
+        ),
         ({(0, 1): {"output": torch.zeros(3)}}, r"has shape \(3,\)"),
         ({0: lambda block: block.weights[..., :2]}, r"returned \(2, 4, 7, 2\) for a block of weights"),
         ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 2"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..limit import MemoryLimit
-from ..module_walk import modules
 from .projections import HeadOutputs, Projection, is_linear
 from .readout import FinalNorm, Readout, Unembedding, read_norm
 from .stream import Product, StreamWatcher, Terms
 
+CHOICES = 8  # tokens, of those that are most likely next
+MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
 NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
@@ -39,7 +39,7 @@ class CallFacts:
     readout: what the model reads in the end; in words, why that is not known.
     terms: with which factor what an attention adds is in that; those that are not named are not in it as a sum.
     scale: (B, Q) what the final norm divided by; None without one.
-    likely: (B, n) the most likely next token at the last n positions.
+    likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
     logits: (B, n, vocabulary) with their graph, where gradients are asked for.
     """
 
@@ -120,53 +120,56 @@ class OutputWatcher:
         self._running = _Running()
         self._names: Mapping[int, str] = {}
         self._structure: _Structure | None = None
+        self._model: nn.Module | None = None
+        self._hooks: dict[int, Any] = {}  # by the identity of the module
+        self._is_resting = True  # whether modules are not watched, because all is known of them
+        self._passes = 0  # of the model that are running, in all threads
+        self._lock = threading.Lock()  # of the four before
         self._weights: dict[int, str] = {}
         self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
-        self._passed: list[tuple[nn.Module, Any]] = []  # linear maps and norms, with their hooks
-        self._handles: dict[int, Any] = {}  # of these hooks, by the module; empty while they rest
-        self._running_passes = 0  # of all threads
-        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
         """Watch a model, whose modules have these names by identity, inside the block."""
-        self._names = names
+        self._model, self._names = model, names
         self._weights = {p.data_ptr(): name for name, p in model.named_parameters()}
-        hooks: list[Any] = [model.register_forward_hook(_hook(self._model_ended))]
-        self._passed = []
-        for module in modules(model):
-            if isinstance(module, nn.MultiheadAttention):
-                hooks.append(module.register_forward_hook(_hook(self._multi_head)))
-            elif is_linear(module):
-                self._passed.append((module, _hook(self._linear, self._has_pending)))
-            elif _may_be_norm(module):
-                self._passed.append((module, _hook(self._norm, self._is_asked)))
-        self._wake()
+        ended = model.register_forward_hook(_hook(self._model_ended))
+        self._watch_modules()
         try:
             yield
         finally:
-            self._remove(*self._handles)
-            for hook in hooks:
-                hook.remove()
+            ended.remove()
+            self._rest(whole=True)
+            self._model = None
 
-    def _wake(self) -> None:
-        """Watch linear maps and norms: that of an output may be one of them."""
+    def _watch_modules(self) -> None:
+        """Put hooks on the modules, if they are not there."""
         with self._lock:
-            for module, hook in self._passed:
-                if id(module) not in self._handles:
-                    self._handles[id(module)] = module.register_forward_hook(hook)
+            if self._is_resting is False or self._model is None:
+                return
+            self._is_resting = False
+            for module in self._model.modules():
+                note = self._note_for(module)
+                if note is not None and id(module) not in self._hooks:
+                    self._hooks[id(module)] = module.register_forward_hook(note)
 
-    def _remove(self, *keys: int) -> None:
-        for key in keys:
-            self._handles.pop(key).remove()
+    def _note_for(self, module: nn.Module) -> Callable[..., None] | None:
+        """Return the hook of a module; None where it needs none."""
+        if isinstance(module, nn.MultiheadAttention):
+            return _hook(self._multi_head)
+        if is_linear(module):
+            return _hook(self._linear, self._has_pending)
+        return _hook(self._norm, self._is_asked) if _may_be_norm(module) else None
 
-    def _rest(self, facts: CallFacts) -> None:
-        """Watch the final norm alone, if all is known, until an output comes whose reader is not."""
-        structure = self._structure
+    def _rest(self, *, whole: bool = False) -> None:
+        """Take the hooks off that a known model needs no more: all but that on its final norm, or the whole of them."""
         with self._lock:
-            known = structure is not None and all(name in self._projections for name in facts.outputs)
-            if known and structure is not None and not self._running_passes and len(self._handles) > 1:
-                self._remove(*(key for key in self._handles if key != id(structure.norm)))
+            if not whole and (self._passes or self._is_resting):
+                return  # another thread runs the model, or there is nothing to take off
+            self._is_resting = True
+            norm = None if whole or self._structure is None else id(self._structure.norm)
+            for key in [key for key in self._hooks if key != norm]:
+                self._hooks.pop(key).remove()
 
     def begin(self, facts: CallFacts) -> None:
         """Begin a forward pass of the model itself, whose facts are to be found."""
@@ -175,7 +178,7 @@ class OutputWatcher:
             return
         running.facts, running.pending, running.normed = facts, [], None
         with self._lock:
-            self._running_passes += 1
+            self._passes += 1
         if self._structure is None:
             running.stream = StreamWatcher()
             running.stream.__enter__()  # type: ignore[no-untyped-call]
@@ -183,28 +186,29 @@ class OutputWatcher:
     def end(self) -> None:
         """End it, also where it has failed."""
         running = self._running
+        if running.facts is not None:
+            with self._lock:
+                self._passes -= 1
         if running.stream is not None and torch.overrides._get_current_function_mode() is running.stream:
             running.stream.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        facts = running.facts
-        running.facts = running.stream = running.normed = None
+        facts, running.facts = running.facts, None
+        running.stream = running.normed = None
         running.pending = []
-        if facts is not None:
-            with self._lock:
-                self._running_passes -= 1
-            if sys.exc_info()[0] is None:  # where the model has failed, torch iterates over its hooks
-                self._rest(facts)
+        if facts is not None and self._structure is not None and facts.outputs.keys() <= self._projections.keys():
+            self._rest()
 
-    def goes_on(self, key: str, facts: CallFacts) -> bool:
-        """Return whether the output of a call is read as in the forward pass before; note it, if it is.
+    def goes_as_before(self, key: str, facts: CallFacts | None) -> bool:
+        """Note of a call that its output goes where it went in the forward pass before; False if that is not known.
 
         Args:
             key: of its record.
             facts: of the model's call that it is in.
         """
-        known = None if self._structure is None else self._projections.get(key)
-        if known is not None:
-            facts.outputs[key] = known
-        return known is not None
+        known = None if self._structure is None or self._gradients else self._projections.get(key)
+        if known is None or facts is None:
+            return False
+        facts.outputs[key] = known
+        return True
 
     def follow(self, key: str, facts: CallFacts, callback: Callable[[Any], None]) -> FollowedCall:
         """Follow the output of a call.
@@ -223,11 +227,12 @@ class OutputWatcher:
             if known is not None and self._structure is not None:  # as in the forward pass before
                 facts.outputs[key] = known
                 return
-            self._wake()
+            self._watch_modules()
             known = facts.outputs[key] = HeadOutputs.of(key, output)
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
         def keep(gradient: Tensor) -> None:
+            facts.logits = None  # a backward pass runs: they are not needed for one any more
             facts.gradients[key] = self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
@@ -301,7 +306,8 @@ class OutputWatcher:
             assert known.readout.norm is not None
             facts.scale = _by_sample(known.readout.norm.scale(running.normed))
         whole = logits if logits.ndim == 3 else logits[None] if logits.ndim == 2 else None
-        facts.likely = None if whole is None else whole.detach().argmax(-1)
+        if whole is not None:
+            facts.likely = _most_likely(whole.detach())
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
         """Find what logits are made of, backwards from them."""
@@ -342,6 +348,12 @@ def logits_of(output: Any) -> Tensor | None:
         found = output[0]
     found = output if found is None else found
     return found if isinstance(found, Tensor) and found.ndim in (2, 3) and found.is_floating_point() else None
+
+
+def _most_likely(logits: Tensor) -> Tensor:
+    """Return the most likely tokens at each position, or of many logits at the last alone: (B, n, up to 8)."""
+    some = logits if logits.numel() <= MOST_LOGITS else logits[:, -1:]
+    return some.topk(min(CHOICES, some.shape[2])).indices
 
 
 def _by_sample(scale: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ class EditedHeads:
         if call.v is None:
             raise EditRefused(f"the values of {seen.name} were not seen: leave this layer out")
         self._seen, self._samples, self._heads, self._chain = seen, tuple(samples), tuple(heads), chain
+        self._numbers = tuple(head + seen.first_head for head in heads)  # in the model
         self._edits = [one.edit for one in chain]
         self._types = call.q, call.v
         share = call.q.shape[1] // call.k.shape[1]
@@ -59,21 +60,47 @@ class EditedHeads:
 
     def outputs(self) -> Tensor:
         """Return their outputs, (samples, heads, Q, Dv), in the type in which they are computed."""
-        applied = next((one for one in reversed(self._chain) if one.edit.output is not None), None)
+        applied = self._output_edit()
         if applied is not None:
             return self._given_output(applied)
-        n, h, Q, _ = self._q.shape
-        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
-        step = max(1, cells // max(1, n * h * self._k.shape[2]))
         needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (self._q, self._k, self._v))
-        blocks = []
-        for rows in (range(start, min(start + step, Q)) for start in range(0, Q, step)):
-            if needs_grad and step < Q:
+        rows_of_blocks, blocks = list(self._rows_of_blocks()), []
+        for rows in rows_of_blocks:
+            if needs_grad and len(rows_of_blocks) > 1:
                 found = checkpoint(self._block, rows, use_reentrant=False, preserve_rng_state=False)
             else:
                 found = self._block(rows)
             blocks.append(found)
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
+
+    def write_output(self, output: Tensor) -> None:
+        """Write their outputs into that of the call, (B, H, Q, Dv)."""
+        found = self.outputs().to(output.dtype)
+        output[self._place(output)] = found
+
+    def write_weights(self, weights: Tensor) -> None:
+        """Write their weights into those of the call, (B, H, Q, K): 0 for a head that is, NaN for another's output."""
+        K, applied = self._k.shape[2], self._output_edit()
+        for rows in self._rows_of_blocks():
+            own = weights[:, :, rows.start : rows.stop, :K]
+            if applied is None:
+                own[self._place(own)] = self.weights(rows).to(own.dtype)
+            else:
+                own[self._place(own)] = 0.0 if isinstance(applied.edit.output, float) else torch.nan
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        b, h = (torch.tensor(one, device=x.device) for one in (self._samples, self._heads))
+        return b[:, None], h
+
+    def _output_edit(self) -> Applied | None:
+        """Return the last edit that replaces their output; None if none does."""
+        return next((one for one in reversed(self._chain) if one.edit.output is not None), None)
+
+    def _rows_of_blocks(self) -> Iterator[range]:
+        n, h, Q, _ = self._q.shape
+        cells = CELLS_AT_ONCE if self._q.device.type == "cpu" else CELLS_AT_ONCE * ON_DEVICE
+        step = max(1, cells // max(1, n * h * self._k.shape[2]))
+        return (range(start, min(start + step, Q)) for start in range(0, Q, step))
 
     def _block(self, rows: range) -> Tensor:
         with torch._C.DisableTorchFunction():
@@ -98,12 +125,12 @@ class EditedHeads:
         given, seen = applied.edit.weights, self._seen
         queries = range(seen.queries.start + rows.start, seen.queries.start + rows.stop)
         if isinstance(given, OtherRun):
-            found = [[given.weights(seen, b, h, queries) for h in self._heads] for b in self._samples]
+            found = [[given.weights(seen, b, h, queries) for h in self._numbers] for b in self._samples]
             return torch.stack([torch.stack([x.to(weights) for x in one]) for one in found])
         if isinstance(given, Tensor):
             return self._rows_of(given, applied, queries, seen.keys).to(weights).expand_as(weights)
         assert callable(given)
-        block = WeightsBlock(weights, allowed, seen.name, seen.number, self._samples, self._heads, queries, seen.keys)
+        block = WeightsBlock(weights, allowed, seen.name, seen.number, self._samples, self._numbers, queries, seen.keys)
         own = given(block)
         if not isinstance(own, Tensor) or own.shape != weights.shape:
             shape = tuple(own.shape) if isinstance(own, Tensor) else type(own).__name__
@@ -114,37 +141,40 @@ class EditedHeads:
 
     def _rows_of(self, given: Tensor, applied: Applied, queries: range, keys: range | None) -> Tensor:
         """Return the part of numbers of one's own that is for these samples, heads and queries."""
-        seen, what = self._seen, "weights" if keys is not None else "output"
-        wanted = len(seen.queries) if seen.queries.start == 0 else seen.queries.stop
-        sizes = (seen.samples, len(applied.heads), wanted, *(() if keys is None else (keys.stop,)))
-        found = given[(None,) * (4 - given.ndim)]  # of one head, or of all alike
-        shape = found.shape[: len(sizes)]
-        rows_fit = shape[2] == wanted or (keys is None and shape[2] == 1)
-        fits = shape[0] in (1, sizes[0]) and shape[1] in (1, sizes[1]) and rows_fit
-        if (
-            not fits
-            or (keys is not None and shape[3] != keys.stop)
-            or (keys is None and given.shape[-1] != self._v.shape[-1])
-        ):
-            last = keys.stop if keys is not None else self._v.shape[-1]
-            raise EditRefused(
-                f"what is given as {what} for {applied.rule.key!r} has shape {tuple(given.shape)}, and {seen.name} has "
-                f"{seen.samples} samples, {len(applied.heads)} heads that are named, {wanted} queries and {last} "
-                f"{'keys' if keys is not None else 'numbers of a value'}: give numbers of that shape"
-            )
+        found = self._fitting(given, applied, keys)
         if found.shape[0] > 1:
             found = take_part(found, 0, self._samples)
         if found.shape[1] > 1:
-            found = take_part(found, 1, [applied.heads.index(head) for head in self._heads])
+            found = take_part(found, 1, [applied.heads.index(number) for number in self._numbers])
         if found.shape[2] > 1:
             found = found[:, :, queries.start : queries.stop]
         return found if keys is None else found[..., keys.start : keys.stop]
+
+    def _fitting(self, given: Tensor, applied: Applied, keys: range | None) -> Tensor:
+        """Return numbers of one's own with four axes: samples, the heads of the key, queries of the whole text, last.
+
+        Raises:
+            EditRefused: they do not fit.
+        """
+        last = self._v.shape[-1] if keys is None else keys.stop
+        wanted = self._seen.samples, len(applied.heads), self._seen.queries.stop, last
+        found = given[(None,) * (4 - given.ndim)]
+        may_repeat = (0, 1) if keys is not None else (0, 1, 2)
+        sizes = enumerate(zip(found.shape, wanted, strict=True)) if found.ndim == 4 else ()
+        if found.ndim == 4 and all(n == size or (n == 1 and axis in may_repeat) for axis, (n, size) in sizes):
+            return found
+        _, H, Q, _ = wanted
+        shapes = (wanted[2:], wanted[1:], wanted) if keys is not None else ((last,), (H, 1, last), (H, Q, last), wanted)
+        raise EditRefused(
+            f"what is given for {applied.rule.key!r} has shape {tuple(given.shape)}: for {self._seen.name} give "
+            f"{', '.join(map(str, shapes[:-1]))} or {wanted}"
+        )
 
     def _given_output(self, applied: Applied) -> Tensor:
         n, h, Q, _ = self._q.shape
         shape, given, seen = (n, h, Q, self._v.shape[-1]), applied.edit.output, self._seen
         if isinstance(given, OtherRun):
-            found = [[given.outputs(seen, b, head, seen.queries) for head in self._heads] for b in self._samples]
+            found = [[given.outputs(seen, b, head, seen.queries) for head in self._numbers] for b in self._samples]
             return torch.stack([torch.stack([x.to(self._v) for x in one]) for one in found])
         if isinstance(given, Tensor):
             return self._rows_of(given, applied, seen.queries, None).to(self._v).expand(shape)

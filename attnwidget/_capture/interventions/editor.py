@@ -20,9 +20,10 @@ from ..coverage import AttentionModules
 from ..kept_tensors import TensorKeeper
 from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
 from ..model_calls import ModelCalls, module_names, parts_of
-from ..observed_call import ObservedCall, Unreadable
+from ..observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..output_edits import EditRefused, OutputEdit
 from ..positions import why_not_positions
+from ..process_parts import heads_of_process
 from ..provenance import ToldCross
 from ..selection import LayerSelection
 from ..traced_tensors import Caller
@@ -113,11 +114,20 @@ class Editor(ModelCalls):
             own = [by_name[name]] if name in by_name else []
             self.skipped[name] = with_way_on(why, [*own, self.model])
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Edit nothing inside the block."""
+        thread, self._thread = self._thread, None
+        try:
+            yield
+        finally:
+            self._thread = thread
+
     # Forward passes.
 
     def _began(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
         if threading.get_ident() != self._thread:
-            self.elsewhere += module is self.model
+            self.elsewhere += module is self.model and self._thread is not None
             return
         if not self._depth:
             self._counts.clear()
@@ -151,6 +161,8 @@ class Editor(ModelCalls):
         Raises:
             EditRefused: the call is to be edited, and cannot be.
         """
+        if self._thread is None:
+            return None
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
             return None
@@ -217,14 +229,34 @@ class Editor(ModelCalls):
         mask = self._keeper.mask(call.mask) if call.k.shape[2] > call.q.shape[2] else None
         keep_what_is_filled(call, mask, continues=name in self.ends)
         self._kinds[name] = bool(call.cross)
-        seen = self._placed(name, call)
-        by_head = self.plan.edits_of(name, seen.number, seen.cross, call.q.shape[1], call.q.shape[0])
+        seen = self._placed(name, call, self._heads_of_process(module, call))
+        by_head = self._own_heads(seen, call.heads)
         if not any(one is not None for edits in by_head.values() for one in edits):
             return None
         self._refuse_what_is_not_repeated(name)
         return CallEdit(self, seen, by_head)
 
-    def _placed(self, name: str, call: ObservedCall) -> SeenCall:
+    def _heads_of_process(self, module: str, call: ObservedCall) -> int:
+        """Note which heads this process has, if others have the rest; return the model's number of the first."""
+        if any(hasattr(x, "placements") for x in (call.q, call.k)):
+            raise Unreadable("its q and k are spread over processes (DTensor): have its projections give local tensors")
+        running = self._running(module)
+        call.heads = heads_of_process(None if running is None else running.module, call)
+        return 0 if call.heads is None else call.heads.first
+
+    def _own_heads(self, seen: SeenCall, here: ProcessHeads | None) -> ByHead:
+        """Return the edits of the heads of a call that this process has."""
+        B, H = seen.call.q.shape[:2]
+        found = self.plan.edits_of(seen.name, seen.number, seen.cross, H if here is None else here.total, B)
+        if here is None:
+            return found
+        for edits in found.values():
+            for one in edits:
+                if one is not None:  # those of other processes are met there
+                    one.rule.met.setdefault(seen.name, set())
+        return {head - here.first: edits for head, edits in found.items() if 0 <= head - here.first < H}
+
+    def _placed(self, name: str, call: ObservedCall, first_head: int) -> SeenCall:
         """Return a call with its number and its places."""
         Q, K, cross = call.q.shape[2], call.k.shape[2], bool(call.cross)
         number = self.seen.setdefault((name, cross), self._layers.number_of(name, cross))
@@ -238,7 +270,7 @@ class Editor(ModelCalls):
             self.lengths[name] = ends
         self.ends[name] = ends
         queries, keys = range(ends[0] - Q, ends[0]), range(ends[1] - K, ends[1])
-        return SeenCall(call, name, number, cross, queries, keys, *self.lengths[name])
+        return SeenCall(call, name, number, cross, queries, keys, *self.lengths[name], first_head)
 
     def _refuse_what_is_not_repeated(self, name: str) -> None:
         """Refuse calls that a backward pass computes again, perhaps when the block has ended."""
@@ -265,13 +297,18 @@ class CallEdit(OutputEdit):
     def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead) -> None:
         self._editor, self.seen, self.by_head = editor, seen, by_head
 
-    def write(self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...]) -> None:
+    def write(
+        self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
+    ) -> None:
         """Write it, after verifying that the call is understood."""
         device = output.device.type
         try:
             with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
                 for samples, heads, chain in self._groups(earlier):
-                    self._write(kernel, output, samples, heads, chain)
+                    made = self._made(kernel, samples, heads, chain)
+                    made.write_output(output)
+                    if weights is not None:
+                        made.write_weights(weights)
         except EditRefused:
             raise
         except Unreadable as error:
@@ -280,8 +317,9 @@ class CallEdit(OutputEdit):
         for head, edits in self.by_head.items():
             for one in edits:
                 if one is not None:
-                    one.rule.met.setdefault(self.seen.name, set()).add(head)
-                    self._editor.edited.setdefault(self.seen.name, set()).add(head)
+                    number = head + self.seen.first_head
+                    one.rule.met.setdefault(self.seen.name, set()).add(number)
+                    self._editor.edited.setdefault(self.seen.name, set()).add(number)
 
     def _groups(self, earlier: tuple[OutputEdit, ...]) -> Iterator[tuple[list[int], list[int], Chain]]:
         """Yield samples and heads that are edited in the same way, with their edits of all interventions."""
@@ -305,7 +343,8 @@ class CallEdit(OutputEdit):
             for some in together(heads, share):
                 yield list(own_samples), some, chains[key]
 
-    def _write(self, kernel: Any, output: Tensor, samples: list[int], heads: list[int], chain: Chain) -> None:
+    def _made(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
+        """Return heads as they are edited, after verifying that the call is understood."""
         name = self.seen.name
         differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)
         if differs is None:
@@ -315,14 +354,11 @@ class CallEdit(OutputEdit):
         fixed = any(one.edit.output is not None for one in chain)
         if (isinstance(kernel, RowsOfOutput | DroppedWeights) or self.seen.call.dropout) and not fixed:
             raise EditRefused(DROPS.format(name))
-        made = EditedHeads(self.seen, samples, heads, chain)
         if torch.is_grad_enabled() and self.seen.call.q.requires_grad:
             for one in chain:
                 if not one.edit.is_differentiable:
                     raise EditRefused(NO_GRADIENTS.format(one.edit.text))
-        found = made.outputs().to(output.dtype)
-        b, h = (torch.tensor(x, device=output.device) for x in (samples, heads))
-        output[b[:, None], h] = found
+        return EditedHeads(self.seen, samples, heads, chain)
 
 
 def _length_of_cache(cache: Any) -> int | None:

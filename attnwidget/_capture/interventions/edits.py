@@ -130,6 +130,7 @@ class Rule:
         heads: or None for all.
         edits: one for all samples, or one for each.
         met: the heads that were edited, by the name of their module.
+        number: of its layer, where it is named by that; None: it counts from the end, and their number is not known.
     """
 
     key: Any
@@ -138,6 +139,11 @@ class Rule:
     edits: list[HeadEdit | None]
     per_sample: bool = False
     met: dict[str, set[int]] = field(default_factory=dict)
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layer, int) and self.layer >= 0:
+            self.number = self.layer
 
     @property
     def rank(self) -> tuple[bool, bool]:
@@ -148,7 +154,7 @@ class Rule:
         """Return whether it is for a layer, whose number is None where it is not among those that are counted."""
         if self.layer is None:
             return True
-        return self.layer == number if isinstance(self.layer, int) else matches_name(self.layer, name)
+        return self.number == number if isinstance(self.layer, int) else matches_name(self.layer, name)
 
     def heads_of(self, name: str, count: int) -> tuple[int, ...]:
         """Return the heads of a layer that has so many."""
@@ -281,11 +287,6 @@ def _read_key(key: Any) -> tuple[Any, tuple[int, ...] | None]:
         layer = None
     elif not isinstance(layer, str | re.Pattern):
         layer = _integer(layer, key)
-        if layer < 0:
-            raise ValueError(
-                f"edits has the key {key!r}: how many layers there are is known when they have run, so count them "
-                "from the first, 0"
-            )
     if heads is None:
         return layer, None
     given = heads if isinstance(heads, Iterable) and not isinstance(heads, str) else [heads]
@@ -351,6 +352,11 @@ def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit
         raise ValueError("'renormalize' says what becomes of a 'block': give both")
     if not words:
         raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
+    if not isinstance(words.get("mask", True), bool):
+        raise TypeError(
+            f"mask is {told(words['mask'])}: give False to remove the mask of the call; to keep queries from keys, "
+            "give {'block': (queries, keys)}, or a function of a block that returns its weights"
+        )
     for name in words:
         if name == "keep":
             raise ValueError(

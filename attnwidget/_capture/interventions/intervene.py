@@ -7,14 +7,18 @@ import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import nn
 
+from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
+from ..._utils.validation import told
 from ..model_calls import module_of
+from .comparing import TargetLike, effect_of_run, words_of_edits
 from .editor import Editor
 from .edits import HeadEdit, Plan, Rule
+from .model_call import call_again
 from .other_runs import OtherRun
 from .refusals import refuse
 
@@ -67,16 +71,18 @@ def intervene(
         outer, then by the inner one; then weights are replaced, then outputs. To enter one twice changes nothing more.
 
     Raises:
-        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled, scripted or
-            spread over processes; a module, layer or head that is not there, as far as names and config tell. While it
-            runs: a head that is not there; a call that cannot be edited, for it does more than its arguments tell,
+        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled or
+            scripted; a module, layer or head that is not there, as far as names and config tell. While it runs: a head
+            that is not there; a call that cannot be edited, for it does more than its arguments tell,
             drops weights at random, is checkpointed for gradients or computed in parts. At its end: an edit that has
             met no call or changed nothing, a position that there was not.
 
-    Gradients flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
+    Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
+    flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
     model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
-    compiled run as they are written, which may change last bits. Weights that a model returns beside its output
-    (output_attentions) stay those before the edit, and so do heads that a `capture` records at the same time.
+    compiled run as they are written, which may change last bits. Weights that transformers' eager attention
+    and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those
+    that a model's own code returns, and heads that a `capture` records at the same time, stay as before the edit.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -86,10 +92,11 @@ def intervene(
     >>> run.edited
     {'MultiheadAttention': (1,)}
     """
-    module = module_of(model)
+    is_known = isinstance(model, nn.Module) or callable(model) or hasattr(model, "model")
+    module = module_of(model) if is_known else None
     if module is None:
-        raise TypeError("model is a function: give the nn.Module whose heads are edited")
-    return Run(module, Plan(edits, segments, cross))
+        raise TypeError(f"model is {'a function' if callable(model) else told(model)}: give an nn.Module")
+    return Run(module, Plan(edits, segments, cross), getattr(model, "tokenizer", None))
 
 
 class Run:
@@ -101,8 +108,8 @@ class Run:
         output: what it returned then; None before.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, plan: Plan, tokenizer: Any = None) -> None:
+        self.model, self._tokenizer = model, tokenizer
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.output: Any = None
         self._plan = plan
@@ -127,6 +134,60 @@ class Run:
     def skipped(self) -> dict[str, str]:
         """Return attention that has run and could not be seen, by the name of its module, with the reason."""
         return {} if self._editor is None else dict(self._editor.skipped)
+
+    def effect(
+        self,
+        target: TargetLike = None,
+        at: SupportsIndex = -1,
+        *,
+        batch: SupportsIndex | None = None,
+        tokenizer: Any = None,
+        first_piece: bool = False,
+    ) -> Effect:
+        """Run the model once more, without the edits, and compare what it says with its last output.
+
+        Args:
+            target, at, batch, tokenizer, first_piece: as `attnwidget.effect` takes them.
+
+        Returns:
+            `Effect`: log-probability before, after and change, KL at each position, the ten tokens that move most.
+
+        Raises:
+            ValueError: the model has not run inside the block, or returned something else than its own output, as
+                `generate` does; it is in training mode; as `attnwidget.effect`.
+            TypeError, IndexError: as `attnwidget.effect`.
+
+        Edits of other blocks that are open around stay made.
+
+        >>> import torch
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+        >>> with intervene(model, {(0, 1): "zero"}) as run:
+        ...     _ = model(x, x, x)
+        >>> def size(output):
+        ...     return output[0].norm()
+        >>> run.effect(target=size).target
+        'size'
+        """
+        if self.inputs is None:
+            raise ValueError("the model has not run in the block: call it there, then ask for the effect")
+        inputs, output = self.inputs, self.output
+        call = call_again(self.model, inputs, self._tokenizer if tokenizer is None else tokenizer)
+        try:
+            return effect_of_run(
+                call,
+                output,
+                self._without_edits(),
+                words_of_edits(self._plan),
+                target,
+                at,
+                batch,
+                first_piece=first_piece,
+            )
+        finally:
+            self.inputs, self.output = inputs, output
+
+    def _without_edits(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._editor is None else self._editor.paused()
 
     def __enter__(self) -> Run:
         with contextlib.ExitStack() as stack:
@@ -178,6 +239,13 @@ class Run:
 
 
 def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
+    """Return why an entry has edited nothing, or another layer than it names; None if all is well."""
+    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
+    if isinstance(rule.layer, int) and rule.layer < 0 and rule.number != len(there) + rule.layer and there:
+        return (
+            f"{rule.key!r} counts layers from the end, and {len(there)} with attention have run, where the config "
+            f"names {(rule.number or 0) - rule.layer}: count them from the first, 0"
+        )
     if rule.met or not any(rule.edits):
         return None
     kind = type(model).__name__
@@ -187,7 +255,6 @@ def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
         )
     if not editor.seen and not editor.skipped and not editor.forward_count:
         return f"{rule.key!r} has edited nothing, for {kind} was not called in the block: run the very object inside it"
-    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
     listed = ", ".join(f"{i} {name!r}" for i, name in enumerate(there[:6])) + (", …" if len(there) > 6 else "")
     unseen = next((f"; {name} was not seen: {why}" for name, why in editor.skipped.items()), "")
     return f"{rule.key!r} has edited nothing: the layers that ran are {listed or 'none'}{unseen}"

@@ -13,15 +13,11 @@ from ..._utils.choices import matches_name
 from ..coverage import SCRIPTED, is_scripted_attention
 from ..model_calls import module_names
 from ..selection import nearest_name, shown
-from .edits import Plan
+from .edits import Plan, Rule
 
 COMPILED = (
     "{} is compiled, and inside compiled code nothing can be edited: give the model that was compiled "
     "(model._orig_mod of what torch.compile returned), or do without model.compile()"
-)
-SPREAD = (
-    "the weights of {} are spread over several processes (DTensor), so that each has a part of its heads: edit the "
-    "model in one process"
 )
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
@@ -30,7 +26,7 @@ def refuse(model: nn.Module, plan: Plan) -> None:
     """Refuse what cannot be edited.
 
     Raises:
-        ValueError: the model is compiled, scripted or spread over processes; a name that no module has; a head or layer
+        ValueError: the model is compiled or scripted; a name that no module has; a head or layer
             that is not there, by the model's config.
     """
     names = module_names(model)
@@ -40,27 +36,8 @@ def refuse(model: nn.Module, plan: Plan) -> None:
             raise ValueError(COMPILED.format(name))
         if isinstance(module, torch.jit.ScriptModule) and is_scripted_attention(module) and plan.may_edit(name):
             raise ValueError(f"{name} cannot be edited: {SCRIPTED}")
-    _refuse_spread(model, names)
     _refuse_unknown_names(model, plan, list(names.values()))
     _refuse_numbers(getattr(model, "config", None), plan)
-
-
-def _refuse_spread(model: nn.Module, names: dict[int, str]) -> None:
-    """Refuse heads that are spread over processes; what FSDP shards is whole while it runs."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor, Shard
-
-    def is_part(p: nn.Parameter) -> bool:
-        if not isinstance(p, DTensor):
-            return False
-        return id(p) not in whole or sum(isinstance(one, Shard) for one in p.placements) > 1
-
-    whole = {id(p) for module in model.modules() if isinstance(module, FSDPModule) for p in module.parameters()}
-    for module in model.modules():
-        if any(is_part(p) for p in module.parameters(recurse=False)):
-            raise ValueError(SPREAD.format(names.get(id(module), type(module).__name__)))
 
 
 def _refuse_unknown_names(model: nn.Module, plan: Plan, names: list[str]) -> None:
@@ -82,6 +59,8 @@ def _refuse_numbers(config: Any, plan: Plan) -> None:
         None if list(_configs(config))[1:] or _of(config, "is_encoder_decoder") else _of(config, "num_hidden_layers")
     )
     for rule in plan.rules:
+        if isinstance(rule.layer, int) and rule.layer < 0:
+            rule.number = _from_the_end(rule, None if plan.cross else layers)
         if isinstance(layers, int) and isinstance(rule.layer, int) and not plan.cross and rule.layer >= layers:
             raise ValueError(f"edits has layer {rule.layer}, but the model has layers 0 to {layers - 1}")
         most = max(counts, default=0)
@@ -90,6 +69,19 @@ def _refuse_numbers(config: Any, plan: Plan) -> None:
             raise ValueError(
                 f"edits has {rule.key!r}, but the model has heads 0 to {most - 1}: head {missing[0]} is none"
             )
+
+
+def _from_the_end(rule: Rule, layers: Any) -> int:
+    """Return the number of a layer that is counted from the end."""
+    assert isinstance(rule.layer, int)
+    if not isinstance(layers, int):
+        raise ValueError(
+            f"edits has the key {rule.key!r}: how many layers there are is known when they have run, so count them "
+            "from the first, 0"
+        )
+    if layers + rule.layer < 0:
+        raise ValueError(f"edits has layer {rule.layer}, but the model has {layers} layers")
+    return layers + rule.layer
 
 
 def _configs(config: Any) -> Iterator[Any]:

@@ -18,6 +18,7 @@ class SeenCall:
         cross: whether it is cross-attention.
         queries, keys: the positions of its queries and keys in the text.
         query_length, key_length: of the text that was read first, from whose end negative positions count.
+        first_head: the number in the model of its head 0, where other processes have the heads before.
     """
 
     call: ObservedCall
@@ -28,6 +29,7 @@ class SeenCall:
     keys: range
     query_length: int
     key_length: int
+    first_head: int = 0
 
     @property
     def samples(self) -> int:

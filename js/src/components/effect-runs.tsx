@@ -7,36 +7,58 @@ import { count } from "../text/format";
 import { sentence } from "./phrases";
 import { ProgressBar, timeLeft } from "./progress";
 
+const ACTIONS = {
+  running: ["stop", "Stop"],
+  stopped: ["resume", "Resume"],
+  failed: ["run", "Try again"],
+  idle: ["run", "Run"],
+} as const;
+const SAID = {
+  ...{
+    running: "The model runs without each segment and each head.",
+    stopped: "Stopped.",
+    failed: "Failed.",
+    idle: "",
+  },
+  done: "All runs are done.",
+};
+
 /** How far the runs have come, and how to stop them; once they are done its room stays, so that nothing moves. */
 export function EffectRuns({ ui }: { ui: Ui }) {
-  const now = ui.store.effects.value;
+  const { effects, facts } = ui.store;
+  const now = effects.value;
   if (!now) return null;
-  const { state, done, total, seconds_left, error, run_seconds } = now;
+  const { done, total, seconds_left, run_seconds } = now;
+  const away = isAway(ui.kernel.state.value) || Boolean(facts.value.saved);
+  const state = away && now.state === "running" ? "stopped" : now.state; // nobody runs what was saved
   const { key, text } = ui.effectProblem.value ?? { key: "", text: "" };
-  const problem = error ?? (["run", "stop", "resume"].includes(key) ? text : "");
-  if (state === "done" && problem === "") return null;
-  const running = state === "running";
-  const action = running ? "stop" : state === "stopped" ? "resume" : "run";
+  const problem = now.error ?? (key in { run: 0, stop: 0, resume: 0 } ? text : "");
   const runs = `${count(done)} of ${count(total)} runs`;
-  const left = running ? timeLeft(seconds_left) : "";
-  const each = running && run_seconds && run_seconds > 1 ? `one takes ${Math.round(run_seconds)} s` : "";
-  const away = isAway(ui.kernel.state.value);
+  const left = state === "running" ? timeLeft(seconds_left) : "";
+  const each = left && run_seconds && run_seconds > 1 ? `one takes ${Math.round(run_seconds)} s` : "";
   return (
     <>
-      {total > 0 && <ProgressBar label="Runs of the model" share={done / total} text={`${runs}, ${left || state}`} />}
-      <div class="aw-progress-line">
-        <span>
-          {state === "stopped" && "Stopped: "}
-          {total > 0 && <b>{runs}</b>}
-          {[left, each].filter(Boolean).map((words) => `, ${words}`)}
-          {problem && ` ${sentence(problem)}`}
-        </span>
-        {!away && (
-          <button type="button" class="aw-action" onClick={() => askRuns(ui, action)}>
-            {{ stop: "Stop", resume: "Resume", run: state === "failed" ? "Try again" : "Run" }[action]}
-          </button>
-        )}
+      <div class="aw-visually-hidden" aria-live="polite">
+        {SAID[state]}
       </div>
+      {state !== "done" && total > 0 && (
+        <ProgressBar label="Runs of the model" share={done / total} text={`${runs}, ${left || state}`} />
+      )}
+      {(state !== "done" || problem !== "") && (
+        <div class="aw-progress-line">
+          <span>
+            {state === "stopped" && "Stopped: "}
+            {state !== "done" && total > 0 && <b>{runs}</b>}
+            {[left, each].filter(Boolean).map((words) => `, ${words}`)}
+            {problem && ` ${sentence(problem)}`}
+          </span>
+          {!away && state !== "done" && (
+            <button type="button" class="aw-action" onClick={() => askRuns(ui, ACTIONS[state][0])}>
+              {ACTIONS[state][1]}
+            </button>
+          )}
+        </div>
+      )}
     </>
   );
 }

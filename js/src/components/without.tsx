@@ -2,7 +2,7 @@
 
 import { Component } from "preact";
 import type { EffectOf } from "../contract/messages";
-import { effectKey } from "../data/effects";
+import { editWords, effectKey } from "../data/effects";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
@@ -32,6 +32,7 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
     const all = removable(ui);
     const words = Object.fromEntries(Object.keys(all).map((name) => [name, name]));
     const name = Object.keys(all).find((one) => effectKey(all[one]!) === chosen) ?? null;
+    const [before, after] = editWords(now);
     const detail = name === null ? null : effectOf(ui, all[name]!);
     const choose = (next: string) => {
       this.setState({ chosen: next === name ? "" : effectKey(all[next]!) });
@@ -39,10 +40,18 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
     };
     return (
       <section class="aw-without" aria-label="Without it">
-        <RadioWords name="Without" label="without" class="aw-over-pins" words={words} chosen={name} choose={choose} />
+        <RadioWords
+          name="Without"
+          label={before || after}
+          class="aw-over-pins"
+          words={words}
+          chosen={name}
+          choose={choose}
+        />
         {name !== null && <Removed ui={ui} of={all[name]!} />}
         <div class="aw-visually-hidden" aria-live="polite">
-          {detail && `without ${name}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
+          {detail &&
+            `${[before, name, after].filter(Boolean).join(" ")}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
         </div>
       </section>
     );
@@ -54,15 +63,22 @@ export function Removed({ ui, of, unknown }: { ui: Ui; of: EffectOf; unknown?: s
   const { effects } = ui.store;
   const detail = effectOf(ui, of);
   const problem = ui.effectProblem.value?.key === effectKey(of) ? ui.effectProblem.value.text : null;
-  const error = effects.value?.error || problem;
-  if (detail === null) {
+  const error = effects.value?.error || detail?.error || problem;
+  const where = effects.value?.text.trim();
+  if (detail === null || detail.error) {
     const text = error ? sentence(error) : problem === "" ? "The model runs without it." : (unknown ?? "Not yet run.");
     return <p class="aw-prompt">{text}</p>;
   }
   return (
     <>
       <p class="aw-prompt aw-without-where">
-        next token after <bdi>“{effects.value!.text.trim()}”</bdi>
+        next token
+        {where && (
+          <>
+            {" "}
+            after <bdi>“{where}”</bdi>
+          </>
+        )}
       </p>
       <Chances detail={detail} unit={effects.value!.unit} />
     </>

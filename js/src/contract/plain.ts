@@ -66,6 +66,7 @@ const isFacts = hasFields({
   device: isText,
   is_causal: isFlag,
   stages: isListOf(isStage),
+  targets: orNone(isListOf(hasFields({ token: isPlace, text: isText, choices: isListOf(Array.isArray) }))),
   stack: orNone(isText),
   stacks: orNone(isListOf(isText)),
   forward: orNone(isPlace),
@@ -125,7 +126,14 @@ const isEffects = hasFields({
 
 const isEffectDetail = hasFields({
   ...{ of: isObject, at: orNone(isPlace), token: orNone(isPlace), target: isText, edit: isText },
-  ...{ vocabulary: orNone(isPlace), before: isFigure, after: isFigure, kl: isFigure, kl_answer: isFigure },
+  ...{
+    error: orNone(isText),
+    vocabulary: orNone(isPlace),
+    before: isFigure,
+    after: isFigure,
+    kl: isFigure,
+    kl_answer: isFigure,
+  },
   tokens: isListOf((value) => Array.isArray(value) && isText(value[0]) && isFigure(value[1]) && isFigure(value[2])),
 });
 
@@ -155,6 +163,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   pins: isListOf(isPin),
   view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"),
   stage: isStage,
+  target: orNone(isPlace),
   pool: isOneOf("max", "mean"),
   color_scale: isOneOf("linear", "log"),
   color_range: (value) => isOneOf("head", "row", "unit", "layer", "view")(value) || isRange(value),

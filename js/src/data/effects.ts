@@ -26,6 +26,12 @@ export function detailOf(
   return details?.filter(isIt).at(-1) ?? null;
 }
 
+/** Return what is done to what is edited, in words before and after its name: "without doc 3", "doc 3 made even". */
+export function editWords(now: EffectsMessage | null | undefined): readonly [before: string, after: string] {
+  const of = now?.edits.find(({ value }) => value === now.edit)?.of;
+  return now?.edit === "zero" || of === undefined ? ["without", ""] : ["", of];
+}
+
 // --- one zero, two scales -------------------------------------------------------------------------------------------------
 
 /** Mass above and loss below, from the same zero; gridlines stand where both are round. */

@@ -6,6 +6,7 @@ import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWor
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import { editWords } from "../data/effects";
 import { numberIn } from "../data/matrix";
 import { leftOf, levelsOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
@@ -350,13 +351,15 @@ function SegmentsLine({ ui }: { ui: Ui }) {
 function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; removed: Removal }) {
   const detail = effectOf(ui, of);
   const now = ui.store.effects.value;
+  const [before, after] = editWords(now);
   const number = (value: number) => <b class="aw-exact">{statusNumber(value)}</b>;
   return (
     <>
-      without{" "}
+      {before}{" "}
       <b>
         <bdi>{name}</bdi>
       </b>{" "}
+      {after}{" "}
       {now?.target && (
         <>
           →{" "}
@@ -366,13 +369,13 @@ function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; remove
         </>
       )}{" "}
       <i class="aw-gap" />
-      {detail !== null && ui.mode.value !== "narrow" && (
+      {detail !== null && !detail.error && ui.mode.value !== "narrow" && (
         <>
           {now?.unit === "nats" && "log probability "}
           {number(numberIn(detail.before))} to {number(numberIn(detail.after))},{" "}
         </>
       )}
-      {lost === null ? "not yet run" : <>lost {number(lost)}</>}
+      {lost === null ? "not yet run" : Number.isNaN(lost) ? "cannot be run" : <>lost {number(lost)}</>}
       {!Number.isNaN(mass) && ui.mode.value !== "narrow" && (
         <>
           {" "}

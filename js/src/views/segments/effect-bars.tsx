@@ -32,6 +32,7 @@ export function listedRows(rows: readonly EffectRow[], most: number, pinned: num
 /** `2.38`, `.41`, `−.08`: a loss where there is little room. */
 export function lossText(value: number | null): string {
   if (value === null) return "";
+  if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return listNumber(value, "scores");
   if (value === 0) return "0";
   const size = Math.abs(value);

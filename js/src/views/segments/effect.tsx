@@ -3,8 +3,10 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, type View } from "../../components/dom";
 import { EffectRuns } from "../../components/effect-runs";
+import { sentence } from "../../components/phrases";
 import { Thumbnail } from "../../components/thumbnail";
 import { Removed } from "../../components/without";
+import { editWords } from "../../data/effects";
 import { segmentStyle } from "../../draw/segment-colors";
 import { askEffect } from "../../state/effects";
 import type { Removal, Ui } from "../../state/ui";
@@ -202,8 +204,8 @@ function Title({ ui, model }: Omit<Props, "effects">) {
       )}
       <span class="aw-seg-caption">
         mean mass in {heads}
-        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % looked at)`}, each segment taken
-        from all
+        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % looked at)`}, each segment{" "}
+        {editWords(ui.store.effects.value)[1] || "taken from all"}
       </span>
     </>
   );
@@ -231,15 +233,20 @@ function knownOf({ lost, isPinned }: Removal, { now }: EffectModel): string {
 /** What the model says next without what is pinned. */
 function Panel({ ui, effects }: Omit<Props, "model">) {
   const removed = effects.removed.value;
-  if (removed === null)
-    return <p class="aw-prompt">Click a segment, or a head, to see what the model says without it.</p>;
+  const error = effects.now.value?.error;
+  if (removed === null) {
+    const prompt = "Click a segment, or a head, to see what the model says without it.";
+    return <p class="aw-prompt">{error ? sentence(error) : prompt}</p>;
+  }
+  const [before, after] = editWords(effects.now.value);
   return (
     <>
       <div class="aw-panel-head">
-        <span>without</span>
+        {before && <span>{before}</span>}
         <span class={removed.isPinned ? "aw-pill" : "aw-name"}>
           <bdi>{removed.name}</bdi>
         </span>
+        {after && <span>{after}</span>}
       </div>
       <Removed ui={ui} of={removed.of} unknown={knownOf(removed, effects)} />
     </>

@@ -1,0 +1,130 @@
+"""What an edit of a model does to what it says next: log-probabilities, divergences, and the tokens that move most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+AT_ONCE = 1 << 22  # numbers that are held in float64 at a time
+MOVED = 10  # tokens that are named
+
+
+class MovedToken(NamedTuple):
+    """A token whose probability an edit has changed.
+
+    token: its id, or the number of its class.
+    text: its text, as the tokenizer has it; its number where there is none.
+    before, after: its probability.
+    """
+
+    token: int
+    text: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """Return after − before."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """What edits of a model do to one token's log-probability, or to another number of its output.
+
+    edits: the edits, in words.
+    target: the token's text, or the name of the function whose number is compared.
+    token: its id; None of a function.
+    at: the position whose output is looked at, from 0; None of a function.
+    before, after: its log-probability there in nats, without and with the edits; or the function's number.
+    kl: (n,) the Kullback-Leibler divergence of the next token's distribution without the edits from that with them, in
+        nats, at each position of the sample; None of a function.
+    tokens: the ten tokens whose probability moves most there, the largest change first.
+    text: the last words up to the position; "" where they are not known.
+    """
+
+    edits: str
+    target: str
+    token: int | None
+    at: int | None
+    before: float
+    after: float
+    kl: Tensor | None = field(default=None, repr=False)
+    tokens: tuple[MovedToken, ...] = ()
+    text: str = ""
+
+    @property
+    def change(self) -> float:
+        """Return after − before: negative where the edits take from the token."""
+        return self.after - self.before
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the tokens that move most as records, as `pandas.DataFrame` takes them: probabilities and change."""
+        return [{**one._asdict(), "change": one.change} for one in self.tokens]
+
+    def __repr__(self) -> str:
+        where = "" if self.at is None else f" at position {self.at}" + (f", after {self.text!r}" if self.text else "")
+        what = "log-probability " if self.token is not None else ""
+        unit = " nats" if self.token is not None else ""
+        lines = [
+            f"Effect of {self.edits} on {self.target!r}{where}:",
+            f"  {what}{self.before:.4f} → {self.after:.4f}, change {self.change:+.4f}{unit}",
+        ]
+        if self.kl is not None and self.at is not None:
+            here = float(self.kl[self.at])
+            lines.append(f"  KL {here:.4f} here, {float(self.kl.nanmean()):.4f} over {len(self.kl):,} positions")
+        width = max((len(repr(one.text)) for one in self.tokens), default=0)
+        lines += [f"  {one.text!r:<{width}}  {_share(one.before)} → {_share(one.after)}" for one in self.tokens]
+        return "\n".join(lines)
+
+
+def _share(x: float) -> str:
+    return f"{x:.4f}" if x >= 0.01 or x == 0 else f"{x:.2e}"
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Return the log-probabilities of a row of logits (V,), in float64."""
+    return logits.to(torch.float64).log_softmax(-1)
+
+
+def divergences(before: Tensor, after: Tensor) -> Tensor:
+    """Compute KL(before ‖ after) of each row of logits: Σ p · (log p − log q), Kullback and Leibler 1951, eq. 2.4.
+
+    Args:
+        before, after: (n, V).
+
+    Returns:
+        (n,), float64, in nats.
+
+    >>> divergences(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor([0.], dtype=torch.float64)
+    """
+    return torch.cat([_divergence(p, q) for p, q in _parts(before, after)]) if len(before) else before.new_zeros(0)
+
+
+def _divergence(before: Tensor, after: Tensor) -> Tensor:
+    p, q = log_probabilities(before), log_probabilities(after)
+    share = p.exp()
+    return torch.where(share > 0, share * (p - q), 0.0).sum(-1).clamp_min(0.0)  # NaN stays; rounding is no gain
+
+
+def _parts(before: Tensor, after: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    rows = max(1, AT_ONCE // max(1, before.shape[-1]))
+    return zip(before.split(rows), after.split(rows), strict=True)
+
+
+def most_moved(before: Tensor, after: Tensor, count: int = MOVED) -> list[int]:
+    """Return the tokens whose probability changes most, the largest change first, of two rows of log-probabilities."""
+    change = (after.exp() - before.exp()).abs().nan_to_num(nan=0.0)
+    return [int(one) for one in change.topk(min(count, len(change))).indices]
+
+
+def most_likely(before: Tensor, after: Tensor, first: int, count: int = MOVED) -> list[int]:
+    """Return `first` and the tokens that are most probable before or after, of two rows of log-probabilities."""
+    larger = torch.maximum(before, after).nan_to_num(nan=-torch.inf)
+    found = [int(one) for one in larger.topk(min(count, len(larger))).indices]
+    return [first, *(one for one in found if one != first)][:count]

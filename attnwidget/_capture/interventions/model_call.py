@@ -1,0 +1,208 @@
+"""A model and what it is called with: one forward pass that can be made again, also for several copies of a sample."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._utils.validation import told
+from ..labels import can_spell
+from ..model_calls import module_of
+
+IDS = ("decoder_input_ids", "input_ids")  # those whose positions the output has, if there are both, come first
+MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
+PER_SAMPLE = {  # arguments that have the samples on their first axis, and nothing that one sample has of another
+    *("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "inputs_embeds"),
+    *("labels", "pixel_values", "input_values", "input_features", "position_ids"),
+}
+CACHES = ("past_key_values", "cache", "past", "encoder_cache")
+
+
+@dataclass(frozen=True)
+class RepeatableCall:
+    """A forward pass that can be made again.
+
+    Attributes:
+        model: that is called.
+        args, kwargs: of the call.
+        function: runs the model in the place of a call, where a user gave that.
+        tokenizer: that has words for the ids; None where there is none.
+        batches: how many samples there are; None where that is not known.
+        lean: whether it may leave out what takes memory and changes no numbers.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = None  # type: ignore[assignment]
+    function: Callable[[], Any] | None = None
+    tokenizer: Any = None
+    batches: int | None = None
+    lean: bool = True
+
+    def __call__(self, **more: Any) -> Any:
+        """Run the model, without gradients.
+
+        Args:
+            more: arguments that it takes beside those of the call.
+        """
+        with torch.inference_mode(False), torch.no_grad():
+            if self.function is not None:
+                return self.function()
+            saving = self._unsaid() if self.lean else {}
+            return self.model(*self.args, **{**saving, **self.kwargs, **more})
+
+    @property
+    def ids(self) -> Tensor | None:
+        """The ids (B, n) of the text whose positions the output has; None where they are not known."""
+        return next((self.kwargs[name] for name in IDS if isinstance(self.kwargs.get(name), Tensor)), self._own_ids)
+
+    @property
+    def _own_ids(self) -> Tensor | None:
+        found = self.args[0] if self.args else None
+        is_ids = isinstance(found, Tensor) and found.dtype in (torch.int64, torch.int32) and found.ndim == 2
+        return found if is_ids else None
+
+    def real(self, batch: int) -> Tensor | None:
+        """Return which positions of a sample are none of padding (n,); None where all are, as far as is known."""
+        name = next((name for name in IDS if isinstance(self.kwargs.get(name), Tensor)), None)
+        mask = None if name is None else self.kwargs.get(MASKS[name])
+        return mask[batch] != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+    def text(self, batch: int, length: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return ids (n,) of a sample's only text that is so long, and where it is no padding; None each if unknown."""
+        found = {name: x for name in IDS if isinstance(x := self.kwargs.get(name), Tensor) and x.shape[-1] == length}
+        if not found and self._own_ids is not None and self._own_ids.shape[1] == length:
+            return self._own_ids[batch], None
+        if len(found) != 1:
+            return None, None
+        ((name, ids),) = found.items()
+        mask = self.kwargs.get(MASKS[name])
+        fits = isinstance(mask, Tensor) and mask.shape == ids.shape
+        return ids[batch], mask[batch] != 0 if fits and isinstance(mask, Tensor) else None
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether it can be made of several copies of one sample at once."""
+        if self.function is not None or self.batches is None:
+            return False
+        if self.args:
+            return len(self.args) == 1 and self._own_ids is not None and self._plain(self.kwargs)
+        return self._plain(self.kwargs)
+
+    def _plain(self, kwargs: Mapping[str, Any]) -> bool:
+        tensors = {name: x for name, x in kwargs.items() if isinstance(x, Tensor) and x.ndim}
+        fits = all(name in PER_SAMPLE and x.shape[0] in (1, self.batches) for name, x in tensors.items())
+        plain = all(isinstance(x, Tensor | bool | int | float | str | None) for x in kwargs.values())
+        return fits and plain and ("pixel_values" not in tensors or tensors["pixel_values"].ndim == 4)
+
+    def copies(self, batch: int, count: int) -> RepeatableCall:
+        """Return the call of one sample, so many times; as it is where it cannot be taken apart."""
+        if not self.can_repeat:
+            return self
+
+        def taken(x: Any) -> Any:
+            if not isinstance(x, Tensor) or not x.ndim:
+                return x
+            one = x[batch : batch + 1] if x.shape[0] == self.batches else x
+            return one.expand(count, *one.shape[1:]).contiguous() if count > 1 else one
+
+        kwargs = {name: taken(x) for name, x in self.kwargs.items()}
+        return replace(self, args=tuple(map(taken, self.args)), kwargs=kwargs, batches=count)
+
+    def takes(self, name: str) -> bool:
+        """Return whether the model's forward has an argument of this name."""
+        try:
+            return self.function is None and name in inspect.signature(self.model.forward).parameters
+        except (TypeError, ValueError):
+            return False
+
+    def _unsaid(self) -> dict[str, Any]:
+        """Return arguments that save memory and change no numbers."""
+        return {"use_cache": False} if self.takes("use_cache") else {}
+
+
+def read_call(model: Any, inputs: Any, tokenizer: Any = None) -> RepeatableCall:
+    """Return the forward pass that a user means.
+
+    Args:
+        model: an `nn.Module`, or what has one as `.model`, such as a pipeline.
+        inputs: the model's arguments by name; a text or a list of texts, with a tokenizer; ids (n,) or (B, n), or
+            another tensor, the first argument; a tuple of arguments; or a function without arguments that runs the
+            model and returns its output.
+        tokenizer: None: that of the model, where it has one.
+
+    Raises:
+        TypeError, ValueError: no model; inputs that are none of these, or hold a cache; a model in training mode.
+    """
+    module = module_of(model)
+    if module is None:
+        raise TypeError(f"model is {told(model)}: give an nn.Module, which runs are made of")
+    tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+    _refuse_training(module)
+    if callable(inputs) and not isinstance(inputs, Tensor | Mapping) and not hasattr(inputs, "keys"):
+        return RepeatableCall(module, (), {}, inputs, tokenizer)
+    args, kwargs = _arguments(inputs, tokenizer, module)
+    return _of(RepeatableCall(module, args, kwargs, None, tokenizer))
+
+
+def call_again(model: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]], tokenizer: Any) -> RepeatableCall:
+    """Return a call that was made, as it was made.
+
+    Raises:
+        ValueError: it had a cache, which it has changed; the model is in training mode.
+    """
+    _refuse_training(model)
+    return replace(_of(RepeatableCall(model, *inputs, None, tokenizer)), lean=False)
+
+
+def _of(call: RepeatableCall) -> RepeatableCall:
+    """Return a call with its number of samples; raise ValueError where it holds a cache."""
+    kwargs = call.kwargs
+    cache = next((name for name in CACHES if kwargs.get(name) is not None), None)
+    if cache is not None:
+        raise ValueError(f"inputs hold a cache, {cache}, which every run would change: give the whole text without it")
+    ids = call.ids
+    named = [x.shape[0] for name, x in kwargs.items() if name in PER_SAMPLE and isinstance(x, Tensor) and x.ndim]
+    return replace(call, batches=int(ids.shape[0]) if ids is not None else next(iter(named), None))
+
+
+def _refuse_training(module: nn.Module) -> None:
+    if module.training:
+        raise ValueError(
+            "the model is in training mode, in which dropout can make every run another: call model.eval() first"
+        )
+
+
+def _arguments(inputs: Any, tokenizer: Any, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    device = next((x.device for x in module.parameters()), torch.device("cpu"))
+    if isinstance(inputs, str) or (isinstance(inputs, list) and inputs and all(isinstance(x, str) for x in inputs)):
+        inputs = _tokenized(inputs, tokenizer)
+    if isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
+        return (), {name: x.to(device) if isinstance(x, Tensor) else x for name, x in dict(inputs).items()}
+    if isinstance(inputs, tuple):
+        return tuple(x.to(device) if isinstance(x, Tensor) else x for x in inputs), {}
+    try:
+        ids = torch.as_tensor(inputs, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"inputs are {told(inputs)}: give the model's arguments by name, such as tokenizer(text, "
+            'return_tensors="pt") or cap.inputs, a text, or ids'
+        ) from None
+    return (ids[None] if ids.ndim == 1 and not ids.is_floating_point() else ids,), {}
+
+
+def _tokenized(texts: Any, tokenizer: Any) -> Any:
+    if not can_spell(tokenizer):
+        raise ValueError(f"inputs are a text, {told(texts)}: give its tokenizer too, as tokenizer=, or ids")
+    if callable(tokenizer):
+        several = {"padding": True} if not isinstance(texts, str) and len(texts) > 1 else {}
+        return tokenizer(texts, return_tensors="pt", **several)
+    if not isinstance(texts, str):
+        raise ValueError(f"inputs are {len(texts)} texts: this tokenizer takes one, or give ids")
+    found = tokenizer.encode(texts)
+    return list(getattr(found, "ids", found))

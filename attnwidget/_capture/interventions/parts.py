@@ -1,0 +1,87 @@
+"""What is edited at a time: a head, a layer, an edge, or keys in all heads, and the edit that takes it away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._utils.validation import nearest, told
+
+OF_KEYS = ("zero", "cut", "uniform")
+
+
+@dataclass(frozen=True)
+class SweptPart:
+    """What is edited at a time.
+
+    Attributes:
+        layer, head: which; None: all.
+        query: of an edge.
+        keys: positions of keys; None: a whole head or layer.
+        layers: in which keys are edited; None: all.
+    """
+
+    layer: int | None = None
+    head: int | None = None
+    query: int | None = None
+    keys: tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None
+
+    def edits(self, edit: Any, layers: int) -> dict[Any, Any]:
+        """Return the edit of this part, as `intervene` takes it.
+
+        Args:
+            edit: of a head or layer any that `intervene` takes; of keys, "zero": no query attends to them, and the
+                others take over their weight; "cut": their weights are 0, and the others as they were; "uniform": the
+                weight on all of them is spread evenly over them.
+            layers: how many there are.
+
+        Raises:
+            ValueError: an edit that keys do not have.
+        """
+        if self.keys is None:
+            return {self.layer if self.head is None else (self.layer, self.head): edit}
+        own = self._of_keys(edit, list(self.keys))
+        which = (self.layers or range(layers)) if self.layer is None else (self.layer,)
+        return {layer if self.head is None else (layer, self.head): own for layer in which}
+
+    def _of_keys(self, edit: Any, keys: list[int]) -> Any:
+        queries = None if self.query is None else [self.query]
+        if edit == "zero":
+            return {"drop_keys": keys} if queries is None else {"block": (queries, keys)}
+        if edit == "cut":
+            return {"block": (queries, keys), "renormalize": False}
+        if edit == "uniform" and queries is None:
+            return spread_over(keys)
+        raise ValueError(
+            f"edit is {told(edit)}: {nearest(edit, OF_KEYS)}keys and segments have 'zero', 'cut' and 'uniform'; for "
+            "others call effect(model, inputs, edits) for each"
+        )
+
+
+def spread_over(keys: Sequence[int]) -> Callable[[Any], Tensor]:
+    """Return the edit that spreads the weight on some keys evenly over those of them that are allowed."""
+
+    def spread(block: Any) -> Tensor:
+        weights: Tensor = block.weights
+        places = [key - block.keys.start for key in keys if key in block.keys]
+        index = torch.tensor(places, dtype=torch.int64, device=weights.device)
+        allowed = block.allowed.expand_as(weights)[..., index].to(weights.dtype)
+        mass = weights[..., index].sum(-1, keepdim=True)
+        return weights.index_copy(-1, index, mass * allowed / allowed.sum(-1, keepdim=True).clamp_min(1))
+
+    spread.__name__ = f"spread over {len(keys)} keys"
+    return spread
+
+
+def name_of_edit(edit: Any) -> str:
+    """Return an edit in a few words, for records."""
+    if isinstance(edit, str):
+        return edit
+    if isinstance(edit, Mapping):
+        return ", ".join(f"{name} {told(value)}" for name, value in edit.items())
+    return getattr(edit, "__name__", type(edit).__name__)

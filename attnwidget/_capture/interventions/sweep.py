@@ -1,0 +1,272 @@
+"""`sweep`: the effect of taking away each head, layer, segment or key by itself."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, SupportsIndex, get_args
+
+from ..._engine import overview
+from ..._segments.reading import segments as segments_of
+from ..._utils.time_left import TimeLeft
+from ..._utils.validation import as_choice, as_size
+from ..labels import can_spell
+from ..towers import Towers
+from .comparing import TargetLike, read_sample
+from .model_call import RepeatableCall, read_call
+from .parts import SweptPart, name_of_edit
+from .runs import EditedRuns
+from .targets import ComparedTarget, texts_of
+
+Over = Literal["heads", "layers", "segments", "keys"]
+Progress = bool | Callable[[int, int, float | None], Any]
+SETTLE = 1.0  # seconds until the time left is told
+Record = dict[str, Any]
+
+
+class Sweep(list[Record]):
+    """The records of a sweep, one for each run that was made, as `pandas.DataFrame` takes them.
+
+    Attributes:
+        total: how many runs the whole sweep is.
+        over: "heads", "layers", "segments" or "keys".
+        target: the token's text, or the function's name.
+        seconds: how long one run takes, as measured first.
+
+    A sweep that was interrupted has the records so far, and `is_partial` is True; `resume()` goes on.
+    """
+
+    def __init__(self, work: _Work) -> None:
+        super().__init__()
+        self._work = work
+        self.total, self.over = len(work.parts), work.over
+        self.target, self.seconds = work.target.name, work.runs.seconds
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether runs are missing."""
+        return len(self) < self.total
+
+    def resume(self, progress: Progress = False) -> Sweep:
+        """Make the runs that are missing, and return the same sweep.
+
+        Args:
+            progress: as `sweep` takes it.
+        """
+        _advance(self, self._work, progress)
+        return self
+
+    def __repr__(self) -> str:
+        what = (
+            f"{len(self)} of {self.total} runs, partial: resume() goes on" if self.is_partial else f"{self.total} runs"
+        )
+        largest = max(self, key=lambda one: abs(one["change"]), default=None)
+        told = "" if largest is None else f", largest change {largest['change']:+.4f} ({_place_of(largest)})"
+        return f"Sweep over {self.over}, {self.target!r}: {what}{told}"
+
+
+class _Work:
+    """What is left to run of a sweep."""
+
+    def __init__(
+        self, runs: EditedRuns, target: ComparedTarget, edit: Any, over: Over, parts: Sequence[tuple[Record, SweptPart]]
+    ) -> None:
+        self.runs, self.target, self.edit, self.over, self.parts = runs, target, edit, over, parts
+
+    def records(self, done: int) -> Iterator[list[Record]]:
+        """Yield the records of each run of the model, from those that are done on."""
+        runs = self.runs
+        size = runs.size(len(self.parts))
+        while done < len(self.parts):
+            some = self.parts[done : done + runs.room(self.target, (), size)]
+            edits = [part.edits(self.edit, len(runs.layers)) for _, part in some]
+            found = runs.run(edits, self.target, size=size)
+            yield [self._record(place, one) for (place, _), one in zip(some, found, strict=True)]
+            done += len(some)
+
+    def _record(self, place: Record, found: Any) -> Record:
+        of = {"edit": name_of_edit(self.edit), "target": self.target.name, "at": self.target.at}
+        return {
+            **place,
+            **of,
+            "before": found.before,
+            "after": found.after,
+            "change": found.after - found.before,
+            "kl": found.kl,
+        }
+
+
+def sweep(
+    model: Any,
+    inputs: Any,
+    *,
+    over: Over = "heads",
+    edit: Any = "zero",
+    target: TargetLike = None,
+    at: SupportsIndex = -1,
+    batch: SupportsIndex | None = None,
+    tokenizer: Any = None,
+    first_piece: bool = False,
+    segments: Any = None,
+    layers: Sequence[int] | None = None,
+    cross: bool = False,
+    at_once: int | None = None,
+    progress: Progress = False,
+) -> Sweep:
+    """Run a model once for each head, layer, segment or key with that one edited, and return what each does.
+
+    Args:
+        model, inputs, target, at, batch, tokenizer, first_piece: as in `effect`.
+        over: what is edited at a time. "keys" are the positions of the text, without padding; keys and segments are
+            edited in all heads of all layers.
+        edit: of heads and layers, any that `intervene` takes. Of segments and keys: "zero", no query attends to them
+            and the other keys take over their weight; "cut", their weights are 0 and the others stay; "uniform", what a
+            segment gets is spread evenly over its keys.
+        segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
+        layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
+            model with several towers say the layers of one.
+        cross: of the cross-attention, numbered as in `cap.cross`.
+        at_once: how many samples one run of the model has at most; None: as many as fit into memory and are faster than
+            one after the other.
+        progress: True draws a bar with the time left, if tqdm is installed; or a function of runs done, runs in all
+            and seconds left (None while unknown): where it returns False, the sweep ends there.
+
+    Returns:
+        `Sweep`, a list of records: layer, name and head, or segment, or key and token; edit, target, at, before, after,
+        change (of the log-probability in nats, or the function's number) and kl, at that position. Interrupted, it has
+        those so far, says that it is partial, and `resume()` goes on.
+
+    Raises:
+        TypeError, ValueError, IndexError: as `effect`; no segments.
+
+    A change is against a run without edits of as many samples, so that rounding is alike; float32 leaves some 1e-6
+    nats, bfloat16 1e-2.
+
+    >>> import torch
+    >>> class Tiny(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed, self.attend = torch.nn.Embedding(5, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    ...     def forward(self, ids):
+    ...         x = self.embed(ids)
+    ...         return (x + self.attend(x, x, x, need_weights=False)[0]) @ self.embed.weight.T
+    >>> found = sweep(Tiny().eval(), torch.tensor([[0, 3, 1]]), over="heads", target=2)
+    >>> [(one["layer"], one["head"]) for one in found], found.is_partial
+    ([(0, 0), (0, 1)], False)
+    """
+    as_choice(over, get_args(Over), "over")
+    call = read_call(model, inputs, tokenizer)
+    sample = 0 if callable(target) and batch is None else read_sample(batch, call.batches or 1)
+    most = None if at_once is None else as_size(at_once, "at_once")
+    runs = EditedRuns(call, sample, cross=cross, at_once=most, whole=callable(target))
+    runs.begin()
+    goal = runs.read(target, at, first_piece=first_piece)
+    parts = list(_parts(over, edit, call, runs, sample, layers, segments))
+    found = Sweep(_Work(runs, goal, edit, over, parts))
+    return found.resume(progress)
+
+
+def _parts(
+    over: Over, edit: Any, call: RepeatableCall, runs: EditedRuns, sample: int, layers: Any, segments: Any
+) -> Iterator[tuple[Record, SweptPart]]:
+    """Yield what is edited at a time, with its place as a record has it."""
+    wanted = range(len(runs.layers)) if layers is None else [_layer(one, len(runs.layers)) for one in layers]
+    if over in ("heads", "layers"):
+        for layer in wanted:
+            place = {"layer": layer, "name": runs.layers[layer].name}
+            if over == "layers":
+                yield place, SweptPart(layer)
+            else:
+                yield from (
+                    ({**place, "head": head}, SweptPart(layer, head)) for head in range(runs.layers[layer].heads)
+                )
+        return
+    length = _length(runs, wanted)
+    which = None if layers is None else tuple(wanted)
+    if over == "keys" and edit == "uniform":
+        raise ValueError("the weight on one key is even already: give edit='zero' or 'cut'")
+    if over == "keys":
+        yield from _keys(call, sample, length, which)
+    else:
+        yield from _segments(call, sample, length, segments, which)
+
+
+def _length(runs: EditedRuns, wanted: Sequence[int]) -> int:
+    """Return how many keys there are; raise ValueError where layers attend to several texts."""
+    towers = Towers([one.name for one in runs.layers])
+    texts: dict[tuple[str, int], int] = {}
+    for layer in wanted:
+        texts.setdefault((towers.name_of(runs.layers[layer].name), runs.layers[layer].keys), layer)
+    if len(texts) > 1:
+        told = ", ".join(f"layer {layer} to {keys:,} keys" for (_, keys), layer in texts.items())
+        raise ValueError(f"the layers attend to several texts, {told}: say which are meant, such as layers=range(2)")
+    return next(iter(texts))[1]
+
+
+def _layer(layer: int, count: int) -> int:
+    if not -count <= layer < count:
+        raise IndexError(f"layers has {layer}, which is not there: there are 0 to {count - 1}")
+    return layer % count
+
+
+def _keys(
+    call: RepeatableCall, sample: int, length: int, layers: tuple[int, ...] | None
+) -> Iterator[tuple[Record, SweptPart]]:
+    ids, real = call.text(sample, length)
+    texts = [None] * length if ids is None else texts_of(ids.tolist(), call, 0)
+    for key in range(length):
+        if real is None or bool(real[key]):
+            yield {"key": key, "token": texts[key]}, SweptPart(keys=(key,), layers=layers)
+
+
+def _segments(
+    call: RepeatableCall, sample: int, length: int, source: Any, layers: tuple[int, ...] | None
+) -> Iterator[tuple[Record, SweptPart]]:
+    if source is None:
+        raise ValueError('over is "segments" and there are none: give segments=, such as {"document": (0, 40)}')
+    ids, _ = call.text(sample, length)
+    known: Record = {} if ids is None else {"ids": ids.tolist()}
+    known |= {"tokenizer": call.tokenizer} if known and can_spell(call.tokenizer) else {}
+    found = segments_of(source, **known, length=length)
+    for name in found.distinct:
+        positions = tuple(found.positions(name).tolist())
+        yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
+
+
+def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
+    """Make the runs that are missing, until it is interrupted."""
+    begun, left = time.monotonic(), TimeLeft(time.monotonic(), len(found) / max(1, found.total), SETTLE)
+    bar = (
+        overview.progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over)
+        if progress is True
+        else None
+    )
+    try:
+        for records in work.records(len(found)):
+            found += records
+            seconds = left.at(time.monotonic(), len(found) / found.total)
+            if bar is not None:
+                bar.update(len(records))
+            elif callable(progress) and progress(len(found), found.total, seconds) is False:
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if bar is not None:
+            bar.close()
+    if found.is_partial:
+        passed = time.monotonic() - begun
+        warnings.warn(
+            f"the sweep ended after {len(found)} of {found.total} runs ({passed:.1f} s): it is partial, and resume() "
+            "goes on",
+            stacklevel=3,
+        )
+
+
+def _place_of(record: Record) -> str:
+    if "segment" in record:
+        return str(record["segment"])
+    if "key" in record:
+        return f"key {record['key']}"
+    return f"layer {record['layer']}" + (f", head {record['head']}" if "head" in record else "")

@@ -1,0 +1,266 @@
+"""Which number of a model's output is compared: the log-probability of a token at a position, or one's own function."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._tokens import running
+from ..._tokens.display import Style, spaced_text
+from ..._tokens.tokenizers import spell, spelling_of
+from ..._utils.validation import told
+from ..labels import SavedWords, can_spell
+from .model_call import RepeatableCall
+
+FUNCTION = "target=lambda output: …, which returns one number"
+TEXT = 60  # characters of the words up to a position
+
+
+@dataclass(frozen=True)
+class ComparedTarget:
+    """What is compared.
+
+    Attributes:
+        name: the token's text, or the function's name.
+        token: its id, or the number of its class; None of a function.
+        at: the position whose output is looked at; None of a function.
+        function: returns one number of an output.
+    """
+
+    name: str
+    token: int | None = None
+    at: int | None = None
+    function: Callable[[Any], Any] | None = None
+
+    def number(self, output: Any) -> float:
+        """Return the function's number of an output.
+
+        Raises:
+            TypeError: it returns something else.
+        """
+        assert self.function is not None
+        with torch.no_grad():
+            found = self.function(output)
+        try:
+            return float(found.detach() if isinstance(found, Tensor) else found)
+        except (TypeError, ValueError, RuntimeError):
+            shape = f" {tuple(found.shape)}" if isinstance(found, Tensor) else ""
+            raise TypeError(
+                f"target returned {told(type(found).__name__)}{shape}: return one number, such as a cosine"
+            ) from None
+
+
+def find_logits(output: Any, call: RepeatableCall) -> Tensor:
+    """Return the logits in a model's output, (B, n, V); of classes (B, 1, V).
+
+    Raises:
+        ValueError: it has none, or they cannot be told from hidden states.
+    """
+    logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and logits.ndim in (2, 3):
+        return logits[:, None] if logits.ndim == 2 else logits
+    parts = [output] if isinstance(output, Tensor) else list(output) if isinstance(output, list | tuple) else []
+    sizes = vocabulary_sizes(call.model)
+    fits = [x for x in parts if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point() and x.shape[2] in sizes]
+    if len(fits) == 1:
+        return fits[0]
+    raise ValueError(
+        f"the output of {type(call.model).__name__} has no logits of a next token: give what is to be compared as "
+        f"{FUNCTION}, or a model with a language-model head, such as AutoModelForCausalLM"
+    )
+
+
+def vocabulary_sizes(model: nn.Module) -> set[int]:
+    """Return how many tokens a model may tell the probabilities of: as many as an embedding has, but is not wide."""
+    config = getattr(model, "config", None)
+    for one in (config, getattr(config, "text_config", None)):
+        if isinstance(size := getattr(one, "vocab_size", None), int):
+            return {size}
+    found = [x for x in model.modules() if isinstance(x, nn.Embedding)]
+    counts, widths = {x.num_embeddings for x in found}, {x.embedding_dim for x in found}
+    return (counts - widths) | {max(counts, default=0)}
+
+
+def is_masked_model(model: nn.Module) -> bool:
+    """Return whether a model's output tells the token at a position itself, not the one after it."""
+    return "MaskedLM" in type(model).__name__
+
+
+def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
+    """Return the position whose output is looked at.
+
+    Args:
+        at: from 0; negative ones count from the end of the sample's text, before its padding. −1 of a masked model is
+            its last masked token.
+        call: tells where padding is.
+        batch: the sample.
+        length: positions of the output.
+
+    Raises:
+        TypeError, IndexError: no position, or one that is not there.
+        ValueError: −1 of a masked model that has no mask.
+    """
+    try:
+        if isinstance(at, bool):
+            raise TypeError
+        place = operator.index(at)
+    except TypeError:
+        raise TypeError(f"at is {told(at)}: give a position, such as −1, the last of the text") from None
+    if length == 1:  # of classes, or of one token
+        places = [0]
+    else:
+        real = call.real(batch)
+        fits = real is not None and len(real) == length
+        places = real.nonzero().flatten().tolist() if fits and real is not None else list(range(length))
+    if place == -1 and is_masked_model(call.model):
+        return _last_mask(call, batch)
+    if place < 0 and -len(places) <= place:
+        return int(places[place])
+    if not 0 <= place < length:
+        raise IndexError(f"at is {place}, which is not there: the output has the positions 0 to {length - 1}")
+    return place
+
+
+def _last_mask(call: RepeatableCall, batch: int) -> int:
+    ids, mask = call.ids, getattr(call.tokenizer, "mask_token_id", None)
+    found = [] if ids is None or mask is None else (ids[batch] == mask).nonzero().flatten().tolist()
+    if not found:
+        why = "no tokenizer tells which is the mask" if mask is None else "no token of the text is the mask"
+        raise ValueError(
+            f"{type(call.model).__name__} tells the token at a masked position, and {why}: give at=, the position to "
+            "look at" + (", or tokenizer=" if mask is None else "")
+        )
+    return int(found[-1])
+
+
+def read_target(
+    target: Any, call: RepeatableCall, row: Tensor, at: int, *, first_piece: bool = False, name: str = "target"
+) -> ComparedTarget:
+    """Return what is compared.
+
+    Args:
+        target: a token's text, its id, or None for the most likely one of the row.
+        call: tells the tokenizer.
+        row: (V,) logits at the position.
+        at: the position.
+        first_piece: whether a text of several tokens means the first of them.
+        name: what the user calls it.
+
+    Raises:
+        TypeError, ValueError, IndexError: what is no token.
+    """
+    size = len(row)
+    if target is None:
+        token = int(row.argmax())
+    elif isinstance(target, str):
+        token = _token_of(target, call, size, first_piece, name)
+    else:
+        try:
+            if isinstance(target, bool):
+                raise TypeError
+            token = operator.index(target)
+        except TypeError:
+            raise TypeError(
+                f"{name} is {told(target)}: give a token's text, its id, None for the most likely one, or a function "
+                "of the output that returns one number"
+            ) from None
+        if not 0 <= token < size:
+            raise IndexError(f"{name} is {token}, which is no token: there are 0 to {size - 1}")
+    return ComparedTarget(texts_of([token], call, size)[0], token, at)
+
+
+def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, name: str) -> int:
+    labels = _class_names(call.model, size)
+    if labels is not None:
+        found = [number for number, label in labels.items() if label == text]
+        if not found:
+            raise ValueError(f"{name} is {text!r}, which is no class: there are {told(', '.join(labels.values()))}")
+        return found[0]
+    vocabularies = vocabulary_sizes(call.model)
+    if any(vocabularies) and size < min(vocabularies):
+        raise ValueError(f"{name} is a text, but the output has {size:,} classes, not a vocabulary: give a number")
+    if not can_spell(call.tokenizer) or isinstance(call.tokenizer, SavedWords):
+        raise ValueError(f"{name} is a text, {text!r}, and no tokenizer is there: give tokenizer=, or the token's id")
+    pieces = pieces_of(text, call.tokenizer)
+    unknown = getattr(call.tokenizer, "unk_token_id", None)
+    if not pieces or (unknown is not None and unknown in pieces):
+        raise ValueError(f"{name} is {text!r}, for which the tokenizer has no token")
+    if len(pieces) > 1 and not first_piece:
+        words = [f"{word!r} ({one})" for word, one in zip(texts_of(pieces, call, size), pieces, strict=True)]
+        raise ValueError(
+            f"{name} is {text!r}, which is {len(pieces)} tokens, {', '.join(words)}: give one of them, or "
+            "first_piece=True for the first"
+        )
+    if not 0 <= pieces[0] < size:
+        raise ValueError(f"{name} is {text!r}, token {pieces[0]} of the tokenizer, but the output has {size:,} tokens")
+    return pieces[0]
+
+
+def pieces_of(text: str, tokenizer: Any) -> list[int]:
+    """Return the ids of a text within a text: a space before it may be written by the mark of a word."""
+    found = _encoded(text, tokenizer)
+    if len(found) > 1 and text[:1] == " ":
+        alone = _encoded(text[1:], tokenizer)
+        if len(alone) < len(found) and spell(alone[:1], tokenizer, "ids")[0].startswith("▁"):
+            return alone
+    return found
+
+
+def _encoded(text: str, tokenizer: Any) -> list[int]:
+    if callable(getattr(tokenizer, "encode", None)):
+        try:
+            found = tokenizer.encode(text, add_special_tokens=False)
+        except TypeError:  # of tiktoken, and others that add none
+            found = tokenizer.encode(text)
+        return [int(one) for one in getattr(found, "ids", found)]
+    if callable(tokenizer):
+        return [int(one) for one in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    raise TypeError(f"tokenizer is {type(tokenizer).__name__}, which encodes no text: give the token's id")
+
+
+def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str]:
+    """Return the text of each token, with the space before it; its number where nothing has words for it."""
+    labels = _class_names(call.model, size)
+    if labels is not None:
+        return [labels.get(token, str(token)) for token in tokens]
+    if not can_spell(call.tokenizer):
+        return [str(token) for token in tokens]
+    spelling = spelling_of(call.tokenizer)
+    style: Style = "words" if spelling in ("text", None) else spelling
+    if isinstance(call.tokenizer, SavedWords):
+        style = "bytes" if call.tokenizer.spelling == "bytes" else "text"
+    return [_text_of(token, call.tokenizer, style) for token in tokens]
+
+
+def _text_of(token: int, tokenizer: Any, style: Style) -> str:
+    try:
+        return spaced_text(spell([token], tokenizer, "tokens")[0], style)
+    except (TypeError, ValueError):  # of rows that no word has, as where a vocabulary is padded
+        return str(token)
+
+
+def _class_names(model: nn.Module, size: int) -> dict[int, str] | None:
+    """Return the names of classes by number, where the output is of these and not of a vocabulary."""
+    config = getattr(model, "config", None)
+    names = getattr(config, "id2label", None)
+    classifies = "Classification" in type(model).__name__
+    return {int(k): str(v) for k, v in names.items()} if classifies and isinstance(names, dict) and names else None
+
+
+def text_before(call: RepeatableCall, batch: int, at: int) -> str:
+    """Return the last words up to a position, with it; "" where they are not known."""
+    ids = call.ids
+    if ids is None or not can_spell(call.tokenizer) or at >= ids.shape[1]:
+        return ""
+    try:
+        spelled = spell(ids[batch, max(0, at - 40) : at + 1].tolist(), call.tokenizer, "tokens")
+    except (TypeError, ValueError):
+        return ""
+    pieces = running.pieces_of(spelled, spelling_of(call.tokenizer))
+    words = "".join(f"{' ' * one.gap}{one.text}" for one in pieces).strip()
+    return words if len(words) <= TEXT else "…" + words[1 - TEXT :]
