@@ -22,7 +22,7 @@ from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
-from .._engine.stages import MASKED
+from .._engine.stages import BY_SIZE, MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
@@ -302,7 +302,7 @@ def _ranked(message: Message, request: Reply) -> Reply:
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None
-    found = ranking.rank(values, blocked, count, sink)
+    found = ranking.rank(values, blocked, count, sink, by_size=request["stage"] in BY_SIZE)
     return {
         "positions": encoding.detach(encoding.encode(found.positions.numpy().astype("uint32")), message.buffers),
         "values": encoding.detach(encoding.encode(found.values.numpy()), message.buffers),

@@ -13,7 +13,7 @@ from gallery import show
 from lab import Lab, LabNotebook, OfflinePages
 from test_lab import python, soon
 
-from attnwidget import Attention, compare, load_sample
+from attnwidget import Attention, AttentionWidget, compare, load_sample
 
 DIGITS = 5e-7 + 1e-6  # half of the sixth digit that is said, and what two kernels round of a weight in float32
 
@@ -211,3 +211,43 @@ def test_widths_and_hosts(offline_page: OfflinePages, host: str, width: int) -> 
     shown.screenshot(f"compare-{width}-{host}")
     assert shown.page.locator(".aw-plot:not([hidden])").count() == (3 if width >= 720 else 1)
     shown.check()
+
+
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast"])
+@pytest.mark.parametrize("width", [320, 900])
+def test_until_something_is_pinned_it_says_where_they_differ_most(
+    offline_page: OfflinePages, host: str, width: int
+) -> None:
+    bank = load_sample("bank")
+    one, other = (AttentionWidget(**bank._asdict(), layer=5, batch=1, head=head) for head in (7, 2))
+    widget = compare({"head 7": one, "head 2": other})
+    shown = show(offline_page, widget, host=host, width=width)
+    read = int(bank.mask[1].sum())  # padding, which is hatched, is not listed
+    weights = [side.attention[5].block(batch=1, head=side.head).numpy()[:read] for side in (one, other)]
+    change = weights[1] - weights[0]
+    rows = shown.page.locator(".aw-change-pairs button")
+    assert rows.count() == (8 if width == 320 else 11)
+    strongest = np.argsort(-np.abs(change), axis=None)[: rows.count()]
+    for row, at in zip(rows.all(), strongest, strict=True):
+        number = row.locator(".aw-number").inner_text().replace("−", "-")
+        assert float(number) == pytest.approx(change.flat[at], abs=6e-5)
+    shown.screenshot(f"differ-most-{width}-{host}")
+    shown.check()
+    height = shown.page.locator(".attnwidget").bounding_box()
+    rows.nth(1).click()
+    shown.settle()
+    assert (widget.query, widget.key) == tuple(int(part) for part in np.unravel_index(strongest[1], change.shape))
+    assert shown.page.locator(".aw-change-pairs").count() == 0
+    assert shown.page.locator(".attnwidget").bounding_box() == height
+
+
+@pytest.mark.parametrize("width", [320, 900])
+def test_without_a_kernel_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
+    shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)
+    if width == 320:
+        shown.menu("View")
+    shown.page.get_by_role("menuitemradio" if width == 320 else "tab", name="Compare").click()
+    said = shown.page.get_by_text("The comparison was not saved: a notebook that is saved with this view open keeps it.")
+    said.wait_for()
+    assert shown.page.locator(".aw-compare").bounding_box()["height"] < 40  # type: ignore[index]
+    assert shown.faults == []

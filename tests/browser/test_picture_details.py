@@ -270,3 +270,48 @@ def test_repeated_tokens_have_their_numbers_under_the_softmax(gallery: Show) -> 
     shown = gallery(bank(view="stages", query=14, key=14), width=900)
     names = shown.page.locator('.aw-step svg[aria-label="The query\'s weights"] text').all_text_contents()
     assert [name for name in names if name.startswith("bank")] == ["bank5", "bank14"]
+
+
+@pytest.mark.parametrize("view", ["heatmap", "stages"])
+@pytest.mark.parametrize("width", [320, 600])
+def test_the_budget_of_a_cache_is_a_slider_with_a_track(gallery: Show, width: int, view: str) -> None:
+    keep = {"keep": {"policy": "heavy_hitters", "budget": 8}}
+    q, k, v = torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(0))
+    widget = AttentionWidget(q, k, v, is_causal=True, view=view, query=20, key=3, what_if=keep)
+    shown = gallery(widget, host="jupyter-dark", width=width)
+    if view == "stages":
+        shown.page.get_by_role("button", name="What if").first.click()
+    else:
+        shown.menu("What if")
+    slider = shown.page.get_by_role("slider", name="Keys that the cache has")
+    assert slider.evaluate("(input) => getComputedStyle(input).appearance") == "auto"
+    # what belongs together begins at one height, and a choice that needs a second line stays beside its name
+    if view == "stages":
+        lefts = shown.page.locator(".aw-other-rules [role=radio], .aw-other-rules input").evaluate_all(
+            "(all) => all.map((one) => one.getBoundingClientRect().left)"
+        )
+        names = shown.page.locator(".aw-other-rules [role=radiogroup] > span").evaluate_all(
+            "(all) => all.map((one) => one.getBoundingClientRect().right)"
+        )
+        assert min(lefts) >= max(names)
+    else:  # what the pointer is on, and the fields, stand out from the menu
+        fill, behind = shown.page.locator(".aw-popup input[name=scale]").evaluate(
+            "(input) => [input, input.closest('.aw-popup')].map((one) => getComputedStyle(one).backgroundColor)"
+        )
+        assert fill != behind
+    shown.screenshot(f"cache-{view}-{width}")
+    shown.check()
+
+
+def test_the_field_to_go_to_a_token_says_how(gallery: Show) -> None:
+    shown = gallery(bank(), width=600)
+    shown.page.locator("[data-aw=picture]").focus()
+    shown.page.keyboard.press("/")
+    hint = shown.page.locator(".aw-card .aw-key-hint")
+    assert hint.inner_text() == "/"
+    shown.page.keyboard.type("bank")
+    assert hint.inner_text() == "Enter"
+    shown.page.keyboard.press("Enter")
+    shown.page.locator(".aw-card").get_by_text("1 of 2").wait_for()
+    assert hint.count() == 0
+    shown.check()

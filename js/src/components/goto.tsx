@@ -118,9 +118,9 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
             onKeyUp={this.stopHere}
             onKeyPress={this.stopHere}
           />
-          {empty && (
+          {said === "" && (
             <span class="aw-key-hint" aria-hidden="true">
-              /
+              {empty ? "/" : "Enter"}
             </span>
           )}
         </div>

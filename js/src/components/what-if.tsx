@@ -62,9 +62,9 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
     ui.mode.value === "narrow" ? { value: name === "none" ? "What if" : name } : { label: "What if", value: name };
   return (
     <Menu name="What if" {...words} sections={sections(ui)}>
+      <Budget ui={ui} />
       <h4>An empty field keeps the head's own value</h4>
       <Numbers ui={ui} />
-      <Budget ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
           As it was
@@ -99,8 +99,8 @@ export function WhatIfPanel({ ui }: { ui: Ui }) {
           ))}
         </div>
       ))}
-      <Numbers ui={ui} />
       <Budget ui={ui} />
+      <Numbers ui={ui} />
     </section>
   );
 }
@@ -297,7 +297,7 @@ function sections({ store }: Ui): Section[] {
       value: isDropped ? "drop" : "own",
       choices: [
         { value: "own", name: "all" },
-        ...(key === null ? [] : [{ value: "drop", name: `without ${store.keyLabels.value.at(key).text}` }]),
+        ...(key === null ? [] : [{ value: "drop", name: `without “${store.keyLabels.value.at(key).text}”` }]),
       ],
       choose: (value) =>
         change(store, { drop_keys: value === "own" || key === null ? undefined : [...new Set([...dropped, key])] }),

@@ -60,6 +60,8 @@ export interface Traits {
   pins: Pin[];
   view: ViewName;
   stage: Stage;
+  /** The token whose logit the stage logit is of, by id; null: the most likely next. */
+  target?: number | null;
   pool: Pool;
   color_scale: ColorScaleName;
   color_range: ColorRange;
@@ -148,6 +150,7 @@ export const TRAITS = {
   pins: "selection",
   view: "look",
   stage: "numbers",
+  target: "numbers",
   pool: "numbers",
   color_scale: "look",
   color_range: "look",

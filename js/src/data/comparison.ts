@@ -215,6 +215,31 @@ export function changesIn(comparison: ReadyComparison, side: Side, place: number
   };
 }
 
+/** One pair of places, with both its numbers. */
+export interface PairChange extends ChangeRow {
+  readonly query: number;
+}
+
+/** Return the pairs of the first `queries` queries that change most, where the pictures have all the numbers. */
+export function mostChanged(of: ReadyComparison, queries: number, most: number): PairChange[] {
+  const { grid, keys, exact } = of.pictures.change;
+  if (!exact || grid === null || of.of.stage !== "weights") return [];
+  const size = (at: number | undefined) => (at === undefined ? 0 : Math.abs(grid.values[at]!));
+  const found: number[] = [];
+  for (let at = 0; at < queries * keys; at++) {
+    if (grid.kinds[at] !== NUMBER || !(size(at) > size(found[most - 1]))) continue;
+    let place = found.length;
+    while (place > 0 && size(found[place - 1]) < size(at)) place--;
+    found.splice(place, 0, at);
+    found.length = Math.min(found.length, most);
+  }
+  return found.map((at) => {
+    const [query, place] = [Math.floor(at / keys), at % keys];
+    const bin = { queries: { start: query, stop: query + 1 }, keys: { start: place, stop: place + 1 } };
+    return { ...changedAt(of, bin)!, query, place };
+  });
+}
+
 /** Return round values from 0 to the first that is not below `high`, at most six. */
 export function axisTicks(high: number): number[] {
   if (!(high > 0) || !Number.isFinite(high)) return [0, 1];

@@ -289,7 +289,7 @@ function drawnCells(
     return mapperOf(store, picture, grid.value ?? picture.grid, seen);
   });
   const numbersFit = computed(() => {
-    if (figure.value === null || cellGrid.value === null || figure.value.mode === "narrow") return false;
+    if (figure.value === null || cellGrid.value === null) return false;
     const { rows, columns } = cellGrid.value;
     const stage = store.picture.value?.of.stage ?? "weights";
     return (

@@ -77,24 +77,25 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   });
   const missing = computed(() => {
     const { saved, queries, keys, layers } = facts.value;
-    const lacks = (name: TraitName, what: string) => (known.errors.value?.[name] ? null : what);
+    const lacks = (name: TraitName, what: string, them = "them") =>
+      known.errors.value?.[name] ? null : `${what}: a notebook that is saved with this view open keeps ${them}.`;
     if (saved) return null;
     if (view.value === "graph") {
       const every = Math.max(queries, keys) * drawnHeads.value.length <= MOST_LINKED;
-      return every && links.value === null ? lacks("links", "The links were not saved.") : null;
+      return every && links.value === null ? lacks("links", "The links were not saved") : null;
     }
     if (view.value === "heads" && sent.survey.value === null) {
       return lacks(
         "survey",
-        layers.length > 1 ? "The heads of the other layers were not saved." : "The metrics were not saved.",
+        layers.length > 1 ? "The heads of the other layers were not saved" : "The metrics were not saved",
       );
     }
     if (view.value === "stages" && !isOfHead(sent.stages.value, known))
       return lacks("stages", stagesLack(stages.value));
     if (view.value === "segments" && sent.segments.value?.error === null && sent.mass.value === null)
-      return lacks("mass", "The attention between segments was not saved.");
+      return lacks("mass", "The attention between segments was not saved", "it");
     if (view.value === "compare" && sent.comparison.value === null)
-      return lacks("comparison", "The comparison was not saved.");
+      return lacks("comparison", "The comparison was not saved", "it");
     return null;
   });
   const end = effect(() => (missing.value === null ? undefined : kernel.expect()));
@@ -103,10 +104,10 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
 }
 
 /** What a notebook keeps of the stages depends on the view that it was saved in. */
-function stagesLack(stages: Stages | null): string {
-  const only = stages?.isAlone ? `Of the stages only the ${wordsOf(stages.pictures[0]!.stage)} were saved` : null;
-  return `${only ?? "The stages were not saved"}: a notebook that is saved with this view open keeps them.`;
-}
+const stagesLack = (stages: Stages | null) =>
+  stages?.isAlone
+    ? `Of the stages only the ${wordsOf(stages.pictures[0]!.stage)} were saved`
+    : "The stages were not saved";
 
 function isOfHead(stages: Stages | null, { layer, batch, head }: Known): boolean {
   const of = stages?.of;

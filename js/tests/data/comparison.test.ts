@@ -14,6 +14,7 @@ import {
   decodeComparison,
   labelsOf,
   mergedGrid,
+  mostChanged,
   type ReadyComparison,
   sharedRange,
 } from "../../src/data/comparison";
@@ -190,6 +191,41 @@ describe("what Python sends", () => {
       a.reduce((sum, row) => sum + row[3]!, 0),
       5,
     );
+  });
+
+  test("where the two differ most: every pair in the order of its change, both its numbers with it", async () => {
+    const [a, b] = [weights(20, 20, 1), weights(20, 20, 2)];
+    const found = await shown(comparisonOf(a, b));
+    const all = a.flatMap((row, query) => row.map((x, key) => ({ query, place: key, change: b[query]![key]! - x! })));
+    const wanted = (queries: number, most: number) =>
+      all
+        .filter(({ query }) => query < queries)
+        .sort((x, y) => Math.abs(y.change) - Math.abs(x.change))
+        .slice(0, most);
+    for (const [queries, most] of [
+      [20, 12],
+      [7, 5],
+      [0, 12],
+    ] as const) {
+      const pairs = mostChanged(found, queries, most);
+      expect(pairs.map(({ query, place }) => [query, place])).toEqual(
+        wanted(queries, most).map(({ query, place }) => [query, place]),
+      );
+      for (const { query, place, a: x, b: y, value } of pairs) {
+        expect(x).toBeCloseTo(a[query]![place]!, 6);
+        expect(y).toBeCloseTo(b[query]![place]!, 6);
+        expect(value).toBeCloseTo(y! - x!, 6);
+      }
+    }
+  });
+
+  test("a pair that one side masks differs by all its weight; equal pairs are not listed, nor those of a long head", async () => {
+    const masked = mostChanged(await shown(comparisonOf(FULL, CAUSAL)), 4, 16);
+    expect(masked).toContainEqual(expect.objectContaining({ query: 0, place: 2, b: null }));
+    expect(mostChanged(await shown(comparisonOf(FULL, FULL)), 4, 12)).toEqual([]);
+    const coarse = pooled(FULL, 2);
+    const far = await shown({ ...comparisonOf(coarse, coarse), queries: 4, keys: 4, query_bin: 2, key_bin: 2 });
+    expect(mostChanged(far, 4, 12)).toEqual([]);
   });
 
   test("numbers that JSON has no number for", async () => {

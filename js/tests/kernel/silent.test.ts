@@ -149,7 +149,9 @@ describe("a page that was saved", () => {
     const { view } = await show({ ...state, thumbnails }, { silent: true });
     await settle(NEVER);
     expect(view.canvas.getAttribute("aria-label")).toBe(`Attention heads, 1 layer by 4 heads`);
-    expect(view.notices).toContain("The heads of the other layers were not saved.");
+    expect(view.notices).toContain(
+      "The heads of the other layers were not saved: a notebook that is saved with this view open keeps them.",
+    );
   });
 
   test("a graph is drawn from a picture that has all numbers", async () => {

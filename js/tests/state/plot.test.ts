@@ -111,9 +111,9 @@ describe("numbers fit", () => {
     expect(scores.plot.numbersFit.value).toBe(false);
   });
 
-  test("not into a narrow widget", async () => {
-    expect((await plotOf(CAUSAL, { width: 519 })).plot.numbersFit.value).toBe(false);
-    expect((await plotOf(CAUSAL, { width: 520 })).plot.numbersFit.value).toBe(true);
+  test("into the wide cells of a narrow widget", async () => {
+    expect((await plotOf(CAUSAL, { width: 320 })).plot.numbersFit.value).toBe(true);
+    expect((await plotOf(weights(20, 20), { width: 320 })).plot.numbersFit.value).toBe(false);
   });
 
   test("where a cell stands for several only once it is zoomed to single ones", async () => {

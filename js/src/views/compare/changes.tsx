@@ -1,8 +1,17 @@
 /** What changes for a query over its keys, or for a key over its queries: A hollow, B solid, and the numbers. */
 
+import type { JSX } from "preact";
 import { px, Token } from "../../components/dom";
 import { isNamed } from "../../components/phrases";
-import { axisTicks, type ChangeRow, type Changes, changesIn, type ReadyComparison } from "../../data/comparison";
+import {
+  axisTicks,
+  type ChangeRow,
+  type Changes,
+  changesIn,
+  mostChanged,
+  type PairChange,
+  type ReadyComparison,
+} from "../../data/comparison";
 import { count, listNumber, signed } from "../../text/format";
 import type { Labels } from "../../text/labels";
 import type { PlaceSpace } from "./place-space";
@@ -13,10 +22,17 @@ const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
 const SIDES = ["a", "b"] as const;
 
-/** List what changes for what is pinned or pointed at. */
-export function ChangeList({ ui, comparison }: { ui: PlaceSpace; comparison: ReadyComparison | null }) {
+interface ChangeListProps {
+  readonly ui: PlaceSpace;
+  readonly comparison: ReadyComparison | null;
+  /** The place from which on queries are padding. */
+  readonly padding: number | null;
+}
+
+/** List what changes for what is pinned or pointed at; until then, where the two differ most. */
+export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
   const { store } = ui;
-  if (comparison === null) return <div style={{ minHeight: px((ROW * (ROWS + 1) + 60) * ui.unit.value) }} />;
+  if (comparison === null) return <div style={{ minHeight: px(ROW * (ROWS + 4) * ui.unit.value) }} />;
   const most = ui.mode.value === "narrow" ? NARROW_ROWS : ROWS;
   const [query, key] = [store.query.value, store.key.value];
   const target = ui.target.value;
@@ -27,18 +43,19 @@ export function ChangeList({ ui, comparison }: { ui: PlaceSpace; comparison: Rea
       ? null
       : changesIn(comparison, target.side, target.index);
   const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
+  // What only one side has is a line of its own: room for it is kept.
+  const only = Math.max(...[comparison.queries, comparison.keys].map((one) => one.only.filter(Boolean).length));
+  const pairs = found || pinned ? [] : mostChanged(comparison, padding ?? comparison.queries.length, rows - 2);
   return (
     <div
       style={{
-        minHeight: px((ROW * rows + 56) * ui.unit.value),
+        minHeight: px(ROW * (rows + 3 + only) * ui.unit.value),
         maxWidth: ui.extent.value === null ? "" : px(ui.extent.value),
       }}
     >
-      {found === null ? (
-        <p class="aw-prompt">{whyNothing(ui, pinned)}</p>
-      ) : (
-        <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />
-      )}
+      {found !== null && <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />}
+      {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} against={comparison.against} />}
+      {found === null && <p class="aw-prompt">{whyNothing(ui, pinned)}</p>}
     </div>
   );
 }
@@ -71,6 +88,9 @@ interface ListProps {
   readonly most: number;
 }
 
+const ticksOf = (rows: readonly ChangeRow[]) =>
+  axisTicks(Math.max(...rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite), 0));
+
 /** What a query attends to, or which queries attend to a key: A hollow, B solid, and the numbers. */
 function List({ ui, found, comparison, pinned, most }: ListProps) {
   const { store } = ui;
@@ -80,8 +100,7 @@ function List({ ui, found, comparison, pinned, most }: ListProps) {
   const first = found.rows.slice(0, most);
   const kept = found.rows.find(({ place }, at) => place === chosen && at >= most);
   const rows = kept === undefined ? first : [...first.slice(0, -1), kept];
-  const finite = rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite);
-  const ticks = axisTicks(Math.max(...finite, 0));
+  const ticks = ticksOf(rows);
   const select = (place: number) =>
     own === null ? undefined : store.select(byQuery ? { query: own, key: place } : { query: place, key: own });
   return (
@@ -105,6 +124,37 @@ function List({ ui, found, comparison, pinned, most }: ListProps) {
   );
 }
 
+/** Where the two differ most. */
+function Pairs({ ui: { store }, pairs, against }: { ui: PlaceSpace; pairs: readonly PairChange[]; against: string }) {
+  const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
+  const ticks = ticksOf(pairs);
+  return (
+    <div class="aw-change-pairs">
+      <div class="aw-changes-head">
+        Where they differ most
+        <SideNames store={store} against={against} />
+      </div>
+      <AxisHead ticks={ticks} />
+      <ol class="aw-change-list" aria-label="Where they differ most">
+        {pairs.map((row) => (
+          <Change
+            key={`${row.query} ${row.place}`}
+            row={row}
+            labels={keys}
+            from={
+              <>
+                <Token labels={queries} index={row.query} subscript /> →{" "}
+              </>
+            }
+            ticks={ticks}
+            select={() => store.select({ query: row.query, key: row.place })}
+          />
+        ))}
+      </ol>
+    </div>
+  );
+}
+
 const wordsOf = (side: Changes["side"]) => (side === "query" ? "attends to" : "is attended to by");
 
 interface ListHeadProps {
@@ -118,7 +168,6 @@ interface ListHeadProps {
 /** Whose changes these are, and what A and B are called. */
 function ListHead({ ui: { store }, found, own, pinned }: ListHeadProps) {
   const labels = (found.side === "query" ? store.queryLabels : store.keyLabels).value;
-  const names = { a: store.sides.value?.[0] ?? "A", b: found.of.against };
   return (
     <div class="aw-changes-head">
       {own !== null && (
@@ -128,17 +177,24 @@ function ListHead({ ui: { store }, found, own, pinned }: ListHeadProps) {
         </span>
       )}
       <span>{wordsOf(found.side)}</span>
-      <span class="aw-changes-sides">
-        {SIDES.map((side) => (
-          <span key={side}>
-            <i class="aw-dot" data-side={side} />
-            <bdi title={names[side]}>
-              {names[side] === LETTERS[side] ? LETTERS[side] : `${LETTERS[side]} ${names[side]}`}
-            </bdi>
-          </span>
-        ))}
-      </span>
+      <SideNames store={store} against={found.of.against} />
     </div>
+  );
+}
+
+function SideNames({ store, against }: { store: PlaceSpace["store"]; against: string }) {
+  const names = { a: store.sides.value?.[0] ?? "A", b: against };
+  return (
+    <span class="aw-changes-sides">
+      {SIDES.map((side) => (
+        <span key={side}>
+          <i class="aw-dot" data-side={side} />
+          <bdi title={names[side]}>
+            {names[side] === LETTERS[side] ? LETTERS[side] : `${LETTERS[side]} ${names[side]}`}
+          </bdi>
+        </span>
+      ))}
+    </span>
   );
 }
 
@@ -164,17 +220,24 @@ function AxisHead({ ticks }: { ticks: readonly number[] }) {
 interface ChangeProps {
   readonly row: ChangeRow;
   readonly labels: Labels;
-  readonly chosen: boolean;
+  readonly chosen?: boolean;
+  /** What stands before the token. */
+  readonly from?: JSX.Element;
   readonly ticks: readonly number[];
   select(place: number): void;
 }
 
-function Change({ row, labels, chosen, ticks, select }: ChangeProps) {
+function Change({ row, labels, chosen, from, ticks, select }: ChangeProps) {
   const { text, special } = labels.at(row.place);
   return (
     <li>
       <button type="button" class="aw-change" aria-current={chosen || undefined} onClick={() => select(row.place)}>
-        <span class={chosen ? "aw-token aw-pill" : "aw-token"} data-special={special || undefined} title={text}>
+        <span
+          class={chosen ? "aw-token aw-pill" : "aw-token"}
+          data-special={(special && !from) || undefined}
+          title={text}
+        >
+          {from}
           <Token labels={labels} index={row.place} subscript />
         </span>
         <Dumbbell row={row} ticks={ticks} />

@@ -11,6 +11,7 @@ import type { Picture } from "../../contract/decode";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import type { Bin } from "../../data/matrix";
 import { paint } from "../../draw/cells";
+import { isAway } from "../../kernel/kernel";
 import { createPlot, isRoomFor, type Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, signed } from "../../text/format";
@@ -62,7 +63,13 @@ export function compare(outer: Ui): View {
       mappers={mappers.value}
     />
   ));
-  const list = mount(part("aw-panel aw-changes", "panel"), () => <ChangeList ui={ui} comparison={comparison.value} />);
+  const list = mount(part("aw-panel aw-changes", "panel"), () => (
+    <ChangeList
+      ui={ui}
+      comparison={comparison.value}
+      padding={paddedPicture(outer, comparison.value, "a")?.padding ?? null}
+    />
+  ));
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
   node.append(figure, legend.node, list.node, problem.node);
 
@@ -70,8 +77,9 @@ export function compare(outer: Ui): View {
   const ends = [
     effect(() => place(ui, plot, figure, pictures, single.value)),
     effect(() => {
-      const failed = ui.store.comparison.value?.error != null;
-      for (const view of [figure, legend.node, list.node]) view.hidden = failed;
+      // Of what was not saved nothing comes where no kernel answers.
+      const none = comparison.value === null && (ui.store.comparison.value !== null || isAway(ui.kernel.state.value));
+      for (const view of [figure, legend.node, list.node]) view.hidden = none;
     }),
     effect(() => draw()),
     effect(() => {
