@@ -117,6 +117,34 @@ def test_the_call_and_the_pinned_number_are_copied(gallery: Show) -> None:
     assert float(said.rsplit(" ", 1)[1]) == pytest.approx(float(again.weights(4)[1]), rel=1e-6)
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_the_copied_call_makes_the_same_segments(gallery: Show, is_nested: bool) -> None:
+    given: dict[str, Any] = {"doc 1": [(1, 3), (4, 5)], "answer": (5, 8)}
+    if is_nested:
+        given["answer"] = [(5, 8), {"end": (7, 8)}]
+    w = widget(
+        segments=given, view="segments", segment="doc 1", measure="lift", aside=["self"], only_heads=(0, None, 0.5)
+    )
+    shown = gallery(w)
+    shown.page.evaluate(
+        "() => Object.defineProperty(navigator, 'clipboard', "
+        "{ value: { writeText: async (text) => { window.copied = text; } } })"
+    )
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    call = shown.page.evaluate("() => window.copied").split("\n")[0]
+    written = "segments" if is_nested else '{"doc 1": [(1, 3), (4, 5)], "answer": (5, 8)}'
+    assert f"segments={written}, " in call
+    q, k, v = torch.randn(3, 2, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"AttentionWidget": AttentionWidget, "q": q, "k": k, "v": v, "tokens": TOKENS}
+    exec(call, names | {"segments": given}, names)
+    again = names["w"]
+    assert again.mass["keys"] == w.mass["keys"]
+    assert again.mass["key_sizes"] == w.mass["key_sizes"]
+    for trait in ("view", "segment", "measure", "aside", "only_heads", "asking", "segment_path"):
+        assert getattr(again, trait) == getattr(w, trait)
+
+
 def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
     shown = gallery(widget())
     shown.page.evaluate(

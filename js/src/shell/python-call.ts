@@ -4,6 +4,7 @@ import { isNamed } from "../components/phrases";
 import { BLOCKED } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { Pin } from "../contract/values";
+import type { Segments } from "../data/segment-data";
 import type { Ui } from "../state/ui";
 import type { Labels } from "../text/labels";
 
@@ -24,7 +25,21 @@ const USUAL = {
   threshold: 0.02,
   direction: "query",
   against_at: null,
+  bar: "entropy",
+  order: "layer",
+  only_heads: null,
+  measure: "mass",
+  aside: ["first token", "template"],
+  asking: null,
+  segment_path: [],
+  segment: null,
+  segments_show: "attention",
 } as const;
+
+/** Pieces that are written out. */
+const MOST_PIECES = 64;
+/** Made for whatever is in no other. */
+const MADE = ["first token", "other"];
 
 /** Return lines of Python. */
 export function pythonOf(ui: Ui): string {
@@ -37,6 +52,10 @@ export function pythonOf(ui: Ui): string {
           `against=${literal(store.against.value)}`,
         ]
       : [`AttentionWidget(q, k, v`, ...(store.queryLabels.value.raw(0) === null ? [] : ["tokens=tokens"])];
+  const samples = store.facts.value.batches;
+  const [segments, ofKeys] = [store.segments.value, store.keySegments.value];
+  if (segments !== null) called.push(`segments=${spansOf(segments, samples)}`);
+  if (ofKeys !== null && ofKeys !== segments) called.push(`key_segments=${spansOf(ofKeys, samples)}`);
   const keywords = Object.entries(USUAL).flatMap(([name, usual]) => {
     const value = store[name as keyof typeof USUAL].value;
     return literal(value) === literal(usual) || value === undefined ? [] : [`${name}=${literal(value)}`];
@@ -48,6 +67,20 @@ export function pythonOf(ui: Ui): string {
   const pins = store.shownPins.value;
   if (pins.length > 0) keywords.push(`pins=[${pins.map(tuple).join(", ")}]`);
   return [`w = ${[...called, ...keywords].join(", ")})`, ...pinnedLines(ui, pins)].join("\n");
+}
+
+/** `{"doc 1": (4, 60)}`; of segments in segments, of very many, of several samples or of a chat: `segments`. */
+function spansOf({ names, starts, stops, levels, more }: Segments, samples: number): string {
+  const spans = new Map<string, string[]>();
+  names.forEach((name, at) => {
+    if (!MADE.includes(name)) spans.set(name, [...(spans.get(name) ?? []), `(${starts[at]}, ${stops[at]})`]);
+  });
+  const isPlain = levels.every((level) => level === 0) && !spans.has("template") && !spans.has("padding");
+  if (!isPlain || spans.size === 0 || samples > 1 || more > 0 || names.length > MOST_PIECES) return "segments";
+  const written = [...spans].map(
+    ([name, each]) => `${literal(name)}: ${each.length > 1 ? `[${each.join(", ")}]` : each}`,
+  );
+  return `{${written.join(", ")}}`;
 }
 
 const tuple = (pin: Pin) => `(${pin.map(literal).join(", ")})`;
