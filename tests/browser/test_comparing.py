@@ -242,12 +242,14 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
 
 
 @pytest.mark.parametrize("width", [320, 900])
-def test_without_a_kernel_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
+def test_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)
     if width == 320:
         shown.menu("View")
     shown.page.get_by_role("menuitemradio" if width == 320 else "tab", name="Compare").click()
-    said = shown.page.get_by_text("The comparison was not saved: a notebook that is saved with this view open keeps it.")
+    said = shown.page.get_by_text(
+        "The comparison was not saved: a notebook that is saved with this view open keeps it."
+    )
     said.wait_for()
     assert shown.page.locator(".aw-compare").bounding_box()["height"] < 40  # type: ignore[index]
     assert shown.faults == []
