@@ -223,8 +223,8 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
     widget = compare({"head 7": one, "head 2": other})
     shown = show(offline_page, widget, host=host, width=width)
     read = int(bank.mask[1].sum())  # padding, which is hatched, is not listed
-    weights = [side.attention[5].block(batch=1, head=side.head).numpy()[:read] for side in (one, other)]
-    change = weights[1] - weights[0]
+    layer = Attention(bank.q[5], bank.k[5], bank.v[5], mask=bank.mask)
+    change = (layer.block(batch=1, head=2) - layer.block(batch=1, head=7)).numpy()[:read]
     rows = shown.page.locator(".aw-change-pairs button")
     assert rows.count() == (8 if width == 320 else 11)
     strongest = np.argsort(-np.abs(change), axis=None)[: rows.count()]
