@@ -36,9 +36,8 @@ def similar(
     own = heads.index((layer, as_index(head, layers[layer].shape.H, "head", "heads")))
     pictures, metrics = _measured(layers, there, batch, ids)
     by_metrics, by_picture = metric_distances(metrics, own), picture_distances(pictures, own)
-    order = _order(by_metrics, by_picture, by)
     found = []
-    for place in (one for one in order if one != own):
+    for place in order_of(by_metrics, by_picture, own, by)[1:]:
         number, one = heads[place]
         where = {"layer": number, "name": names[number], **head_numbers(layers[number], one)}
         apart = {"metrics": float(by_metrics[place]), "picture": float(by_picture[place])}
@@ -101,11 +100,18 @@ def picture_distances(pictures: Sequence[Tensor], own: int) -> Tensor:
     return torch.tensor(found, dtype=torch.float64, device="cpu").clamp(min=0)
 
 
-def _order(by_metrics: Tensor, by_picture: Tensor, by: str) -> list[int]:
-    """Return the heads, the nearest first; by both, the sum of their ranks in each decides, then the metrics."""
+def order_of(by_metrics: Tensor, by_picture: Tensor, own: int, by: str = "both") -> list[int]:
+    """Return the heads, the one itself first, then the nearest.
+
+    Args:
+        by_metrics, by_picture: (heads,), how far each is from it.
+        own: its number.
+        by: "metrics", "picture", or "both": the sum of the ranks in each decides, then the metrics.
+    """
     ranks = {"metrics": _ranks(by_metrics), "picture": _ranks(by_picture)}
     key = ranks["metrics"] + ranks["picture"] if by == "both" else ranks[by]
-    return sorted(range(len(key)), key=lambda place: (int(key[place]), int(ranks["metrics"][place]), place))
+    places = sorted(range(len(key)), key=lambda place: (int(key[place]), int(ranks["metrics"][place]), place))
+    return [own, *(place for place in places if place != own)]
 
 
 def _ranks(distances: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,14 @@ from .._analysis.output_path import OutputPath
 from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
-from .._widget.keywords import KeywordsBesideTokens, Tokens, list_keywords
+from .._widget.keywords import CaptureKeywords, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
 from .._widget.widget import AttentionWidget
 from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
 from .carried.paths import path_of
-from .carried.targets import token_of
+from .carried.targets import token_of, with_words
 from .given_tokens import StackTokens, TokensOfStacks
 from .interventions.comparing import TargetLike
 from .interventions.model_call import read_call
@@ -171,7 +172,7 @@ def labeled(
     """Return a stack as a widget takes it: with its tokens, an image's patches, prompt and answer, and its model."""
     own, parts = tokens[name], prompt_and_answer(stack)
     labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
-    return LabeledStack(stack.attention, **labels, effects=effects)
+    return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
 
 
 def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
@@ -341,7 +342,7 @@ class Forward:
         model: Any = None,
         inputs: Any = None,
         target: TargetLike = None,
-        **show: Unpack[KeywordsBesideTokens],
+        **show: Unpack[CaptureKeywords],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
 
@@ -353,8 +354,9 @@ class Forward:
             model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
                 segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
             inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
-            target: whose log-probability is lost, as in `attnwidget.effect`: a token, or a function of the output;
-                None: the most likely token after the last.
+            target: a token, by its id or its text, as in `attnwidget.effect`: whose log-probability is lost, and of
+                whose logit the stage "logit" is; of the former also a function of the output. None: the most likely
+                token after the last.
             show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
                 and answer of a text that was generated token by token; `stack` is a tower or a name of
                 `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
@@ -395,7 +397,26 @@ class Forward:
             many = stacks[shown].attention[0].shape.B
             show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
         show["forward"], show["stack"] = keys[shown]
-        return AttentionWidget.from_attention(sources, **show)
+        token = self._logit_of(target, stacks[shown].attention, tokenizer, needed=model is None)
+        return AttentionWidget.from_attention(sources, target=token, **show)
+
+    def _logit_of(self, target: TargetLike, stack: AttentionStack, tokenizer: Any, *, needed: bool) -> int | None:
+        """Return the id of the token that the stage "logit" is of.
+
+        Args:
+            target: as in `widget`.
+            stack: that is shown.
+            tokenizer: that has ids for texts.
+            needed: whether the target is for nothing else.
+
+        Raises:
+            TypeError, ValueError, IndexError: no token.
+        """
+        known = [att.carries.readout for att in stack if att.carries is not None and att.carries.readout is not None]
+        if target is None or callable(target) or not (known or needed):
+            return None
+        vocabulary = known[0].vocabulary if known else sys.maxsize
+        return token_of(target, tokenizer, vocabulary)
 
     def _runners(
         self,
@@ -412,8 +433,9 @@ class Forward:
         """
         model, inputs, target = given
         if model is None:
-            if inputs is not None or target is not None:
-                raise ValueError("inputs= and target= go with a model: give model= as well")
+            if inputs is not None or callable(target):
+                what = "inputs=" if inputs is not None else "a function as target="
+                raise ValueError(f"{what} goes with a model: give model= as well")
             return {}
         found: dict[str, EffectRunner] = {}
         for number in {key[0] for key in keys.values()} if inputs is None else {forward}:
@@ -897,4 +919,4 @@ class Capture(Forward):
             self._recorder.check()
 
 
-list_keywords(Capture.widget, KeywordsBesideTokens, AttentionWidget)
+list_keywords(Capture.widget, CaptureKeywords, AttentionWidget)

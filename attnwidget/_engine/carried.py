@@ -73,6 +73,8 @@ class Carrying:
     readout: what makes a direction of a token.
     factor: what the attention's part in the residual stream is multiplied by.
     targets: of each sample, of which token the direction is.
+    choices: of each sample, the tokens that are most likely next, the first the most.
+    words: of tokens, their text, as far as it is known.
     refusals: by stage, why it cannot be had; and of "target", why no other token can be chosen.
     roots: (heads, Dv, r) of each head Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖; of a file, which has no w_o.
     read: (B, heads, Dv) of each head W_O d; the same.
@@ -87,6 +89,8 @@ class Carrying:
     readout: Readout | None = None
     factor: float = 1.0
     targets: tuple[int, ...] | None = None
+    choices: tuple[tuple[int, ...], ...] = ()
+    words: Mapping[int, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
     roots: Tensor | None = None
     read: Tensor | None = None
@@ -130,12 +134,17 @@ class Carrying:
         before, needed = self.versions or {}, (*NEEDS[stage], *(("scale",) if stage == "logit" else ()))
         return any(version_of(getattr(self, name)) != before.get(name, 0) for name in needed)
 
+    def named(self, token: int) -> str:
+        """Return a token's text; its number where that is not known."""
+        return self.words.get(token, f"token {token}")
+
     def with_targets(self, tokens: Sequence[int]) -> Carrying:
         """Return the same with the directions of other tokens, one for each sample; `readout` is known."""
         assert self.readout is not None
         direction = self.readout.directions(tokens) * self.factor
         versions = {**(self.versions or {}), "direction": version_of(direction)}
-        return replace(self, direction=direction, targets=tuple(tokens), versions=versions)
+        refusals = {stage: why for stage, why in self.refusals.items() if stage != "logit"}
+        return replace(self, direction=direction, targets=tuple(tokens), versions=versions, refusals=refusals)
 
     def on(self, device: torch.device) -> Carrying:
         """Return the same on a device."""

@@ -41,14 +41,15 @@ def carrying(att: A, given: Mapping[str, Any]) -> A:
 def with_target(att: A, token: Any) -> A:
     """Return an attention whose logits are of another token: see `Attention.with_target`."""
     carries = att.carries
-    if carries is None or carries.readout is None or carries.w_o is None or carries.refusal("logit") is not None:
+    known = None if carries is None or carries.w_o is None else carries.readout
+    if carries is None or known is None or known.refusal() is not None:
         att.check_stage("logit")
         raise ValueError((carries or Carrying()).refusals.get("target", NO_UNEMBEDDING))
     B = att.shape.B
     given = [token] * B if isinstance(token, int) or not isinstance(token, Sequence) else list(token)
     if len(given) != B:
         raise ValueError(f"there are {len(given)} tokens for {B} samples: give one, or one for each sample")
-    many = carries.readout.vocabulary
+    many = known.vocabulary
     return att.as_carrying(carries.with_targets([as_index(one, many, "token", "tokens") for one in given]))
 
 

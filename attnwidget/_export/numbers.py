@@ -32,6 +32,11 @@ LEGENDS = {
 }
 
 
+def legend_name(stage: str, target: str | None = None) -> str:
+    """Return what a legend calls the numbers of a stage; of a logit with the text of its token, where that is known."""
+    return LEGENDS[stage] if stage != "logit" or target is None else f"Logit of “{target}”, direct path"
+
+
 class Tick(NamedTuple):
     """A labeled value of a legend."""
 

@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._messages.decoding import BLOCKED, MINUS_INF, NAN, PLUS_INF, DecodedMatrix, of_picture
+from .._messages.decoding import (
+    BLOCKED,
+    MINUS_INF,
+    NAN,
+    NUMBER,
+    PLUS_INF,
+    DecodedMatrix,
+    decode_cells,
+    of_picture,
+)
+from .._messages.segment_reading import aside_columns, read
 from .._tokens.characters import one_line
 from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
@@ -61,13 +71,14 @@ class Still(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What is written beside a picture: a text for each position, which is pinned, and lines below."""
+    """What is written beside a picture: a text for each position, which is pinned, lines below, and the ramp's name."""
 
     queries: Sequence[str]
     keys: Sequence[str]
     query: int | None
     key: int | None
     lines: Sequence[str]
+    ramp: str | None = None
 
 
 def preview_of(widget: WidgetView) -> Still | None:
@@ -76,6 +87,8 @@ def preview_of(widget: WidgetView) -> Still | None:
     if traits.picture.get("values") is None:
         return None
     try:
+        if traits.view == "segments" and traits.mass is not None and traits.mass["error"] is None:
+            return _still_of_segments(widget, traits.mass)
         matrix = with_range(of_picture(widget.picture), traits)
         return still_of(
             matrix,
@@ -90,6 +103,53 @@ def preview_of(widget: WidgetView) -> Still | None:
         return None
 
 
+def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None:
+    """Return what each segment gives to each, without those that are set aside; None where all are."""
+    traits, names = widget.traits, sent["keys"]
+    parts = {name: decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
+    values, even, aside = read(parts, names, sent["key_sizes"], traits.aside, traits.measure)
+    gone = aside_columns(names, traits.aside)
+    kept = np.flatnonzero(~gone)
+    left_out = {name for name, is_gone in zip(names, gone, strict=True) if is_gone}
+    rows = np.array([row for row, name in enumerate(sent["rows"]) if name not in left_out], np.int64)
+    if not (len(rows) and len(kept)):
+        return None
+    values, even = values[np.ix_(rows, kept)], even[np.ix_(rows, kept)]
+    masked = ~np.isfinite(values) | ((even == 0) & (values == 0))
+    high = float(values[~masked].max(initial=0.0)) or 1.0
+    kinds = np.where(masked, BLOCKED, NUMBER).astype(np.uint8)
+    cells = np.where(masked, 0, values).astype(np.float32)
+    matrix = DecodedMatrix(cells, kinds, "weights", "max", len(rows), len(kept), 1, 1, 0.0, high, 1)
+    shown = [names[column] for column in kept]
+    asked = [sent["rows"][row] for row in rows.tolist()]
+    own = [name for name in traits.aside if name == "self"]
+    said = ", ".join([*(name for name in names if name in left_out), *own])
+    lines = [traits.title] if traits.title else []
+    lines += [f"aside: {said}, {aside[sent['row']]:.3f} of {sent['asking']}"] if said else []
+    lines += [f"from {round(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
+    at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
+    pinned = None if at is None else shown.index(str(traits.segment))
+    ramp = {"mass": "Mass", "per_token": "Mass per token", "lift": "Lift"}[traits.measure]
+    return still_of(
+        matrix,
+        Words(asked, shown, at, pinned, [*lines, _place_of(widget)], ramp),
+        color_scale="linear",
+        color_range=(0.0, high),
+        palette=traits.palette,
+        theme=traits.theme,
+    )
+
+
+def _place_of(widget: WidgetView) -> str:
+    """Return which head is shown, and of how many positions."""
+    traits, shape = widget.traits, widget.selected.shape
+    head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
+    of_model = in_model([head], numbers) if isinstance(head, int) else ""
+    parts = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
+    parts += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
+    return " · ".join(part for part in parts if part)
+
+
 def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     traits, shape = widget.traits, widget.selected.shape
     sides = []
@@ -98,11 +158,7 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
         found = labels_of(tokens, length, widget.shown.spelling) if length <= MOST_LABELS * 4 else []
         sides.append([f"{label.text}{label.subscript and ' ' + label.subscript}" for label in found])
     parts = [traits.title] if traits.title else []
-    where = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
-    head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
-    of_model = in_model([head], numbers) if isinstance(head, int) else ""
-    where += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
-    where += [(traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
+    where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
 
 
@@ -117,7 +173,7 @@ def still_of(
     step = -(-max(cells.shape) // SIDE)
     while True:
         small = _pooled(cells, step, signed=matrix.kind == "diverging")
-        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range))
+        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range, words.ramp))
         made = png_of_indices(*_used(pixels, table))
         if len(made) <= MOST_BYTES or max(small.shape) <= 32:
             return Still(made, pixels.shape[1] // SCALE, pixels.shape[0] // SCALE)
@@ -258,14 +314,16 @@ def _ring(page: Array, y: int, x: int, side: int) -> None:
     page[y : y + side, x : x + side] = kept
 
 
-def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any) -> list[Array]:
+def _legend(
+    matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, called: str | None = None
+) -> list[Array]:
     """Return the ramp between its ends, and what else there is, each as a line of pixels."""
     if color_range == "row":
         ends = ["− row's most" if matrix.kind == "diverging" else "0", "row's most"]
     else:
         scale = colors.matrix_scale(matrix, color_scale, color_range)
         ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]
-    name = LEGENDS[matrix.stage] + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
+    name = (called or LEGENDS[matrix.stage]) + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
     ramp = np.full((height(), RAMP * SCALE), PAGE)
     ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
     gap = np.full((height(), 6 * SCALE), PAGE)

@@ -56,7 +56,9 @@ class Ranking:
     sink: float | None
 
 
-def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None = None) -> Ranking:
+def rank(
+    values: Tensor, blocked: Tensor | None, count: int, sink: float | None = None, *, by_size: bool = False
+) -> Ranking:
     """Rank a row or column.
 
     Args:
@@ -64,6 +66,7 @@ def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None 
         blocked: (n,) bool; None where no cell is blocked.
         count: how many of the strongest cells to name, at most.
         sink: the number of the learned sink in a row, if there is one.
+        by_size: whether the strongest are those of largest absolute value, and no entropy is asked for.
 
     >>> found = rank(torch.tensor([0.1, 0.6, 0.3, 0.0]), torch.tensor([False, False, False, True]), 2)
     >>> found.positions, found.allowed, found.ninety
@@ -72,7 +75,7 @@ def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None 
     nan = values.isnan()
     allowed = ~(nan if blocked is None else nan | blocked)
     many = int(allowed.sum())
-    positions = _strongest(values, allowed, min(count, many))
+    positions = _strongest(values.abs() if by_size else values, allowed, min(count, many))
     top, finite = values[positions], values[allowed].double()
     total = float(finite.sum())
     sum_of_top = float(top[~top.isneginf()].double().sum())
@@ -88,10 +91,10 @@ def rank(values: Tensor, blocked: Tensor | None, count: int, sink: float | None 
         blocked=blocked_cells,
         nan=len(values) - many - blocked_cells,
         sum=total,
-        rest_sum=rest if isnan(rest) else max(0.0, rest),
-        entropy=_entropy(finite, total, sink or 0.0),
+        rest_sum=rest if isnan(rest) or by_size else max(0.0, rest),
+        entropy=0.0 if by_size else _entropy(finite, total, sink or 0.0),
         max_entropy=log2(many + (sink is not None)) if many else 0.0,
-        ninety=_ninety(finite.numpy(), total),
+        ninety=0 if by_size else _ninety(finite.numpy(), total),
         sink=sink,
     )
 

@@ -22,7 +22,7 @@ from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
 from .._engine.sources import STAGES
-from .._engine.stages import MASKED
+from .._engine.stages import BY_SIZE, MASKED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
@@ -302,7 +302,7 @@ def _ranked(message: Message, request: Reply) -> Reply:
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None
-    found = ranking.rank(values, blocked, count, sink)
+    found = ranking.rank(values, blocked, count, sink, by_size=request["stage"] in BY_SIZE)
     return {
         "positions": encoding.detach(encoding.encode(found.positions.numpy().astype("uint32")), message.buffers),
         "values": encoding.detach(encoding.encode(found.values.numpy()), message.buffers),
@@ -480,6 +480,11 @@ def _segment_keys(message: Message, request: Reply) -> Reply:
     return _detached(message, made)
 
 
+def _segment_row(message: Message, request: Reply) -> Reply:
+    found = _mass(message, request)
+    return _detached(message, found.row(_integer(request, "row", len(found.wanted.rows.names))))
+
+
 def _segment_block(message: Message, request: Reply) -> Reply:
     found = _mass(message, request)
     row = _integer(request, "row", len(found.wanted.rows.names))
@@ -583,6 +588,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "segment_columns": _segment_columns,
     "segment_line": _segment_line,
     "segment_keys": _segment_keys,
+    "segment_row": _segment_row,
     "segment_block": _segment_block,
     "segment_heads": _segment_heads,
     "segment_by": _segment_by,

@@ -270,6 +270,10 @@ class MassPass:
         """Return what segments give to segments as far as it is known, (rows, columns); NaN where nothing is."""
         return {name: self._over_heads(values) for name, values in self._sums.means().items()}
 
+    def row(self, row: int) -> Made:
+        """Return what one segment gives to each as far as it is known, (1, columns), never rounded."""
+        return {name: _floats(values[row : row + 1]) for name, values in self.matrix().items()}
+
     @property
     def looked(self) -> Whole:
         """Of each segment how many of its queries were looked at, of those that may attend to something."""
@@ -307,6 +311,8 @@ class MassPass:
         """Return what is known, for the front-end."""
         columns, rows = self.wanted.columns, self.wanted.rows
         sinks = [0] * (len(self.names) - len(columns.names))
+        matrix = self.matrix()
+        rounded = matrix["mass"].size > MAX_FLOAT_CELLS
         return {
             "id": self.number,
             **self.wanted.of(),
@@ -319,7 +325,8 @@ class MassPass:
             "row": self.wanted.row,
             "share": self.share,
             "looked": encoding.encode(self.looked.astype(np.uint32)),
-            **{name: _matrix(values) for name, values in self.matrix().items()},
+            **{name: _matrix(values) for name, values in matrix.items()},
+            **({"asking_row": self.row(self.wanted.row)} if rounded else {}),
             "total": len(self.asked),
             "positions": encoding.encode(self.asked[:MAX_POSITIONS].astype(np.uint32)),
             "columns": {"start": 0, **self.columns(0, self.window)},

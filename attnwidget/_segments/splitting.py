@@ -9,29 +9,44 @@ Part = tuple[str, int, int]  # name, and its characters
 
 PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 LINE = re.compile(r"\n+")
-SENTENCE = re.compile(
-    r"(?<=[.!?…])[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_a-z])"  # what ends one, and does not begin in lower case
+OTHER_ENDS = (
     r"|(?<=[。！？])[”’」』）]*\s*"
     r"|\n[^\S\n]*\n\s*"
-    r"|\n\s*(?=(?:[-*•–]|\d+[.)])\s)",  # an item of a list
+    r"|\n\s*(?=(?:[-*•–]|\d+[.)])\s)"  # an item of a list
+)
+SENTENCE = re.compile(
+    r"(?<=[.!?…])[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_a-z])"  # what ends one, and does not begin in lower case
+    + OTHER_ENDS
+)
+UNCASED_SENTENCE = re.compile(
+    r"(?<=[.!?…])(?!(?<=\d\.)\s*\d)[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_])" + OTHER_ENDS
 )
 ABBREVIATION = re.compile(
     r"(?:\b(?:[A-Z]|Mrs?|Ms|Drs?|Prof|St|Jr|Sr|vs|etc|Inc|Ltd|Co|Corp|No|Nos|Fig|Figs|Eq|Eqs|Sec|Ch|Vol|pp?|cf|al|approx"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Gov|Sen|Rep)|\b(?:[a-z]\.)+[a-z])\.\Z"
+)
+UNCASED_ABBREVIATION = re.compile(
+    r"(?:\b(?:[a-z]|mrs?|ms|drs?|prof|st|jr|sr|vs|etc|inc|ltd|corp|figs?|eqs?|vol|pp|cf|al|approx)"
+    r"|\b(?:[a-z]\.)+[a-z])\s?\.\Z"
 )
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield the sentences of a text: each ends at . ! ? … and their kind before a new beginning, and at an empty line.
 
-    No rule knows all: an abbreviation before a capital letter that is in no list ends one as well.
+    A new beginning is a capital letter, but in a text that has none, as an uncased tokenizer leaves it. No rule knows
+    all: an abbreviation before one that is in no list ends a sentence as well.
 
     >>> [text[a:b] for text in ['He met Dr. Ho. "Hi!" 3.5 km'] for a, b in sentences(text)]
     ['He met Dr. Ho. ', '"Hi!" ', '3.5 km']
+    >>> [text[a:b] for text in ["he met dr. ho. it was 3. 5 km"] for a, b in sentences(text)]
+    ['he met dr. ho. ', 'it was 3. 5 km']
     """
     start = 0
-    for found in SENTENCE.finditer(text):
-        if ABBREVIATION.search(text, start, found.start()) and "\n" not in found[0]:
+    has_case = text != text.lower()
+    border, abbreviation = (SENTENCE, ABBREVIATION) if has_case else (UNCASED_SENTENCE, UNCASED_ABBREVIATION)
+    for found in border.finditer(text):
+        if abbreviation.search(text, start, found.start()) and "\n" not in found[0]:
             continue
         if found.end() > start:
             yield start, found.end()

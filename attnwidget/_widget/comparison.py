@@ -45,6 +45,9 @@ Given = Attention | AttentionStack
 Side = Attention | AttentionStack | AttentionWidget | tuple[Attention | AttentionStack, int, int]
 TOKENS = ("tokens", "key_tokens")
 PLACE = ("layer", "batch", "head")
+OTHER_TOKENS = (
+    "the sides show the logits of other tokens, which are not compared: choose the same, att.with_target(id) of each"
+)
 COMPARED = (*picture.OF, "against", "against_at")  # what a comparison is of
 CHANGED = (*picture.OF[:3], "against", "against_at", "query", "key")  # and what changes
 
@@ -82,6 +85,12 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
     ComparisonWidget('A' and 'B', layer 0 of 2, head 1 of 2, 4 queries × 4 keys; 'B' at layer 1, head 0)
     """
     return ComparisonWidget(*sides, **show)
+
+
+def _are_of_one_token(sides: Sequence[Attention]) -> bool:
+    """Return whether all sides show the logits of the same tokens, as far as it is known of which."""
+    found = [None if one.carries is None else one.carries.targets for one in sides]
+    return all(one is not None and one == found[0] for one in found)
 
 
 class ComparisonWidget(AttentionWidget):
@@ -235,11 +244,17 @@ class ComparisonWidget(AttentionWidget):
                 layers[self._layer_of(name, self.layer)].check_stage(stage)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+        if stage == "logit" and not _are_of_one_token(self._sides_of(self.layer)):
+            raise ValueError(OTHER_TOKENS)
 
     def _common_stages(self, layer: int) -> list[str]:
         """Return the stages that all sides have."""
-        sides = [layers[self._layer_of(name, layer)] for name, layers in self._all_layers.items()]
-        return [stage for stage in STAGES if all(stage in one.stages for one in sides)]
+        sides = self._sides_of(layer)
+        found = [stage for stage in STAGES if all(stage in one.stages for one in sides)]
+        return [stage for stage in found if stage != "logit" or _are_of_one_token(sides)]
+
+    def _sides_of(self, layer: int) -> list[Attention]:
+        return [layers[self._layer_of(name, layer)] for name, layers in self._all_layers.items()]
 
     def _facts(self, layer: int) -> dict[str, Any]:
         return {**self._builders.facts(layer), "stages": self._common_stages(layer)}

@@ -23,8 +23,22 @@ from .selection import Selection
 
 EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
 LINK_BYTES = 8  # a partner and a weight
+MAX_TARGETS = 64  # samples whose tokens are named
 
 Made = dict[str, Any]
+
+
+def _targets_of(att: Attention) -> list[Made] | None:
+    """Return of each sample the token whose logits are shown, and those that may be chosen; None where none is."""
+    carries = att.carries
+    if carries is None or carries.targets is None:
+        return None
+    found = []
+    for batch, target in enumerate(carries.targets[:MAX_TARGETS]):
+        others = carries.choices[batch] if carries.readout is not None and carries.choices else ()
+        choices = [[one, carries.named(one)] for one in dict.fromkeys((*others, target))] if others else []
+        found.append({"token": target, "text": carries.named(target), "choices": choices})
+    return found
 
 
 class TraitBuilders:
@@ -121,6 +135,7 @@ class TraitBuilders:
             "device": str(att.device),
             "is_causal": att.is_causal,
             "stages": list(att.stages),
+            "targets": _targets_of(att),
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
             "axes_read": shown.given[layer].axes_read,

@@ -179,6 +179,9 @@ class Effects:
         if action not in ("run", "stop", "resume"):
             raise ValueError(f"action is {told(action)}: give run, stop or resume")
         self._halted = action == "stop"
+        if self._state == "failed":  # whatever was found may be of another model
+            self._plain.clear()
+            self._results.clear()
         if not self._halted:
             self._run(sweeping=True)
             return

@@ -50,8 +50,8 @@ Metric = Literal[
 ]
 
 
-class KeywordsOfLooks(TypedDict, total=False):
-    """What is shown of one attention or of several, and how: the keywords that every kind of widget has."""
+class LooksBesideTarget(TypedDict, total=False):
+    """`KeywordsOfLooks` for a function that takes a target in other ways too."""
 
     title: str | None
     tokenizer: Any
@@ -69,7 +69,7 @@ class KeywordsOfLooks(TypedDict, total=False):
     key: SupportsIndex | None
     heads: Iterable[SupportsIndex]
     pins: Pins
-    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution"]
+    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution", "value_norm", "logit", "saliency"]
     pool: Literal["max", "mean"]
     color_scale: Literal["linear", "log"]
     color_range: ColorRange
@@ -80,6 +80,7 @@ class KeywordsOfLooks(TypedDict, total=False):
     direction: Literal["query", "key"]
     bar: Metric
     order: Literal["layer", "similar"] | Metric
+    only_heads: Sequence[float | None] | None
     combine: Literal["none", "mean", "max"]
     what_if: dict[str, Any]
     segments: SegmentSource
@@ -95,11 +96,25 @@ class KeywordsOfLooks(TypedDict, total=False):
     layout: Any
 
 
-class KeywordsBesideTokens(KeywordsOfLooks, total=False):
-    """`ShowKeywords` for a function that takes tokens by position."""
+class KeywordsOfLooks(LooksBesideTarget, total=False):
+    """What is shown of one attention or of several, and how: the keywords that every kind of widget has."""
+
+    target: SupportsIndex | None
+
+
+class ViewKeywords(TypedDict, total=False):
+    """What one attention has, and a comparison has not."""
 
     view: Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
     key_tokens: Tokens | Mapping[Any, Tokens | None] | None
+
+
+class KeywordsBesideTokens(KeywordsOfLooks, ViewKeywords, total=False):
+    """`ShowKeywords` for a function that takes tokens by position."""
+
+
+class CaptureKeywords(LooksBesideTarget, ViewKeywords, total=False):
+    """The same for `Capture.widget`."""
 
 
 class ShowKeywords(KeywordsBesideTokens, total=False):

@@ -30,6 +30,7 @@ class ShownLayers:
         token_store: the tokens of its positions.
         words: whether pieces are merged into words.
         rules: other rules that it is under.
+        target: the token whose logit it shows; None: the one that each layer has.
         version: a number that tells these layers from earlier ones.
         place: which stack they are, among which.
 
@@ -44,12 +45,15 @@ class ShownLayers:
         *,
         words: bool = False,
         rules: Mapping[str, Any],
+        target: int | None = None,
         version: int,
         place: StackPlace,
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
-        self.place, self.words = place, words
+        self.place, self.words, self.target = place, words, target
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        if target is not None:
+            self.given = AttentionStack([_of_token(att, target) for att in self.given], self.given.names)
         self.stack = self.given
         merged = partial(_merged, token_store, self.given)
         if words:
@@ -165,6 +169,16 @@ class ShownLayers:
         while len(self._combined) > MAX_COMBINED_SETS:
             self._combined.pop(next(iter(self._combined)))
         return found, 0
+
+
+def takes(att: Attention, target: int) -> bool:
+    """Return whether the logit of a token can be shown in a layer."""
+    known = None if att.carries is None else att.carries.readout
+    return known is not None and known.refusal() is None and 0 <= target < known.vocabulary
+
+
+def _of_token(att: Attention, target: int) -> Attention:
+    return att.with_target(target) if takes(att, target) else att
 
 
 def _merged(token_store: TokenStore, given: AttentionStack, layer: int, att: Attention) -> Attention:

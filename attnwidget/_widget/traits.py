@@ -210,6 +210,29 @@ class WhatIf(traitlets.Dict):
         return dict(value)
 
 
+Limit = float | None
+
+
+class OnlyHeads(traitlets.TraitType["tuple[Limit, Limit, Limit] | None", "Sequence[Limit] | None"]):
+    """Which heads are shown: (first layer, last layer, what the metric is above), each None for no limit; or None."""
+
+    default_value = None
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        advice = "give (first layer, last layer, least value of `bar`), each of them or None, such as (8, 12, None)"
+        try:
+            limits = [None if limit is None else as_number(limit, str(self.name)) for limit in _listed(value)]
+            first, last, above = limits
+            layers = [None if layer is None else int(layer) for layer in (first, last)]
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise WrongValue(f"{self.name} is {told(value)}: {advice}") from None
+        if layers != [first, last] or min((layer for layer in layers if layer is not None), default=0) < 0:
+            raise WrongValue(f"{self.name} is {told(value)}: layers are whole numbers from 0 on; {advice}")
+        return None if limits == [None, None, None] else (*layers, above)
+
+
 class Threshold(traitlets.TraitType[float, float]):
     """A weight from 0 to 1."""
 

@@ -58,7 +58,7 @@ from .keywords import (
     names_of,
     offered_names,
 )
-from .layers import ShownLayers
+from .layers import ShownLayers, takes
 from .masses import Masses
 from .named_stacks import LabeledStack, Sources
 from .request_context import RequestContext
@@ -66,12 +66,24 @@ from .requested_files import Chosen, RequestedFiles
 from .segment_store import GivenSegments, SegmentStore
 from .selection import Selection
 from .token_store import GivenTokens, TokenStore
-from .traits import Choice, ColorRange, Count, Text, Threshold, WhatIf, WholeOrNone, WrongValue, refusing
+from .traits import (
+    Choice,
+    ColorRange,
+    Count,
+    Index,
+    OnlyHeads,
+    Text,
+    Threshold,
+    WhatIf,
+    WholeOrNone,
+    WrongValue,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FOLLOWED = (*Selection._fields, "what_if", "pieces")  # a change of these needs other derived traits
+FOLLOWED = (*Selection._fields, "what_if", "target", "pieces")  # a change of these needs other derived traits
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 EFFECT = "effect"  # of removing a head: a metric that comes from runs of the model
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
@@ -106,7 +118,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
         view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; with an image "image", unless told
             otherwise.
-        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖).
+        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖); and
+            what a weight carries, where it is known: "value_norm", "logit", "saliency", see `Attention.carrying`.
+        target: of which token the stage "logit" is, by its id; None: the model's most likely next token after each
+            sample's last.
         pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
         combine: "none", or the "mean" or "max" of `heads`, shown as one head.
         what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
@@ -124,6 +139,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
+            no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
             returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
             with one of these for each sample.
@@ -188,6 +205,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     what_if = WhatIf(help="Other rules to see the same tensors under; {} is as they are.").tag(
         sync=True, role="numbers"
     )
+    target: WholeOrNone = Index(
+        None, allow_none=True, help="The token whose logit the stage logit is of; None: the most likely next."
+    ).tag(sync=True, role="numbers")
     direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
         sync=True, role="look"
     )
@@ -196,6 +216,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
     order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+        sync=True, role="look"
+    )
+    only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
         sync=True, role="look"
     )
     combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
@@ -639,6 +662,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._token_store,
             words=merged,
             rules=self.what_if,
+            target=self.target,
             version=self._version,
             place=self._named_stacks.place(self._chosen),
         )
@@ -685,7 +709,18 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         with refusing():
             return self._check_rules(proposal["value"])
 
-    @traitlets.observe("what_if")
+    @traitlets.validate("target")
+    def _token_is_there(self, proposal: Any) -> int | None:
+        target: int | None = proposal["value"]
+        layers = self._shown.given if hasattr(self, "_shown") else ()
+        if target is None or not layers or any(takes(att, target) for att in layers):
+            return target
+        with refusing():
+            for att in layers:
+                att.with_target(target)  # raises, and says why
+        return None
+
+    @traitlets.observe("what_if", "target")
     def _on_what_if(self, change: Any) -> None:
         """Compute everything under other rules, as for other tensors."""
         if self._is_changing:
@@ -777,7 +812,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
     def _show_what_is_set(self) -> None:
         """Show the layers under the rules, and between the words, that are set, where an interrupt came between."""
-        if self._shown.rules != self.what_if or self._shown.words != (self.pieces == "words"):
+        shown, words = self._shown, self.pieces == "words"
+        if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
         self._builders.use(self._shown)
 

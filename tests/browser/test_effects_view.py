@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gallery import Gallery
+from test_axe import found, look
 from test_segments_view import long_story, story, text
 
 from attnwidget import AttentionWidget
@@ -432,3 +433,14 @@ def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
     shown.choose("More", "even")
     shown.wait_for_lines()
     assert w.effect_edit == "uniform"
+
+
+@pytest.mark.parametrize("width", [900, 360])
+def test_axe_finds_nothing(gallery: Show, width: int) -> None:
+    shown = gallery(shown_effects(), width=width)
+    shown.wait_for_lines()
+    problems: list[str] = []
+    for theme in ("light", "dark", "contrast"):
+        look(shown, theme)
+        problems += found(shown)
+    assert not problems, "\n".join(problems)

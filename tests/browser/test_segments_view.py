@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -126,6 +127,49 @@ def test_nothing_is_amiss_at_any_width_and_in_any_theme(gallery: Show, nail: int
     shown.check()
 
 
+BAR_ENDS = """() => {
+  const written = (node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return range.getBoundingClientRect();
+  };
+  const keys = [...document.querySelectorAll("button.aw-seg-key")].map((row) => {
+    const bar = row.querySelector(".aw-seg-bar").getBoundingClientRect();
+    const [name, sub] = ["aw-seg-name", "aw-seg-name sub"].map((part) => row.querySelector("." + part));
+    return bar.left - Math.max(name.getBoundingClientRect().right, sub.getBoundingClientRect().right);
+  });
+  const [sorted, other] = ["true", "false"].map((pressed) =>
+    document.querySelector(`.aw-seg-header button[aria-pressed=${pressed}]`).getBoundingClientRect());
+  const numbers = [...document.querySelectorAll(".aw-seg-head .aw-number")].map(written);
+  const sheet = document.querySelector(".aw-seg-heads .aw-seg-sheet").getBoundingClientRect();
+  const last = document.querySelector(".aw-seg-header button:last-child").getBoundingClientRect();
+  const unit = Number.parseFloat(getComputedStyle(document.querySelector(".attnwidget")).fontSize) / 12;
+  return { keys, numbers: numbers.map(({ left }) => left - (sorted.left + other.width - 4 * unit)),
+    right: sheet.right - Math.max(last.right - 4 * unit, ...numbers.map(({ right }) => right)) };
+}"""
+
+
+@pytest.mark.parametrize(("width", "host"), [(905, "plain-light"), (1250, "jupyter-large"), (600, "vscode-dark")])
+@pytest.mark.parametrize("measure", ["mass", "per_token", "lift"])
+def test_names_and_numbers_end_before_the_bars(gallery: Show, nail: int, measure: str, width: int, host: str) -> None:
+    tokens, spans, *_ = tensors()
+    at = next(at for at in range(*spans["doc 3"]) if tokens[at] == "nail")
+    tokens[at] = tokens[nail] = "chandelier hook"
+    w = story(query=nail, segment="doc 3", layer=1, head=1, tokens=tokens, measure=measure)
+    shown = gallery(w, width=width, host=host)
+    ready(shown)
+    # as wide a scrollbar as systems have that do not lay it over what scrolls
+    shown.page.add_style_tag(content=".aw-seg-heads > .aw-seg-scroller { border-right: 15px solid gray }")
+    shown.settle()
+    gaps = shown.page.evaluate(BAR_ENDS)
+    assert len(gaps["keys"]) > 0
+    assert min(gaps["keys"]) >= 0
+    assert len(gaps["numbers"]) == 8
+    assert min(gaps["numbers"]) >= 2
+    assert gaps["right"] >= -0.5
+    assert shown.page.locator("button.aw-seg-key bdi").first.inner_text() == "chandelier hook"
+
+
 def test_in_forced_colors(gallery: Show, nail: int) -> None:
     shown = gallery(story(query=nail, segment="doc 3"), width=900, forced_colors="active")
     shown.wait_for_lines()
@@ -245,7 +289,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     assert w.segment == "system"
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-        shown.wait_for_lines()
+    shown.wait_for_lines()
     assert w.segment == "doc 3"
     best = page.locator(".aw-seg-id").first.inner_text()
     page.keyboard.press("Home")
@@ -309,6 +353,57 @@ def test_without_segments_it_says_how_to_make_them_and_makes_them(gallery: Show)
     shown.page.get_by_role("button", name="By sentences").click()
     shown.wait_for_lines()
     assert w.segments == "sentences"
+
+
+def test_each_of_many_quick_keys_is_a_step(gallery: Show) -> None:
+    w = story(layer=1, head=1)
+    shown = gallery(w, width=900)
+    ready(shown)
+    page = shown.page
+    page.locator("[data-aw=segment-heads]").focus()
+    names = [name for name in w.mass["keys"] if name != "first token"]
+    assert len(names) == len(DOCUMENTS)
+    at = -1
+    for keys in range(1, 21):  # there and back, many at once while answers to earlier ones arrive
+        for _ in range(keys % 6 + 1):
+            page.keyboard.press("ArrowRight" if keys % 2 else "ArrowLeft")
+            at = max(0, min(len(names) - 1, at + (1 if keys % 2 else -1))) if at >= 0 else 0
+    shown.wait_for_lines()
+    assert w.segment == names[at]
+    for key in "]]][}{]":
+        page.keyboard.press(key)
+    shown.wait_for_lines()
+    assert [w.layer, w.head] == [0, 3]
+
+
+def test_of_200_segments_the_numbers_pointed_at_are_those_of_float64(gallery: Show) -> None:
+    w = long_story(answer=300)
+    shown = gallery(w, width=900)
+    ready(shown)
+    generator = torch.Generator().manual_seed(2)
+    torch.randint(10, (1300,), generator=generator)
+    q, k = torch.randn(2, 1, 2, 1301, 16, generator=generator).double()[:, 0, 0]
+    scores = (q @ k.T / 4).masked_fill(torch.ones(1301, 1301).triu(1) > 0, -torch.inf)
+    weights = scores.softmax(-1)[:, 1:]  # without the first token
+    matrix = shown.page.locator(".aw-seg-matrix canvas").first
+    box = matrix.bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + box["width"] * 0.305, box["y"] + box["height"] * 0.605)
+    shown.wait_for_lines()
+    said = text(shown, "[data-aw=status]")
+    found = re.search(r"passage (\d+) → passage (\d+) ?mass ([\d.]+) ?weight ([\d.]+)", said)
+    assert found is not None, said
+    row, column = int(found[1]), int(found[2])
+    given = weights[1 + 5 * row : 6 + 5 * row]
+    raw = given[:, 5 * column : 5 * column + 5].sum(-1).mean()
+    assert 40 < column < row < 140
+    assert float(found[4]) == pytest.approx(float(raw), rel=1e-4)
+    assert float(found[3]) == pytest.approx(float(raw / given.sum(-1).mean()), rel=1e-4)
+    first = shown.page.locator("button.aw-seg-row").first
+    name, share = first.get_attribute("title"), float(first.locator(".aw-number").inner_text())
+    at = slice(1000, 1300) if name == "answer" else slice(5 * int(name[8:]), 5 * int(name[8:]) + 5)  # type: ignore[index]
+    answer = weights[1001:]
+    assert share == pytest.approx(float(answer[:, at].sum(-1).mean() / answer.sum(-1).mean()), abs=5.1e-5)
 
 
 @pytest.mark.parametrize("width", [320, 900])

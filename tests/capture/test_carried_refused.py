@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,22 @@ def test_backward_is_that_of_the_logit() -> None:
         captured(model).backward()
     with pytest.raises(IndexError, match="at 12 is not there"):
         capture(model, gradients=True).run(**IDS).backward(at=12)
+
+
+def test_logits_are_let_go_with_the_first_backward_pass() -> None:
+    model = build(GPT2, "sdpa")
+    with capture(model, gradients=True) as cap:
+        logits = model(**IDS).logits
+    kept = weakref.ref(logits)
+    logits[:, -1, 5].sum().backward(retain_graph=True)
+    first = cap.attention[0].block("saliency")
+    logits[:, -1, 7].sum().backward()
+    assert not torch.equal(cap.attention[0].block("saliency"), first)  # it is of the last backward pass
+    with pytest.raises(ValueError, match="there are no logits to go back from"):
+        cap.backward()
+    del logits
+    gc.collect()
+    assert kept() is None
 
 
 def test_what_gradients_need_is_said() -> None:

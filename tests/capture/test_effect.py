@@ -448,6 +448,21 @@ def test_a_model_whose_samples_depend_on_one_another_is_run_one_by_one() -> None
     assert list(found) == list(alone)
 
 
+def test_a_batch_that_takes_too_much_memory_is_made_smaller() -> None:
+    model, sizes = model_of(), []
+
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        sizes.append(len(inputs[0]))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError
+
+    model.transformer.wte.register_forward_pre_hook(watch)
+    records = sweep(model, ids_of(), target=7)
+    assert not records.is_partial
+    assert max(sizes) > 4
+    assert sizes[-1] == 2
+
+
 @pytest.mark.parametrize(
     ("more", "error", "match"),
     [

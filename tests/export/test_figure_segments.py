@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionWidget, segments
 
 pytest.importorskip("matplotlib")
 
@@ -70,6 +70,24 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
     assert f"{share:.4f}"[1:] not in texts(w)
 
 
+def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:
+    q, k, v = torch.randn(3, 2, 1, 7, len(WORDS), 8, generator=torch.Generator().manual_seed(2))
+    w = AttentionWidget(q, k, v, is_causal=True, tokens=WORDS, segments=SEGMENTS, view="segments", segment="question")
+    assert w.attention is not None
+    parts = segments(SEGMENTS, tokens=WORDS)
+    found = w.attention.by_segment("answer", parts, without=("first token",))
+    column = found.keys.index("question")
+    best = [(float(found.mass[layer, head, 0, column]), f"{layer}·{head}") for layer in range(2) for head in range(7)]
+    written = texts(w)
+    assert "Which heads read question" in written
+    drawn = [text for text in written if re.fullmatch(r"\d·\d", text)]
+    assert drawn == [name for _, name in sorted(best, reverse=True)[:10]]
+    assert {f"{value:.3f}"[1:] for value, _ in sorted(best, reverse=True)[:10]} <= {*written}
+    assert any(text.startswith("4 more heads, at most .") for text in written)
+    alone = AttentionWidget(q[0, 0, 0], k[0, 0, 0], tokens=WORDS, segments=SEGMENTS, view="segments")
+    assert not any(text.startswith("Which heads") for text in texts(alone))
+
+
 def test_segments_have_the_widgets_colors_in_both_themes() -> None:
     for theme, color in (("light", "#c6823b"), ("dark", "#a76404")):
         assert color in page(widget(aside=[]), theme=theme), "of the third, which is the question"
@@ -88,6 +106,56 @@ def test_nothing_sticks_out(width: float, given: Any) -> None:
         box = text.get_window_extent(canvas.get_renderer())
         assert -2 <= box.x0 <= box.x1 <= across + 2, text.get_text()
         assert -2 <= box.y0 <= box.y1 <= down + 2, text.get_text()
+
+
+NESTED: dict[str, Any] = {
+    "system": (1, 30),
+    "documents": {"doc 1": (30, 80), "doc 2": (80, 150)},
+    "question": (150, 170),
+    "answer": (170, 200),
+}
+
+
+def long_heatmap(given: Any = NESTED, **show: Any) -> AttentionWidget:
+    q, k = torch.randn(2, 200, 8, generator=torch.Generator().manual_seed(3))
+    return AttentionWidget(q, k, is_causal=True, segments=given, **show)
+
+
+def test_a_heatmap_has_names_of_segments_instead_of_positions() -> None:
+    written = texts(long_heatmap())
+    for name in ("system", "doc 1", "doc 2", "question", "answer", "documents"):
+        assert written.count(name) == 2, f"{name} on either axis, the outer one at its bracket"
+    assert not {"100", "20", "50"} & {*written}
+    assert "100" in texts(long_heatmap(None))
+    assert page(long_heatmap()).count("#4f82c7") > page(long_heatmap(None)).count("#4f82c7"), "colors beside it"
+    assert "doc 1" not in texts(long_heatmap(), width=1.5), "what is inside has no room for its name"
+
+
+def test_tokens_keep_their_labels_and_segments_their_borders() -> None:
+    tokens, plain = widget(view="heatmap"), widget(None, view="heatmap")
+    assert texts(tokens) == texts(plain)
+    figure = tokens.figure()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    edges = [path for one in figure.axes[0].collections if hasattr(one, "get_segments") for path in one.get_segments()]
+    before = plain.figure()
+    fewer = [path for one in before.axes[0].collections if hasattr(one, "get_segments") for path in one.get_segments()]
+    assert len(edges) - len(fewer) == 8, "four borders between five segments, on either axis"
+
+
+@pytest.mark.parametrize("width", [1.5, 3.3, 7])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_names_beside_a_heatmap_stay_inside(width: float, theme: str) -> None:
+    long = {f"a very long name of segment {n}": (1 + 20 * n, 21 + 20 * n) for n in range(9)}
+    for given in (NESTED, long):
+        figure = long_heatmap(given).figure(width=width, theme=theme)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        across, down = canvas.get_width_height()
+        for text in figure.axes[0].texts:
+            box = text.get_window_extent(canvas.get_renderer())
+            assert -2 <= box.x0 <= box.x1 <= across + 2, text.get_text()
+            assert -2 <= box.y0 <= box.y1 <= down + 2, text.get_text()
 
 
 def test_without_segments_the_way_to_them_is_told() -> None:

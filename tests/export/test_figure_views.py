@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnwidget import Attention, AttentionWidget, compare
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._export.figure.canvas import LEAST, POINT
 from attnwidget._export.figure.reading import LEAST_SHARE
 from attnwidget._export.numbers import status_number
@@ -97,6 +97,19 @@ def test_all_heads_are_drawn_in_the_order_of_the_widget() -> None:
     best = max(w.metrics(), key=lambda one: one["itself"])
     first = min((name for name in left if name in names), key=lambda name: (left[name][1], left[name][0]))
     assert first == f"{best['layer']}·{best['head']}"
+
+
+def test_heads_like_the_selected_one_come_first() -> None:
+    w = widget(view="heads", order="similar", layer=1, head=2)
+    assert "Heads like 1·2 first, by metrics and picture." in texts(w)
+    names = [text for text in w.figure().axes[0].texts if re.fullmatch(r"\d·\d", text.get_text())]
+    drawn = [
+        text.get_text() for text in sorted(names, key=lambda text: (text.get_position()[1], text.get_position()[0]))
+    ]
+    stack = w.attention
+    assert isinstance(stack, AttentionStack)
+    nearest = stack.similar(1, 2, top=None, tokens=w.tokens)
+    assert drawn == ["1·2", *(f"{one['layer']}·{one['head']}" for one in nearest)]
 
 
 def test_every_head_of_a_large_model_is_drawn() -> None:

@@ -16,7 +16,7 @@ from front_end import decode_cells
 from golden import check
 from tolerance import sums
 
-from attnwidget import AttentionWidget
+from attnwidget import AttentionWidget, segments
 from attnwidget._export import colors, preview
 from attnwidget._messages import decoding, encoding
 from attnwidget._messages.decoding import BLOCKED, NAN
@@ -181,6 +181,39 @@ def test_a_strong_link_is_not_lost_where_pixels_are_few() -> None:
     y, _ = np.nonzero((still_of(w) == strongest).all(-1))
     ramp = y > y.min() + 100
     assert (~ramp).any()
+
+
+def test_the_segments_view_has_a_picture_of_its_own() -> None:
+    given = {"system": (1, 4), "doc 1": (4, 11), "question": (11, 16), "answer": (16, 21)}
+    q, k = torch.randn(2, 21, 8, generator=torch.Generator().manual_seed(1))
+    w = AttentionWidget(q, k, is_causal=True, segments=given, view="segments", theme="light")
+    seen = still_of(w)
+    w.view = "heatmap"
+    assert seen.shape != still_of(w).shape, "not the heatmap"
+    w.view = "segments"
+    cells = [16 * 2 * at + 8 for at in range(4)]  # the middle of each
+    shade = colors.rgb_of(colors.look_of("light").page)
+    at = np.argwhere((seen[:, :, :3] != shade).any(2))  # where anything is drawn
+    assert len(at)
+    mass = w.attention.by_segment(segments(given, length=21), head=0, without="sink").mass[1:]
+    high = float(mass.nan_to_num().max())
+    table = colors.table("sequential", w.palette, "light")[::2]
+    corner = _corner_of(seen, table[127])
+    for row in range(4):
+        for column in range(row + 1):
+            found = seen[corner[0] + cells[row], corner[1] + cells[column], :3]
+            wanted = table[round(float(mass[row, column]) / high * 255) >> 1]
+            assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 6
+    w.measure = "lift"
+    assert not np.array_equal(still_of(w), seen)
+    w.segments = None
+    assert still_of(w).shape != seen.shape, "without segments the heatmap is drawn"
+
+
+def _corner_of(seen: np.ndarray[Any, Any], darkest: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Where the first cell begins: the first segment gives all it has left to itself, the largest mass."""
+    where = np.argwhere((seen[:, :, :3] == darkest).all(2))
+    return int(where[:, 0].min()), int(where[:, 1].min())
 
 
 def test_it_can_be_left_out_and_never_breaks_the_display() -> None:

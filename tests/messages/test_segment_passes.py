@@ -209,6 +209,9 @@ def test_200_segments_of_2000_answer_tokens_and_1024_heads_are_one_step_of_256_k
     values, _ = decode_cells(message["mass"])
     exact = one.matrix()["mass"]
     np.testing.assert_allclose(values[exact > 1e-3], exact[exact > 1e-3], rtol=0.03)
+    for name, whole in one.matrix().items():  # of the asking segment, and of each one that is asked for
+        np.testing.assert_array_equal(decode(message["asking_row"][name]), whole[-1:].astype(np.float32))
+        np.testing.assert_array_equal(decode(one.row(3)[name]), whole[3:4].astype(np.float32))
 
 
 def test_the_tokens_of_one_answer_are_bounded() -> None:

@@ -27,7 +27,7 @@ from attnwidget import (
     scaled_dot_product_attention,
     segments,
 )
-from attnwidget.results import HeadRows, Kept, WeightsBlock
+from attnwidget.results import HeadRows, Kept, OutputPath, WeightsBlock
 from attnwidget.stack import stack_layers
 
 q, k, v = torch.randn(3, 1, 4, 6, 8)
@@ -160,6 +160,11 @@ def a_capture() -> None:
     assert_type(cap.numbers, list[int])
     capture(layers="encoder", queries=-1, heads=[1, 3])
     capture(limit=1 << 30, cross=False)
+    carried = capture(cross=False, gradients=True)
+    carried.target = " nail"
+    carried.backward(7, at=-1)
+    assert_type(carried.output_path, OutputPath)
+    assert_type(carried.attention[0].with_target([7, 9]).carrying(w_o=q), Attention)
     capture(cross=["cross_attn", "encoder_attn"])
     assert_type(cap.all, AttentionStack)
 

@@ -66,8 +66,12 @@ def looks() -> None:
         q, k, layer=0, batch=0, head=np.int64(1), query=None, key=3, heads=range(2), pins=[(3, None), (2, 1)]
     )
     AttentionWidget(q, k, view="graph", stage="contribution", pool="mean", combine="max", what_if={"scale": 1.0})
+    AttentionWidget(q, k, stage="logit", target=np.int64(7))
+    AttentionWidget(q, k, target=1.5)  # type: ignore[arg-type]
     AttentionWidget(q, k, color_scale="log", color_range=(0, 0.5), palette="viridis", theme="contrast", title="Bank")
-    AttentionWidget(q, k, top_k=3, threshold=0.1, direction="key", bar="induction", order="layer")
+    AttentionWidget(
+        q, k, top_k=3, threshold=0.1, direction="key", bar="induction", order="layer", only_heads=(8, None, 0.3)
+    )
     AttentionWidget(q, k, head=1.5)  # type: ignore[arg-type]
     AttentionWidget(q, k, pins=[3])  # type: ignore[list-item]
     AttentionWidget(q, k, view="compare")  # type: ignore[arg-type]

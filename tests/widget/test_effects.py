@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import weakref
@@ -313,6 +314,22 @@ def test_a_function_of_the_output_is_a_target(cap: Capture, model: Any, ids: tor
     one = effect(model, {"input_ids": ids}, {(1, 3): "zero"}, target=size)
     assert w.effects["heads"]["lost"][7] == pytest.approx(-one.change, rel=1e-3)
     assert w.effect_details[0]["tokens"] == []
+
+
+def test_weights_that_have_changed_since_are_said_and_run_anew(cap: Capture, model: Any) -> None:
+    own = copy.deepcopy(model)
+    w = cap.widget(model=own, segments_show="effect")
+    w.finish()
+    first = w.effects["heads"]["lost"]
+    with torch.no_grad():
+        own.lm_head.weight.mul_(0.5)
+    send(w, kind="effect", of={"layer": 0, "head": 1})
+    assert w.effects["state"] == "failed"
+    assert "weights have changed" in w.effects["error"]
+    send(w, kind="effects", action="run")
+    w.finish()
+    assert w.effects["state"] == "done"
+    assert w.effects["heads"]["lost"] != first
 
 
 def test_tokens_that_are_given_name_those_that_they_are_of(cap: Capture, model: Any, ids: torch.Tensor) -> None:

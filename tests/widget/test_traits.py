@@ -12,7 +12,7 @@ import traitlets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnwidget._widget.traits import Choice, ColorRange, Index, Text
+from attnwidget._widget.traits import Choice, ColorRange, Index, OnlyHeads, Text
 
 
 class Box(traitlets.HasTraits):
@@ -20,6 +20,7 @@ class Box(traitlets.HasTraits):
     query = Index(None, allow_none=True)
     stage = Choice("weights", "scores", "scaled", "masked")
     color_range = ColorRange()
+    only_heads = OnlyHeads()
     title = Text()
 
 
@@ -143,3 +144,28 @@ def test_junk_without_end_is_refused_in_a_short_sentence(name: str, make: Callab
     with pytest.raises(traitlets.TraitError) as refusal:
         setattr(Box(), name, value)
     assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (None, None),
+        ((8, 12, None), (8, 12, None)),
+        ([None, 3.0, 0.5], (None, 3, 0.5)),
+        ([np.int64(1), None, np.float32(0.25)], (1, None, 0.25)),
+        ([None, None, None], None),
+    ],
+)
+def test_only_heads_are_limits_or_none(value: Any, kept: Any) -> None:
+    assert Box(only_heads=value).only_heads == kept
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["8", 8, [8], [1, 2, 3, 4], [-1, None, None], [None, 1.5, None], [None, None, "a"], [float("inf"), 2, None]],
+)
+def test_only_heads_are_nothing_else(value: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^only_heads is .*: .*give \(first layer, last layer, least value of `bar`\)"
+    ):
+        Box(only_heads=value)

@@ -90,7 +90,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
         "version": 0, "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6,
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
-        "has_sinks": False,
+        "has_sinks": False, "targets": None,
         "axes_read": None, "head_numbers": None, "stack": "", "stacks": [""], "forward": 0, "forwards": 1,
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")

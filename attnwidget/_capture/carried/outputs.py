@@ -16,6 +16,8 @@ from .projections import HeadOutputs, Projection, is_linear
 from .readout import FinalNorm, Readout, Unembedding, read_norm
 from .stream import Product, StreamWatcher, Terms
 
+CHOICES = 8  # tokens, of those that are most likely next
+MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
 NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
@@ -37,7 +39,7 @@ class CallFacts:
     readout: what the model reads in the end; in words, why that is not known.
     terms: with which factor what an attention adds is in that; those that are not named are not in it as a sum.
     scale: (B, Q) what the final norm divided by; None without one.
-    likely: (B, n) the most likely next token at the last n positions.
+    likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
     logits: (B, n, vocabulary) with their graph, where gradients are asked for.
     """
 
@@ -230,6 +232,7 @@ class OutputWatcher:
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
         def keep(gradient: Tensor) -> None:
+            facts.logits = None  # a backward pass runs: they are not needed for one any more
             facts.gradients[key] = self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
@@ -303,7 +306,8 @@ class OutputWatcher:
             assert known.readout.norm is not None
             facts.scale = _by_sample(known.readout.norm.scale(running.normed))
         whole = logits if logits.ndim == 3 else logits[None] if logits.ndim == 2 else None
-        facts.likely = None if whole is None else whole.detach().argmax(-1)
+        if whole is not None:
+            facts.likely = _most_likely(whole.detach())
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
         """Find what logits are made of, backwards from them."""
@@ -344,6 +348,12 @@ def logits_of(output: Any) -> Tensor | None:
         found = output[0]
     found = output if found is None else found
     return found if isinstance(found, Tensor) and found.ndim in (2, 3) and found.is_floating_point() else None
+
+
+def _most_likely(logits: Tensor) -> Tensor:
+    """Return the most likely tokens at each position, or of many logits at the last alone: (B, n, up to 8)."""
+    some = logits if logits.numel() <= MOST_LOGITS else logits[:, -1:]
+    return some.topk(min(CHOICES, some.shape[2])).indices
 
 
 def _by_sample(scale: Tensor) -> Tensor:

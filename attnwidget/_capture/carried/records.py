@@ -15,6 +15,10 @@ from .outputs import NO_GRADIENT, NOT_WHOLE, CallFacts
 from .projections import NOT_SEEN, Projection
 from .readout import Readout
 
+NO_LIKELY = (
+    "which token is most likely after the last that is no padding was not kept, of so many logits: choose one, "
+    "cap.target = … or att.with_target(id)"
+)
 OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"
 NO_PATH = (
     "what the attention adds does not reach the final norm by additions alone: another norm, a gate or another "
@@ -61,7 +65,9 @@ def carrying_of(
     if isinstance(readout, str):
         refusals.setdefault("logit", readout)
     else:
-        found |= _logit_of(name, calls, known, readout, positions, real)
+        of_logit = _logit_of(name, calls, known, readout, positions, real)
+        refusals |= of_logit.pop("refusals", {}) if "logit" not in refusals else {}
+        found |= of_logit
     gradient = _joined(calls, [one.gradients.get(name) for one in known], heads)
     if isinstance(gradient, str):
         refusals["saliency"] = gradient
@@ -102,20 +108,25 @@ def _logit_of(
         found["scale"] = scale if positions is None else scale[:, list(positions)]
     likely = facts[-1].likely
     if likely is not None:
-        found["targets"] = tuple(_last_likely(likely, calls[-1], real))
+        choices = _last_likely(likely, calls[-1], real)
+        if choices is None:
+            return {**found, "refusals": {"logit": NO_LIKELY}}
+        found |= {"choices": choices, "targets": tuple(row[0] for row in choices)}
     return found
 
 
-def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> list[int]:
-    """Return the most likely token after the last of each sample that is no padding."""
-    B, n = likely.shape
+def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> tuple[tuple[int, ...], ...] | None:
+    """Return the most likely tokens after the last of each sample that is no padding; None where that was not kept."""
+    B, n, _ = likely.shape
     found = []
     for sample, row in enumerate(call.rows):
         own = None if real is None else real[sample, -call.queries :].nonzero()
         last = call.queries - 1 if own is None or not len(own) else int(own[-1])
-        at = min(max(n - call.queries + last, 0), n - 1)
-        found.append(int(likely[row if 0 <= row < B else 0, at]))
-    return found
+        at = n - call.queries + last
+        if at < 0:
+            return None
+        found.append(tuple(likely[row if 0 <= row < B else 0, min(at, n - 1)].tolist()))
+    return tuple(found)
 
 
 def _of_rows(x: Tensor | None, call: RecordedCall) -> Tensor | None:

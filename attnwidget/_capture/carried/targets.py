@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ..._tokens.tokenizers import spell
+from ..._tokens.display import Style, spaced_text
+from ..._tokens.tokenizers import spell, spelling_of
 from ..._utils.indexing import as_index
 from ..._utils.validation import told
+from ...stack import AttentionStack
 from ..labels import SavedWords, can_spell
 
 
@@ -34,6 +37,26 @@ def token_of(target: Any, tokenizer: Any, vocabulary: int, name: str = "target")
         what = f"{len(pieces)} tokens, {', '.join(words)}: give one of them" if pieces else "no token: give its id"
         raise ValueError(f"{name} is {target!r}, which is {what}")
     return as_index(pieces[0], vocabulary, "token", "tokens")
+
+
+def with_words(stack: AttentionStack, tokenizer: Any) -> AttentionStack:
+    """Return the layers of a stack, of which the tokens that may be chosen are named by a tokenizer."""
+    known = [att.carries for att in stack]
+    ids = sorted({one for x in known if x is not None for row in (*x.choices, x.targets or ()) for one in row})
+    if not ids or not can_spell(tokenizer) or isinstance(tokenizer, SavedWords):
+        return stack
+    try:
+        spelling = spelling_of(tokenizer)
+        style: Style = "words" if spelling in ("text", None) else spelling
+        words = [spaced_text(one, style) for one in spell(ids, tokenizer, "ids")]
+    except (TypeError, ValueError):  # of another model: they stay numbers
+        return stack
+    named = dict(zip(ids, words, strict=True))
+    layers = [
+        att if carries is None else att.as_carrying(replace(carries, words=named))
+        for att, carries in zip(stack, known, strict=True)
+    ]
+    return AttentionStack(layers, stack.names)
 
 
 def _pieces_of(text: str, tokenizer: Any) -> list[int]:

@@ -31,6 +31,7 @@ class _SampleRuns:
     runs: EditedRuns
     target: ComparedTarget
     plain: PlainRun
+    version: int
     targets: dict[Goal, ComparedTarget] = field(default_factory=dict)
 
 
@@ -70,8 +71,12 @@ class EffectRunner:
         self._check(runs, batch)
         target = runs.read(self._target, -1)
         plain = self._plain(runs, target, batch)
-        self._samples[batch] = _SampleRuns(runs, target, plain)
+        self._samples[batch] = _SampleRuns(runs, target, plain, self._version())
         return plain
+
+    def _version(self) -> int:
+        """Return a number that changes with the model's weights."""
+        return sum(0 if x.is_inference() else x._version for x in self._call.model.parameters())
 
     def _check(self, runs: EditedRuns, batch: int) -> None:
         """Raise ValueError where the model, so called, has not the layers that are shown."""
@@ -165,6 +170,8 @@ class EffectRunner:
     ) -> list[PartEffect]:
         """Run the model once with each part edited by itself: see `EffectSource`."""
         sample = self._samples[batch]
+        if sample.version != self._version():
+            raise RuntimeError("the model's weights have changed since its first run: run it anew")
         target, more = self._targeted(batch, goal), self._before(batch, answer)
         edits = [self._edits(part, edit) for part in parts]
         size = 1 if len(parts) == 1 else sample.runs.size(len(parts), SLICE_SECONDS)

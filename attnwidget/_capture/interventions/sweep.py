@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, SupportsIndex, get_args
 
+import torch
+
 from ..._engine import overview
 from ..._segments.reading import segments as segments_of
 from ..._utils.time_left import TimeLeft
@@ -81,7 +83,13 @@ class _Work:
         while done < len(self.parts):
             some = self.parts[done : done + runs.room(self.target, (), size)]
             edits = [part.edits(self.edit, len(runs.layers)) for _, part in some]
-            found = runs.run(edits, self.target, size=size)
+            try:
+                found = runs.run(edits, self.target, size=size)
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+                size //= 2  # more than was estimated
+                continue
             yield [self._record(place, one) for (place, _), one in zip(some, found, strict=True)]
             done += len(some)
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from ..._analysis.metrics import NAMES
+from ..._analysis.similar_heads import metric_distances, order_of, picture_distances
 from ..._messages import decoding, heads_overview
 from ..._messages.decoding import BLOCKED, NAN
 from .. import colors
@@ -89,6 +92,11 @@ def draw(context: FigureContext, top: float) -> float:
     return bottom
 
 
+def _name(context: FigureContext) -> str:
+    layer, head = context.traits.layer, context.traits.head
+    return f"{layer}·{head}" if len(context.traits.facts["layers"]) > 1 else f"head {head}"
+
+
 def _is_selected(context: FigureContext, layer: int, head: int) -> bool:
     return (layer, head) == (context.traits.layer, context.traits.head)
 
@@ -133,7 +141,9 @@ def _metric(survey: dict[str, Any], name: str) -> colors.Array | None:
 
 def _caption(context: FigureContext, survey: dict[str, Any], words: str) -> list[str]:
     order, layers = context.traits.order, survey["layers"]
-    if _metric(survey, order) is not None:
+    if order == "similar":
+        first = f"Heads like {_name(context)} first, by metrics and picture."
+    elif _metric(survey, order) is not None:
         first = f"Ordered by {METRICS[order].word}, largest first."
     else:
         first = "Rows are layers, columns are heads." if len(layers) > 1 else "The heads of the layer."
@@ -146,7 +156,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], words: str) -> list
 
 def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:
     """Lay out a row for each layer; or, in another order or of a single layer, as many in a row as fit."""
-    room, order = context.right - context.left, _metric(survey, context.traits.order)
+    room, order = context.right - context.left, _order(context, survey, names)
     columns = max(1, *(one["heads"] for one in survey["layers"]))
     by_layer = order is None and len(survey["layers"]) > 1
     left = context.left + (GUTTER if by_layer else 4)
@@ -156,9 +166,7 @@ def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[in
     else:
         least = NAMES_FROM + 14 if len(names) * (NAMES_FROM + 14) ** 2 < room * 900 else NAMES_FROM + 4
         columns = max(1, min(len(names), int(room // max(least, min(LARGEST + 16, room / columns)))))
-        placed = list(range(len(names)))
-        if order is not None:
-            placed = np.argsort(-np.nan_to_num(order, nan=-1.0), kind="stable").tolist()
+        placed = list(range(len(names))) if order is None else order
         at = {place: (number % columns, number // columns) for number, place in enumerate(placed)}
         places = [at[place] for place in range(len(names))]
     across = min(LARGEST * 1.25, room / columns)
@@ -167,6 +175,31 @@ def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[in
     down = size + (UNDER if bars else 0) + (0 if by_layer else 14) + (8 if bars else across - size)
     head = HEADER if by_layer else 6
     return HeadsLayout(places, size, across, down, left, top + head, not by_layer, bars)
+
+
+def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> list[int] | None:
+    """Return the places of the heads in the order in which they stand; None where they stand by layer."""
+    if context.traits.order == "similar":
+        return _nearest(survey, names.index((context.traits.layer, context.traits.head)))
+    values = _metric(survey, context.traits.order)
+    if values is None:
+        return None
+    found: list[int] = np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable").tolist()
+    return found
+
+
+def _nearest(survey: dict[str, Any], own: int) -> list[int]:
+    """Return the heads most like one first, by the numbers and pictures that are sent, as the page does."""
+    compared = [name for name in METRICS if name in NAMES and survey["metrics"].get(name) is not None]
+    metrics = np.stack([np.float64(_metric(survey, name)) for name in compared], 1)
+    pictures = [
+        torch.from_numpy(np.where(np.isfinite(values), values, 0).astype(np.float64))
+        for sent in survey["pictures"]
+        if sent is not None
+        for values, _ in _decoded(sent)
+    ]
+    by_metrics = metric_distances(torch.from_numpy(metrics), own)
+    return order_of(by_metrics, picture_distances(pictures, own), own)
 
 
 def _decoded(sent: dict[str, Any]) -> list[tuple[colors.Array, colors.Array]]:

@@ -15,6 +15,7 @@ from ..._tokens.display import Label
 from .. import colors
 from ..numbers import cell_number
 from ..ranges import with_range
+from . import segment_names
 from .canvas import LEAST
 from .legend import clipped_cells, legend
 from .sheet import SINK, FigureContext
@@ -60,12 +61,20 @@ def draw(context: FigureContext, top: float) -> float:
     """Draw the picture, its labels and its legend; return where they end."""
     traits = context.traits
     matrix = with_range(decoding.of_picture(context.view.picture), traits)
-    place = placed(context, matrix, top)
+    axes, place = segment_names.segment_axes(context), placed(context, matrix, top)
+    each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # token has its label
+    if axes is not None and not each:
+        place = _placed_with_segments(context, matrix, axes, top)
     cells(context, matrix, place, traits.color_scale, traits.color_range)
+    if axes is not None:
+        segment_names.lines(context, matrix, axes, place)
     if matrix.sink is not None:
         sink_column(context, matrix, place, (traits.color_scale, traits.color_range))
         _sink_name(context, matrix, place)
-    labels(context, matrix, place)
+    if axes is not None and not each:
+        segment_names.names(context, matrix, axes, place)
+    else:
+        labels(context, matrix, place)
     pins(context, matrix, place)
     return legend(context, matrix, place.x, place.y + place.height + 14)
 
@@ -90,6 +99,24 @@ def _placed(context: FigureContext, matrix: DecodedMatrix, top: float, slant: in
         out = max(_overhang(context, matrix, cell, slant), _sink_width(context, matrix, cell), 0.0)
     cell = min(cell, (context.right - left - out) / columns)
     return Place(left, top + _key_labels_height(context, matrix, cell, slant), cell, rows, columns, slant)
+
+
+def _placed_with_segments(
+    context: FigureContext,
+    matrix: DecodedMatrix,
+    axes: tuple[segment_names.SegmentAxis, segment_names.SegmentAxis],
+    top: float,
+) -> Place:
+    """Return where the picture stands between the names of segments."""
+    rows, columns = matrix.values.shape
+    cell, left, above = 4.0, context.left, 0.0
+    for _ in range(3):  # names inside others are there where cells are large enough
+        sizes = cell / matrix.query_bin, cell / matrix.key_bin
+        wide, above = segment_names.rooms(context, axes, sizes)
+        out = max(segment_names.overhang(context, axes[1], sizes[1], matrix.keys), _sink_width(context, matrix, cell))
+        left, room = context.left + wide, context.right - context.left - wide - out
+        cell = min(LARGEST, room / columns, TALLEST * (context.right - context.left) / rows)
+    return Place(left, top + above, cell, rows, columns)
 
 
 def sink_column(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._engine.stages import BY_SIZE
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from .. import colors
-from ..numbers import LEGENDS, legend_ticks
+from ..numbers import legend_name, legend_ticks
 from ..ranges import range_words
 from .sheet import FigureContext
 
@@ -24,7 +25,9 @@ def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float) ->
     x = x if context.right - x >= RAMP else context.left
     log = context.traits.color_scale == "log" and matrix.kind == "sequential"
     ticks = _ticks(matrix, context.traits.color_scale, context.traits.color_range)
-    right, y = ramp(context, matrix.kind, LEGENDS[matrix.stage] + (", log" if log else ""), ticks, (x, y))
+    right, y = ramp(
+        context, matrix.kind, legend_name(matrix.stage, target_text(context)) + (", log" if log else ""), ticks, (x, y)
+    )
     words = kind_texts(context, matrix)
     widths = [context.canvas.measure(text, 11) + (18 if kind else 0) + 16 for kind, text in words]
     fits = right + 20 + sum(widths) - 16 <= context.right
@@ -112,11 +115,20 @@ def kind_texts(context: FigureContext, matrix: DecodedMatrix) -> list[tuple[int 
     if words := range_words(matrix, context.traits):
         found.append((None, words))
     if matrix.is_pooled:
-        what = "maximum" if matrix.pool == "max" else "mean"
+        largest = "largest by size" if matrix.stage in BY_SIZE else "maximum"
+        what = largest if matrix.pool == "max" else "mean"
         found.append((None, f"each cell: the {what} of {matrix.query_bin:,} × {matrix.key_bin:,}"))
     if matrix.every > 1:
         found.append((None, f"1 of {matrix.every:,} rows"))
     return found
+
+
+def target_text(context: FigureContext) -> str | None:
+    """Return the token whose logits are shown; None where there is none."""
+    carries = context.selected.carries
+    if carries is None or carries.targets is None:
+        return None
+    return carries.named(carries.targets[context.traits.batch])
 
 
 def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[int | str | None, str]]:

@@ -12,7 +12,9 @@ from ..._messages.segment_answers import spread
 from ..._messages.segment_mass import SINK
 from ..._messages.segment_reading import aside_columns, read
 from .. import colors
+from . import segment_heads
 from .legend import ramp
+from .segment_heads import number
 from .sheet import FigureContext
 
 STACK = 96  # pixels of 1
@@ -66,7 +68,8 @@ def draw(context: FigureContext, top: float) -> float:
     y = _columns(context, found, sent, top + 24)
     y = _captions(context, found, sent, y)
     y = _list(context, found, y + 8)
-    return _matrix(context, found, y + 22)
+    y = _matrix(context, found, y + 22)
+    return segment_heads.draw(context, y + 22)
 
 
 def _masses(context: FigureContext, sent: dict[str, Any]) -> DrawnMasses:
@@ -157,7 +160,7 @@ def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], 
     if aside or "self" in context.traits.aside:
         own = ["each token itself"] if "self" in context.traits.aside else []
         parts.append(
-            f"aside: {', '.join([*([aside] if aside else []), *own])}, {_number(float(found.aside[found.row]))}"
+            f"aside: {', '.join([*([aside] if aside else []), *own])}, {number(float(found.aside[found.row]))}"
         )
     if sent["share"] < 1:
         parts.append(f"from {round(100 * sent['share'])} % of the queries, exact")
@@ -174,7 +177,7 @@ def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
     ranked = sorted(there, key=lambda column: -values[column])
     high = max((float(values[column]) for column in ranked), default=0.0) or 1.0
     names = min(NAMES, 0.35 * (context.right - context.left))
-    bar = min(BAR, context.right - context.left - names - 110)
+    bar = min(BAR, context.right - context.left - names - 120)
     x, y = context.left + 10, top + 6
     numbers = x + names + bar + 60
     canvas.text(numbers, y, MEASURES[context.traits.measure], size=11, color=look.ink3, align="right")
@@ -187,14 +190,14 @@ def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
         canvas.text(x, y, canvas.shorten(name, names - 8, 12, bold), size=12, bold=bold)
         width = max(0.5, bar * float(values[column]) / high)
         canvas.boxes([(x + names, y - 4, width, 8)], [found.shades[column]], 1.5)
-        canvas.text(numbers, y, _number(float(values[column])), size=12, align="right")
+        canvas.text(numbers, y, number(float(values[column])), size=12, align="right")
         if context.traits.measure != "lift" and np.isfinite(lifts[column]):
             canvas.text(numbers + 48, y, f"×{lifts[column]:.1f}", size=12, color=look.ink3, align="right")
     if len(ranked) > MOST_ROWS:
         y += 18
         rest = sum(float(values[column]) for column in ranked[MOST_ROWS:])
         words = f"{len(ranked) - MOST_ROWS} more segments" + (
-            f", {_number(rest)}" if context.traits.measure == "mass" else ""
+            f", {number(rest)}" if context.traits.measure == "mass" else ""
         )
         canvas.text(x, y, words, size=11, color=look.ink3)
     return y + 10
@@ -232,20 +235,12 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
             is_allowed = np.isfinite(found.lifts[row, kept[j]]) or found.names[kept[j]] == SINK
             if is_allowed and np.isfinite(values[i, j]):
                 middle = left + (j + 0.5) * size - 0.5, y + size / 2
-                text = _number(float(values[i, j]), 2)
+                text = number(float(values[i, j]), 2)
                 canvas.text(*middle, text, size=10, align="center", color=colors.ink_on(shade))
     for j, column in enumerate(kept if heads else []):
         x, bold = left + (j + 0.5) * size, found.names[column] == pinned
         name = canvas.shorten(found.names[column], min(104, (context.right - x) / 0.7071 - 12), 11, bold)
         canvas.text(x, start - 6, name, size=11, rotation=45, bold=bold)
     bottom = start + len(rows) * size + 10
-    ticks = [(0.0, "0"), (1.0, _number(high, 2))]
+    ticks = [(0.0, "0"), (1.0, number(high, 2))]
     return ramp(context, "sequential", MEASURES[context.traits.measure].capitalize(), ticks, (left, bottom))[1]
-
-
-def _number(value: float, digits: int = 4) -> str:
-    """Return `.5276`, `1.00`, `12.3`."""
-    if not np.isfinite(value):
-        return "–"
-    text = f"{value:.{digits}f}" if abs(value) < 10 else f"{value:.1f}"
-    return text.removeprefix("0") if text.startswith("0.") else text

@@ -11,7 +11,7 @@ import {
   PLUS_INF,
   type Thumbnails,
 } from "../contract/decode";
-import { legendOf } from "../contract/stages";
+import { largestOf, legendOf } from "../contract/stages";
 import type { Stage } from "../contract/values";
 import type { ColorMapper, Paints } from "../draw/color-mapper";
 import { hasPadding } from "../state/padding";
@@ -42,7 +42,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
     reading !== null && reading.kind === NUMBER ? mapper.position(reading.value, binRow(picture, reading.query)) : null;
   const pooled = picture.queryBin * picture.keyBin > 1;
   const cells = (n: number) => `${count(n)} ${pooled ? "pooled " : ""}${n === 1 ? "cell" : "cells"}`;
-  const name = legendOf(stage);
+  const name = legendOf(stage, store.facts.value, store.batch.value);
   return (
     <>
       <div class="aw-ramp">
@@ -77,7 +77,7 @@ function Pooling({ ui, plot, picture }: { ui: Ui; plot: Plot; picture: Picture }
   const one = scale.queries * scale.keys === 1;
   const [queries, keys] = one ? [picture.queryBin * fold, picture.keyBin * fold] : [scale.queries, scale.keys];
   const what = ui.mode.value === "narrow" ? "each" : scale.pixel ? "each pixel" : "each cell of the picture";
-  const how = ui.store.pool.value === "max" ? "maximum" : "mean";
+  const how = ui.store.pool.value === "max" ? largestOf(picture.of.stage) : "mean";
   const text = `${what}: the ${how} of ${count(queries)} × ${count(keys)} cells`;
   return one ? <span class="aw-room" data-text={text} /> : <span>{text}</span>;
 }

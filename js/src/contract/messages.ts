@@ -1,6 +1,6 @@
 /** What Python sends, as it travels: pictures, tokens, numbers; see docs/contract.md. */
 
-import type { HeadName, Metric, Pool, Side, Stage } from "./values";
+import type { Carried, HeadName, Metric, Pool, Side, Stage } from "./values";
 
 /** Rows that stand for several queries: row r below the first `exact` is that of the one query `first + every · r`. */
 export interface Sampled {
@@ -73,6 +73,8 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
+  /** Of each sample the token whose logits are shown, and those that may be chosen: [id, text]; null where there is none. */
+  targets?: readonly { token: number; text: string; choices: readonly (readonly [number, string])[] }[] | null;
   /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
   axes_read?: string | null;
   /** Of each head its number in the model, where a capture has kept some of them; null where all are there. */
@@ -266,6 +268,8 @@ export interface PairNumbers {
   weight: Figure;
   contribution: Figure;
   share: Figure;
+  /** What the weight carries, and what that is for each unit of the weight, by stage. */
+  carried?: Partial<Record<Carried, [Figure, Figure]>>;
   allowed: boolean;
   effects: Effect[];
 }
@@ -440,6 +444,8 @@ export interface MassMessage extends Partial<MassesMessage> {
   rows?: string[];
   row_sizes?: number[];
   row?: number;
+  /** The row of the asking segment, where the matrix comes rounded. */
+  asking_row?: MassesMessage;
   /** Of the queries that are looked at in the end, 0 to 1. */
   share?: number;
   /** (S,) how many queries of each row were looked at. */

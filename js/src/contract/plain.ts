@@ -40,6 +40,7 @@ const hasFields =
     isObject(value) && Object.entries(fields).every(([name, check]) => check((value as Record<string, unknown>)[name]));
 
 const isPin: Check = (value) => Array.isArray(value) && value.length === 2 && value.every(orNone(isPlace));
+const isLimits: Check = (value) => Array.isArray(value) && value.length === 3 && value.every(orNone(isNumber));
 const isRange: Check = (value) =>
   Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
 const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
@@ -66,6 +67,7 @@ const isFacts = hasFields({
   device: isText,
   is_causal: isFlag,
   stages: isListOf(isStage),
+  targets: orNone(isListOf(hasFields({ token: isPlace, text: isText, choices: isListOf(Array.isArray) }))),
   stack: orNone(isText),
   stacks: orNone(isListOf(isText)),
   forward: orNone(isPlace),
@@ -162,6 +164,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   pins: isListOf(isPin),
   view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"),
   stage: isStage,
+  target: orNone(isPlace),
   pool: isOneOf("max", "mean"),
   color_scale: isOneOf("linear", "log"),
   color_range: (value) => isOneOf("head", "row", "unit", "layer", "view")(value) || isRange(value),
@@ -171,6 +174,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
   bar: (value) => value === "effect" || isMetric(value),
+  only_heads: orNone(isLimits),
   order: (value) => isOneOf("layer", "similar", "effect")(value) || isMetric(value),
   combine: orNone(isOneOf("none", "mean", "max")),
   facts: isFacts,

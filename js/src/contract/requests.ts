@@ -105,6 +105,8 @@ export interface Answers {
   /** The reading of one column for all tokens of the asking segment, in order: each the largest of `every` tokens. */
   segment_line: { values: Envelope; every: number; known: number };
   segment_keys: { positions: Envelope; values: Envelope; rest: { count: number; sum: Figure } };
+  /** A row of the matrix that came rounded. */
+  segment_row: Masses;
   /** A cell's exact numbers, null while they are not known, and its strongest weights. */
   segment_block: Record<"mass" | "even" | "self" | "self_even", number | null> & {
     looked: number;

@@ -1,5 +1,6 @@
 /** What the stages of attention are called, and whether their numbers have signs. */
 
+import type { Facts } from "./messages";
 import type { Stage } from "./values";
 
 const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: boolean }> = {
@@ -17,7 +18,15 @@ const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: 
 /** One number of a stage: "weight", "scaled score". */
 export const wordOf = (stage: Stage) => WORDS[stage].one;
 export const wordsOf = (stage: Stage) => WORDS[stage].many;
-export const legendOf = (stage: Stage) => WORDS[stage].legend;
+/** What a legend calls the numbers of a stage; a logit with its token, where the facts of the layer are given. */
+export function legendOf(stage: Stage, facts?: Facts, batch = 0) {
+  const target = stage === "logit" ? facts?.targets?.[batch] : undefined;
+  return target ? `Logit of “${target.text}”, direct path` : WORDS[stage].legend;
+}
+
+/** Whether the number of largest absolute value stands for several. */
+export const isBySize = (stage: Stage) => stage === "logit" || stage === "saliency";
+export const largestOf = (stage: Stage) => (isBySize(stage) ? "largest by size" : "maximum");
 
 /** Scores run in two directions from zero; weights and contributions begin there. */
 export const isSigned = (stage: Stage) => WORDS[stage].signed;

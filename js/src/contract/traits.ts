@@ -60,6 +60,8 @@ export interface Traits {
   pins: Pin[];
   view: ViewName;
   stage: Stage;
+  /** The token whose logit the stage logit is of, by id; null: the most likely next. */
+  target?: number | null;
   pool: Pool;
   color_scale: ColorScaleName;
   color_range: ColorRange;
@@ -70,6 +72,8 @@ export interface Traits {
   direction: Side;
   bar: "effect" | Metric;
   order: "layer" | "similar" | "effect" | Metric;
+  /** Which heads are shown where all are: first layer, last layer, what `bar` is above; null is no limit. */
+  only_heads?: readonly [from: number | null, to: number | null, above: number | null] | null;
   combine: "none" | "mean" | "max";
   facts: Facts;
   picture: PictureMessage;
@@ -146,6 +150,7 @@ export const TRAITS = {
   pins: "selection",
   view: "look",
   stage: "numbers",
+  target: "numbers",
   pool: "numbers",
   color_scale: "look",
   color_range: "look",
@@ -156,6 +161,7 @@ export const TRAITS = {
   direction: "look",
   bar: "look",
   order: "look",
+  only_heads: "look",
   combine: "numbers",
   facts: "derived",
   picture: "derived",

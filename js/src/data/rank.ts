@@ -23,8 +23,14 @@ export interface Ranking {
   readonly sink?: number | null;
 }
 
-/** Rank a row or column; one pass for the sums, and a sort of the allowed values for `ninety`. */
-export function rank(values: Float32Array, kinds: Uint8Array, count: number, sink: number | null = null): Ranking {
+/** Rank a row or column; one pass for the sums, and a sort of the allowed values for `ninety`; numbers with signs by size. */
+export function rank(
+  values: Float32Array,
+  kinds: Uint8Array,
+  count: number,
+  sink: number | null = null,
+  bySize = false,
+): Ranking {
   const positions = new Uint32Array(values.length);
   let allowed = 0;
   let blocked = 0;
@@ -42,7 +48,8 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number, sin
       if (value > 0 && kind !== PLUS_INF) entropy -= value * Math.log2(value);
     }
   }
-  const order = positions.subarray(0, allowed).sort((a, b) => values[b]! - values[a]! || a - b);
+  const sizes = bySize ? values.map(Math.abs) : values;
+  const order = positions.subarray(0, allowed).sort((a, b) => sizes[b]! - sizes[a]! || a - b);
   const top = [...order.subarray(0, count)];
   let held = 0;
   for (const position of top) if (kinds[position] !== MINUS_INF) held += values[position]!;
@@ -60,7 +67,7 @@ export function rank(values: Float32Array, kinds: Uint8Array, count: number, sin
     blocked,
     nan,
     sum,
-    rest: { count: allowed - top.length, sum: Math.max(0, left) },
+    rest: { count: allowed - top.length, sum: bySize ? left : Math.max(0, left) },
     entropy: whole > 0 && whole < Number.POSITIVE_INFINITY ? Math.max(0, entropy / whole + Math.log2(whole)) : entropy,
     maxEntropy: allowed > 0 ? Math.log2(allowed + (sink === null ? 0 : 1)) : 0,
     ninety,

@@ -64,7 +64,7 @@ export interface Mass {
   readonly looked: Uint32Array;
   /** Segments × segments; NaN in a row of which no query was looked at. */
   readonly matrix: Masses;
-  /** Whether the matrix has its numbers, and not only their colors. */
+  /** Whether the matrix has its numbers, and not only their colors; the asking segment's row always has. */
   readonly exact: boolean;
   readonly total: number;
   readonly positions: Uint32Array;
@@ -138,12 +138,14 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
   listed(keys, keySizes, keyColors);
   listed(rows, rowSizes);
   if (!columns || !(row >= 0 && row < rows.length)) throw new Error("mass has no columns, or not the row it names");
-  const [looked, positions, matrix, first] = await Promise.all([
+  const [looked, positions, matrix, first, own] = await Promise.all([
     wholes(message.looked, rows.length),
     wholes(message.positions),
     decodeMasses(message, [rows.length, keys.length]),
     decodeColumns(columns, columns.start, keys.length),
+    message.asking_row && decodeMasses(message.asking_row, [1, keys.length]),
   ]);
+  if (own) putRow(matrix, row, own);
   const exact = message.mass?.dtype === "float32";
   return { ...said, row, share, looked, matrix, exact, total, positions, first, error: null };
 }
@@ -190,6 +192,11 @@ export async function decodeMasses(
     floats(message.self_even, own),
   ]);
   return { rows, columns, mass, even, self, selfEven };
+}
+
+/** Put a row of masses in the place of another. */
+export function putRow(into: Masses, row: number, from: Masses): void {
+  for (const part of ["mass", "even", "self", "selfEven"] as const) into[part].set(from[part], row * into.columns);
 }
 
 /** Decode some tokens of the asking segment. */

@@ -2,7 +2,7 @@
 
 import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode";
 import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, StagesMessage } from "../contract/messages";
-import type { Stage } from "../contract/values";
+import type { Carried, Stage } from "../contract/values";
 
 export interface SmallPicture {
   readonly stage: Stage;
@@ -38,6 +38,8 @@ export function stagesOfPicture(picture: Picture): Stages | null {
 /** The numbers of a pair; NaN and ±∞ are numbers again. */
 export type Numbers = { readonly [K in (typeof NAMES)[number]]: number | null } & {
   readonly allowed: boolean;
+  /** What the weight carries: the stage, its number, and that for each unit of the weight. */
+  readonly carried: readonly (readonly [Carried, number | null, number | null])[];
   readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
 };
 
@@ -128,7 +130,10 @@ function numbersOf(message: PairNumbers): Numbers {
     [K in (typeof NAMES)[number]]: number | null;
   };
   const effects = message.effects.map((effect) => ({ ...effect, adds: numberOf(effect.adds) }));
-  return { ...numbers, allowed: message.allowed, effects };
+  const carried = Object.entries(message.carried ?? {}).map(
+    ([stage, [all, each]]) => [stage as Carried, numberOf(all), numberOf(each)] as const,
+  );
+  return { ...numbers, allowed: message.allowed, carried, effects };
 }
 
 export function numberOf(figure: Figure): number | null {

@@ -58,6 +58,8 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
   const saved: Partial<Traits>[] = [];
   const sent: unknown[] = [];
   let changed: Partial<Traits> = {};
+  /** Of each trait how many `save_changes` there had been when it was last saved. */
+  const savedAt: Partial<Record<TraitName, number>> = {};
   let subscriptions: Subscription[] = [];
 
   function emit(event: string, ...values: unknown[]): void {
@@ -73,8 +75,13 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
   }
 
   async function take(changes: Partial<Traits>): Promise<void> {
+    const own = saved.length;
     const answered = await options.take?.(changes);
-    if (answered && !host.dead && !host.silent) host.fromPython(answered);
+    if (!answered || host.dead || host.silent) return;
+    // As in Jupyter: what has been set anew since then is not put back to what it was.
+    const isCurrent = (name: TraitName) => !(name in changed) && (savedAt[name] ?? 0) <= own;
+    const names = (Object.keys(answered) as TraitName[]).filter(isCurrent);
+    host.fromPython(Object.fromEntries(names.map((name) => [name, answered[name]])));
   }
 
   async function reply(requests: readonly HostRequest[]): Promise<void> {
@@ -109,6 +116,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
       save_changes() {
         if (Object.keys(changed).length === 0) return;
         saved.push(changed);
+        for (const name of Object.keys(changed) as TraitName[]) savedAt[name] = saved.length;
         void take(changed);
         changed = {};
       },

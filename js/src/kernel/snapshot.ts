@@ -5,8 +5,9 @@
 
 import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
 import type { Envelope, HeadPlace, LinksMessage, PictureMessage } from "../contract/messages";
+import { isBySize } from "../contract/stages";
 import { type TraitName, type Traits, traitsThatAre } from "../contract/traits";
-import type { Side } from "../contract/values";
+import type { Side, Stage } from "../contract/values";
 import { combine, lineOf } from "../data/matrix";
 import { rank } from "../data/rank";
 import { headsInForce, pinsInForce } from "../data/selection";
@@ -245,7 +246,12 @@ function ranked(picture: Picture, request: HostRequest): object {
   const places = (request.queries ?? request.keys) as number[];
   const lines = places.flatMap((index) => lineOf(picture, { side, index }) ?? []);
   const { values, kinds, sink } = combine(lines, request.over === "mean" ? "mean" : "sum") ?? NOTHING;
-  const { top, values: strongest, maxEntropy, ...found } = rank(values, kinds, Number(request.count), sink);
+  const {
+    top,
+    values: strongest,
+    maxEntropy,
+    ...found
+  } = rank(values, kinds, Number(request.count), sink, isBySize(request.stage as Stage));
   const whole = (data: ArrayBufferView, dtype: string) => ({
     ...{ data: viewOf(data), dtype, shape: [top.length], deflated: false },
   });

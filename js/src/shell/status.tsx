@@ -327,7 +327,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   const number = (name: string, value: number, exact = statusNumber(value)) => (
     <>
       <i class="aw-gap" />
-      {name} <b class="aw-exact">{exact}</b>
+      {name} <b class="aw-exact">{reading.exact ? exact : blockNumber(value, reading, String)}</b>
     </>
   );
   return (

@@ -264,7 +264,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
     sections: (ui) => [readSection(ui)],
   },
   keep: { name: "Keep", value: keepName, sections: (ui) => [keepSection(ui)] },
-  show: { name: "Show", value: ({ store }) => store.stage.value, sections: (ui) => [showSection(ui)] },
+  show: { name: "Show", value: shownName, sections: (ui) => [showSection(ui), ...logitSections(ui)] },
   color: { name: "Color", value: colorName, sections: colorSections },
   pool: {
     name: "Pool",
@@ -360,10 +360,34 @@ function readSection({ store }: Ui): Section {
 
 const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
 
+const stageName = (stage: Stage) => stage.replace("_", " ");
+const targetOf = ({ store }: Ui) => store.facts.value.targets?.[store.batch.value];
+
+function shownName(ui: Ui): string {
+  const stage = ui.store.stage.value;
+  const target = stage === "logit" ? targetOf(ui) : undefined;
+  return target ? `logit of “${target.text}”` : stageName(stage);
+}
+
+/** The tokens whose logits can be shown, where these are. */
+function logitSections(ui: Ui): Section[] {
+  const { store } = ui;
+  const { token, choices = [] } = targetOf(ui) ?? {};
+  if (store.stage.value !== "logit" || choices.length === 0 || store.facts.value.saved) return [];
+  return [
+    {
+      title: "Logit of",
+      value: `${token}`,
+      choices: choices.map(([id, text]) => ({ value: `${id}`, name: `“${text}”` })),
+      choose: (id) => store.show({ target: Number(id) }),
+    },
+  ];
+}
+
 function showSection({ store }: Ui): Section {
   return {
     value: store.stage.value,
-    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stage.replace("_", " ") })),
+    choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stageName(stage) })),
     choose: (stage) => store.show({ stage: stage as Stage }),
   };
 }

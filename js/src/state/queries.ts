@@ -3,6 +3,7 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
 import type { Reply } from "../contract/requests";
+import { isBySize } from "../contract/stages";
 import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
@@ -146,7 +147,11 @@ export function isRankingOf(ranked: Ranked, picture: Picture | null, { side, ind
 const others = (of: { queries: number; keys: number }, side: Side) => (side === "query" ? of.keys : of.queries);
 
 export const rankedOf = (line: Line | null): Ranked | null =>
-  line && { of: line.of, stage: line.stage, ranking: rank(line.values, line.kinds, RANKS, line.sink ?? null) };
+  line && {
+    of: line.of,
+    stage: line.stage,
+    ranking: rank(line.values, line.kinds, RANKS, line.sink ?? null, isBySize(line.stage)),
+  };
 
 /** The first fields of a request. */
 interface Address {

@@ -191,12 +191,16 @@ export function blockReading(store: Store): BlockReading | null {
     aside: { names, share: rest.aside[row]! },
     looked: mass.looked[row] ?? 0,
     of: mass.rowSizes[row] ?? 0,
-    exact: mass.exact,
+    exact: mass.exact || row === mass.row,
   };
 }
 
-/** Write a number of a block: as it is, or where it is rounded no longer than that allows. */
-export function blockNumber(value: number, { exact }: BlockReading, write: (value: number) => string): string {
+/** Write a number of segments: as it is, or where it is rounded no longer than that allows. */
+export function blockNumber(
+  value: number,
+  { exact }: { readonly exact: boolean },
+  write: (value: number) => string,
+): string {
   if (Number.isNaN(value)) return "none";
   return exact || value === 0 ? write(value) : `about ${String(Number(value.toPrecision(2))).replace(/^0\./, ".")}`;
 }

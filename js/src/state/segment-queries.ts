@@ -73,6 +73,12 @@ export async function askKeys(
   return { positions, values, rest: { count: reply.rest.count, sum: numberIn(reply.rest.sum) } };
 }
 
+/** A row of the matrix that came rounded. */
+export async function askRow(kernel: Kernel, { id, keys }: Mass, row: number, signal: AbortSignal): Promise<Masses> {
+  const reply = await kernel.request("segment_row", { of: id, row }, { signal });
+  return decodeMasses(reply, [1, keys.length], reply.buffers);
+}
+
 /** A cell of the matrix: its exact numbers, null while they are not known, and its strongest weights. */
 export interface SegmentBlock {
   readonly mass: number | null;

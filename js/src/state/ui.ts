@@ -57,6 +57,8 @@ export interface SegmentReading {
   readonly lift: number;
   readonly perToken: number;
   readonly isAside: boolean;
+  /** False while only the number's color has come. */
+  readonly exact: boolean;
 }
 
 /** What the model is shown without. */
@@ -101,7 +103,7 @@ export interface Ui {
   /** The head under the pointer, or the keyboard's, among all heads. */
   readonly pointedHead: Signal<HeadOf | null>;
   /** Which heads are shown among all; null for all of them. */
-  readonly onlyHeads: Signal<HeadFilter | null>;
+  readonly onlyHeads: ReadonlySignal<HeadFilter | null>;
   /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
   readonly window: Signal<Window | null>;
   /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
@@ -207,7 +209,10 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     extent,
     hover,
     pointedHead: signal<HeadOf | null>(null),
-    onlyHeads: signal<HeadFilter | null>(null),
+    onlyHeads: computed(() => {
+      const limits = store.only_heads.value;
+      return limits ? { from: limits[0], to: limits[1], above: limits[2] } : null;
+    }),
     window: signal<Window | null>(null),
     change: signal<CellChange | null>(null),
     keyLines: signal(() => []),

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
 import type { Bytes } from "../../src/contract/messages";
-import type { Model } from "../../src/contract/traits";
+import type { Model, Traits } from "../../src/contract/traits";
 import { createHost, mount, reviveState } from "../../src/kernel/host";
 
 test("setting a trait tells at once, and saving sends what has changed since", () => {
@@ -28,6 +28,30 @@ test("the kernel's changes are all there before the first is told, and are not s
   host.save_changes();
   expect(heard).toEqual([[2, 3]]);
   expect(host.saved).toEqual([]);
+});
+
+test("an answer does not put back what was set after its question", async () => {
+  const answers: (() => void)[] = [];
+  const take = (changes: Partial<Traits>) =>
+    new Promise<Partial<Traits>>((resolve) => answers.push(() => resolve({ layer: 9, ...changes })));
+  const host = createHost({ head: 0, layer: 0 }, { take });
+  const heard: unknown[] = [];
+  host.on("change:head", () => heard.push(host.get("head")));
+  for (const head of [1, 2, 3]) {
+    host.set("head", head);
+    if (head < 3) host.save_changes(); // the last is set, not yet saved
+  }
+  for (const answer of answers) {
+    answer();
+    await vi.waitFor(() => expect(host.get("layer")).toBe(9));
+  }
+  host.save_changes();
+  answers[2]!();
+  host.fromPython({ layer: 1 });
+  await vi.waitFor(() => expect(host.get("layer")).toBe(9));
+  expect(heard).toEqual([1, 2, 3]);
+  host.fromPython({ head: 4 }); // of Python's own accord
+  expect(host.get("head")).toBe(4);
 });
 
 test("a reply's arrays travel as buffers, in the order of their indices", async () => {

@@ -39,7 +39,7 @@ const at = (head: number, layer: number) => ({
 
 describe("which are shown, and in which order", () => {
   test("only some layers, and only above a number", async () => {
-    const { view } = await draw();
+    const { view, host } = await draw();
     const put = async (name: string, value: string) => {
       const field = view.find(`.aw-only input[aria-label="${name}"]`) as HTMLInputElement;
       field.value = value;
@@ -50,13 +50,23 @@ describe("which are shown, and in which order", () => {
     expect(view.text(".aw-only")).toContain("3 of 6 heads");
     await put("Entropy above", "1");
     expect(view.text(".aw-only")).toContain("2 of 6 heads");
+    expect(host.saved.at(-1)).toEqual({ only_heads: [1, null, 1] });
     view.point(at(1, 0)); // the second of those that are shown: layer 1, head 2
     await settle();
     expect(view.text(".aw-head-card")).toContain("Layer 1 · head 2");
     view.button("Show all").click();
     await settle();
     expect(view.text(".aw-only")).not.toContain("of 6 heads");
+    expect(host.saved.at(-1)).toEqual({ only_heads: null });
     expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Rows are layers, columns are heads.");
+  });
+
+  test("those that Python, or a saved file, says", async () => {
+    const { view, host } = await draw({ only_heads: [1, null, null] });
+    expect(view.text(".aw-only")).toContain("3 of 6 heads");
+    host.fromPython({ only_heads: null });
+    await settle();
+    expect(view.text(".aw-only")).not.toContain("of 6 heads");
   });
 
   test("heads like the selected one", async () => {

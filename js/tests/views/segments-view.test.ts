@@ -5,8 +5,8 @@ import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { pressOn, settle, show, type View } from "../helpers/page.ts";
-import { headMassOf, massOf, segmentsOf, wholes } from "../helpers/segments.ts";
-import { asked, type Cells, factsOf, floats, stateOf, tokensOf } from "../helpers/states.ts";
+import { headMassOf, MATRIX, massOf, segmentsOf, wholes } from "../helpers/segments.ts";
+import { asked, type Cells, codes, factsOf, floats, stateOf, tokensOf } from "../helpers/states.ts";
 import { useFakeTime } from "../helpers/timers.ts";
 
 useFakeTime();
@@ -88,6 +88,17 @@ describe("where the answer looked", () => {
     expect(view.text(".aw-seg-sums")).toContain("Heads so far");
   });
 
+  test("in a saved file keys that are not there are said to be missing", async () => {
+    const none = () => {
+      throw new Error("This number was not saved: open the notebook to compute it.");
+    };
+    const facts = { saved: { layers: [0], heads: [0], samples: [0] } } as never;
+    const { view } = await draw({ segment: "doc 1", query: 7, facts }, { answer: none });
+    await settle(400);
+    expect(view.text(".aw-seg-key")).toBe("its keys were not saved");
+    expect(view.find(".aw-seg-key").title).toContain("open the notebook");
+  });
+
   test("a second click at the same place leads down: inside, and where there is nothing inside to the cells", async () => {
     const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
     view.mouse("click", stack(view, 1, 0.1));
@@ -102,6 +113,56 @@ describe("where the answer looked", () => {
     view.button(/all segments/).click();
     await settle();
     expect(set()).toMatchObject({ segment_path: [], segment: "doc 1" });
+  });
+
+  test("until another level comes nothing of the old one is pinned or opened, and the way up goes from the newest", async () => {
+    const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
+    view.mouse("click", stack(view, 1, 0.1)); // down into doc 1: its masses are not there yet
+    view.mouse("click", stack(view, 1, 0.1));
+    view.mouse("click", stack(view, 1, 0.1));
+    await settle();
+    expect(set()).toMatchObject({ segment_path: ["doc 1"], segment: null });
+    await view.press("Escape");
+    await view.press("Escape");
+    await view.press("Escape");
+    expect(host.saved.map(({ segment_path }) => segment_path).filter(Boolean)).toEqual([["doc 1"], []]);
+    expect(set()).toMatchObject({ segment_path: [], query: null, segment: null });
+  });
+
+  test("asking for another segment and at once for the first again is asking for the first", async () => {
+    const { view, set } = await draw();
+    const rows = view.all<HTMLButtonElement>(".aw-seg-labels > button");
+    rows.find((row) => row.textContent === "question")!.click();
+    rows.find((row) => row.textContent === "answer")!.click();
+    await settle();
+    expect(set()).toMatchObject({ asking: "answer" });
+  });
+
+  test("where the matrix came rounded numbers are about so much, until the row pointed at has come", async () => {
+    const scale = { kind: "log", high: 1, octaves: 10 } as const;
+    const rounded = (numbers: readonly number[]) => codes(numbers, [4, 4], scale);
+    const own = { mass: floats([0.125, 0.5, 0.125, 0.25], [1, 4]), even: floats([0.13, 0.4, 0.27, 0.2], [1, 4]) };
+    const none = { self: floats([0, 0, 0, 0.125], [1, 4]), self_even: floats([0, 0, 0, 0.02], [1, 4]) };
+    const changes = { mass: rounded(MATRIX.flat().map((one) => one * 0.987)), asking_row: { ...own, ...none } };
+    const row = { mass: floats([0.25, 0.5, 0.25, 0], [1, 4]), even: floats([0.18, 0.55, 0.27, 0], [1, 4]), ...none };
+    let release = () => {};
+    const released = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const slow = async (request: HostRequest) => {
+      if (request.kind !== "segment_row") return answer(request);
+      await released;
+      return row as never;
+    };
+    const { view, host } = await draw({ mass: massOf(changes) }, { answer: slow });
+    expect(view.text("button.aw-seg-row")).toContain(".5714"); // of the answer: .5 of .875, as it is
+    await pressOn(view.find("[data-aw=segment-matrix]"), "ArrowUp"); // the question
+    await settle();
+    expect(view.status).toMatch(/question → doc 1 ?mass about \.6[67]/);
+    release();
+    await settle(400);
+    expect(asked(host.sent, "segment_row")).toEqual([expect.objectContaining({ of: 1, row: 2 })]);
+    expect(view.status).toContain("mass 0.666667");
   });
 
   test("the cells of a block are shown in the heatmap, and there is a way back", async () => {

@@ -3,7 +3,7 @@
 import { px } from "../../components/dom";
 import { countKinds, KindList, type Kinds, Ramp, ticksOf } from "../../components/legend";
 import type { Picture } from "../../contract/decode";
-import { legendOf } from "../../contract/stages";
+import { largestOf, legendOf } from "../../contract/stages";
 import type { Part, Places, ReadyComparison } from "../../data/comparison";
 import { hasPadding } from "../../state/padding";
 import type { Plot } from "../../state/plot";
@@ -56,7 +56,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
         <div class="aw-compare-key">
           <div class="aw-ramp">
             <span>
-              {legendOf(stage)}
+              {legendOf(stage, store.facts.value, store.batch.value)}
               {mappers.a.log ? ", log" : ""}
             </span>
             <Ramp paints={sides} ticks={ticksOf(mappers.a, stage)} mark={null} />
@@ -68,7 +68,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
         {range === "row" && <span>each row on its own range, the same in A and B</span>}
         {pooled && (
           <span>
-            A, B: the {pool === "max" ? "maximum" : "mean"} of {bins}
+            A, B: the {pool === "max" ? largestOf(stage) : "mean"} of {bins}
           </span>
         )}
         {every > 1 && (

@@ -15,8 +15,9 @@ export function Only({ ui, survey, metric }: Props) {
   if (survey.heads.length < 2) return null;
   const only = ui.onlyHeads.value;
   const put = (part: Partial<HeadFilter>) => {
-    const next = { from: null, to: null, above: null, ...only, ...part };
-    ui.onlyHeads.value = Object.values(next).every((limit) => limit === null) ? null : next;
+    const { from, to, above } = { from: null, to: null, above: null, ...only, ...part };
+    const limits = [from, to, above] as const;
+    ui.store.show({ only_heads: limits.every((limit) => limit === null) ? null : limits });
   };
   const field = (name: keyof HeadFilter, label: string, own: string) => (
     <input

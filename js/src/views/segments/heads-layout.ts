@@ -11,8 +11,6 @@ const FIRST = 76;
 const LEAST = 34;
 const MOST = 64;
 const GAP = 7;
-/** What the sorted column has more, for its numbers. */
-const NUMBER = { short: 30, long: 40 } as const;
 
 export interface HeadsLayout {
   readonly unit: number;
@@ -38,12 +36,12 @@ interface Wanted {
   readonly room: number;
   readonly unit: number;
   readonly narrow: boolean;
-  /** Whether the numbers have four decimals. */
-  readonly long: boolean;
+  /** What the sorted column has more, for its numbers: how wide these are, and what parts them from a full bar. */
+  readonly number: number;
 }
 
 /** Lay out a row for each head, and as many columns as there is room for: the pinned one always. */
-export function layHeads({ columns, pinned, rows, room, unit, narrow, long }: Wanted): HeadsLayout {
+export function layHeads({ columns, pinned, rows, room, unit, narrow, number }: Wanted): HeadsLayout {
   const shared = { unit, narrow, rows, pictureLeft: PICTURE_LEFT * unit, picture: PICTURE * unit };
   const view = (rowOf: number, most: number) => ({
     pitch: rowOf * unit,
@@ -55,8 +53,7 @@ export function layHeads({ columns, pinned, rows, room, unit, narrow, long }: Wa
     const bar = Math.max(20 * unit, width - 70 * unit);
     return { ...shared, ...view(NARROW_ROW, NARROW_ROWS), columns, lefts: [left], widths: [width], bar, width: room };
   }
-  const number = long ? NUMBER.long : NUMBER.short;
-  const own = room - (FIRST + number) * unit;
+  const own = room - FIRST * unit - number;
   const fitting = Math.max(1, Math.floor(own / (LEAST * unit)));
   const shown = withPinned(columns, pinned, fitting);
   const pitch = Math.min(MOST * unit, Math.floor(own / Math.max(1, shown.length)));
@@ -65,7 +62,7 @@ export function layHeads({ columns, pinned, rows, room, unit, narrow, long }: Wa
   const widths: number[] = [];
   let left = FIRST * unit;
   for (const column of shown) {
-    const more = column === pinned ? number * unit : 0;
+    const more = column === pinned ? number : 0;
     lefts.push(left);
     widths.push(bar + more);
     left += pitch + more;

@@ -8,6 +8,7 @@ import { largest, roundUp } from "../../data/segments";
 import { drawRaster } from "../../draw/cells";
 import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
+import { textMeasure } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type HeadsLayout, layHeads } from "./heads-layout";
@@ -36,16 +37,18 @@ export function headsPart(
   canvas.setAttribute("aria-roledescription", "table of heads");
   const scrolled = signal(0);
   const narrow = computed(() => ui.mode.value === "narrow");
+  const scrollbar = signal(0);
+  const textWide = textMeasure(ui);
   const layout = computed(() => {
     if (room.value === 0) return null;
     return layHeads({
       columns: narrow.value ? pinnedOnly(model) : model.headColumns.value,
       pinned: model.pinned.value,
       rows: model.headOrder.value.length,
-      room: room.value,
+      room: room.value - scrollbar.value,
       unit: ui.unit.value,
       narrow: narrow.value,
-      long: model.measure.value === "per_token",
+      number: textWide.value(WIDEST[model.measure.value], 12, 700) + 6 * ui.unit.value,
     });
   });
   const most = computed(() => {
@@ -91,7 +94,7 @@ export function headsPart(
     effect(() => {
       const at = layout.value;
       if (at === null) return;
-      node.style.width = px(at.width);
+      node.style.width = px(at.width + scrollbar.value);
       scroller.style.height = px(at.view);
       sheet.style.height = px(at.rows * at.pitch);
     }),
@@ -107,18 +110,26 @@ export function headsPart(
       canvas.setAttribute("aria-label", `${measureWord(model.measure.value)} of ${heads} heads on ${columns} segments`);
     }),
   ];
+  const resized = new ResizeObserver(() => {
+    scrollbar.value = scroller.offsetWidth - scroller.clientWidth;
+  });
+  resized.observe(sheet);
   watchPointer(ui, model, state, canvas, scrolled);
   watchHeadKeys(ui, model, state, canvas);
   return {
     node,
     state,
     dispose() {
+      resized.disconnect();
       for (const end of ends) end();
       for (const view of [header, marks, foot]) view.dispose();
       pictures.dispose();
     },
   };
 }
+
+/** As wide as the sorted column's numbers get. */
+const WIDEST = { mass: ".888", per_token: ".8888", lift: "×88.8" } as const;
 
 /** Where there is little room one segment has a bar: the pinned one, or else the first. */
 function pinnedOnly(model: SegmentsModel): readonly number[] {
@@ -360,7 +371,7 @@ function Marks({ ui, model, state }: PartProps) {
               />
             )}
             {sorted >= 0 && (
-              <span class="aw-number" style={{ right: px(at.width - at.lefts[sorted]! - at.widths[sorted]!) }}>
+              <span class="aw-number" style={{ left: px(at.lefts[sorted]!), width: px(at.widths[sorted]!) }}>
                 {at.narrow || model.measure.value !== "mass"
                   ? readingText(value, model.measure.value)
                   : threeDigits(value)}

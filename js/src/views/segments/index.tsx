@@ -5,6 +5,7 @@ import { mount, part, type View } from "../../components/dom";
 import { Menu } from "../../components/menu";
 import { Message } from "../../components/message";
 import { KernelError } from "../../kernel/kernel";
+import { blockNumber } from "../../state/segment-axes";
 import { askSegmentsBy } from "../../state/segment-queries";
 import type { SegmentReading, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
@@ -279,7 +280,8 @@ function readingOf(model: SegmentsModel): SegmentReading | null {
   const matrix = model.matrix.value;
   if (spot?.part === "matrix" && spot.row !== undefined && matrix !== null) {
     const from = { query: null, from: now.rows[spot.row]!, head: null };
-    return numbersOf(now.keys[column]!, { rest: matrix, row: spot.row }, column, now.keySizes[column]!, from);
+    const exact = model.isExact(spot.row);
+    return numbersOf(now.keys[column]!, { rest: matrix, row: spot.row }, column, now.keySizes[column]!, from, exact);
   }
   const { token, row } =
     spot?.part === "tokens" && spot.token !== undefined
@@ -296,6 +298,7 @@ function numbersOf(
   column: number,
   size: number,
   from: Pick<SegmentReading, "query" | "from" | "head">,
+  exact = true,
 ): SegmentReading {
   const at = row * rest.columns + column;
   const [mass, even, raw] = [rest.mass[at]!, rest.even[at]!, rest.raw[at]!];
@@ -309,6 +312,7 @@ function numbersOf(
     lift,
     perToken: size > 0 ? mass / size : Number.NaN,
     isAside: Number.isNaN(mass),
+    exact,
   };
 }
 
@@ -331,12 +335,12 @@ function spoken(ui: Ui, model: SegmentsModel): string {
     if (spot?.part !== "tokens" || spot.token === undefined) return "";
     return `${now.asking} token ${ui.store.queryLabels.value.at(now.positions[spot.token] ?? 0).text}`;
   }
-  const { query, from, head, to, mass, lift } = reading;
+  const { query, from, head, to, mass, lift, exact } = reading;
   const who =
     query !== null
       ? `${from} token ${ui.store.queryLabels.value.at(query).text}`
       : head !== null
         ? `layer ${head.layer} head ${head.head}, ${from}`
         : from;
-  return `${who}, ${to}, ${spokenNumbers(mass, lift)}`;
+  return `${who}, ${to}, ${exact ? spokenNumbers(mass, lift) : `mass ${blockNumber(mass, reading, String)}`}`;
 }

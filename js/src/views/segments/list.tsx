@@ -4,7 +4,7 @@ import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, Token, type View } from "../../components/dom";
 import { byLargest, largest, meanOf, rankAmong } from "../../data/segments";
 import { segmentStyle } from "../../draw/segment-colors";
-import { isAway } from "../../kernel/kernel";
+import { isAway, KernelError } from "../../kernel/kernel";
 import { stableComputed } from "../../state/queries";
 import { askKeys, type SegmentKeys } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
@@ -21,7 +21,8 @@ const MOST_LISTED = 6;
 
 interface Keys {
   readonly of: string;
-  readonly found: SegmentKeys;
+  /** Or why there are none. */
+  readonly found: SegmentKeys | string;
 }
 
 /** Return the list: the reading of every segment, the keys of the pinned one, and how it is among all heads. */
@@ -42,7 +43,11 @@ export function listPart(ui: Ui, model: SegmentsModel): View {
       (found) => {
         if (!current.signal.aborted) keys.value = { of: JSON.stringify(of), found };
       },
-      () => {}, // the kernel's state says why
+      (error: unknown) => {
+        if (!current.signal.aborted && error instanceof KernelError) {
+          keys.value = { of: JSON.stringify(of), found: error.message };
+        }
+      },
     );
     return () => current.abort();
   });
@@ -66,7 +71,7 @@ export function subjectOf(model: SegmentsModel): { token: number; row: RestRow |
   return { token, row: token >= 0 ? model.tokenRow(token) : model.whole.value };
 }
 
-function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: SegmentKeys | null }) {
+function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Keys["found"] | null }) {
   const now = model.mass.value;
   const { token, row } = subjectOf(model);
   if (now === null) return null;
@@ -109,7 +114,7 @@ interface RowsProps {
   readonly ui: Ui;
   readonly model: SegmentsModel;
   readonly row: RestRow;
-  readonly keys: SegmentKeys | null;
+  readonly keys: Keys["found"] | null;
 }
 
 function Rows({ ui, model, row, keys }: RowsProps) {
@@ -131,7 +136,13 @@ function Rows({ ui, model, row, keys }: RowsProps) {
       {shown.map((column) => (
         <>
           <Row key={column} {...{ ui, model, row, column, scale }} />
-          {column === model.pinned.value && keys !== null && (
+          {column === model.pinned.value && typeof keys === "string" && (
+            <li key="keys" class="aw-seg-row aw-seg-key aw-seg-rest" title={keys}>
+              <span />
+              <span>{ui.store.facts.value.saved === undefined ? keys : "its keys were not saved"}</span>
+            </li>
+          )}
+          {column === model.pinned.value && keys !== null && typeof keys !== "string" && (
             <PinnedKeys key="keys" {...{ ui, model, row, keys, scale, column }} />
           )}
         </>
@@ -238,7 +249,7 @@ function PinnedKeys({
             }}
           >
             <span />
-            <span class="aw-seg-name">
+            <span class="aw-seg-name" title={labels.at(position).text}>
               <Token labels={labels} index={position} subscript />
             </span>
             <span class="aw-seg-bar">{inMass && <i style={{ width: share(value, scale), background: color }} />}</span>

@@ -406,7 +406,7 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
         <div class="aw-kinds">
           {masked && <span>no tile: no query may attend to it</span>}
           {sampled && <span>{Math.floor(100 * now.share)} % of the queries looked at</span>}
-          {!now.exact && <span>numbers rounded to 1 of 125</span>}
+          {!now.exact && <span>colors in 125 steps, numbers exact where pointed at</span>}
         </div>
       )}
     </>

@@ -2,11 +2,18 @@
 
 import { computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { Measure } from "../../contract/values";
-import type { HeadMass, Mass, MassColumns, Masses, Segments } from "../../data/segment-data";
+import {
+  type HeadMass,
+  type Mass,
+  type MassColumns,
+  type Masses,
+  putRow,
+  type Segments,
+} from "../../data/segment-data";
 import { byLargest, evenAt, type Left, leftOf, type Rest, readingAt, restOf } from "../../data/segments";
 import type { HeadOf } from "../../data/survey";
 import { isAway } from "../../kernel/kernel";
-import { askColumns, askHeads, windowOf } from "../../state/segment-queries";
+import { askColumns, askHeads, askRow, windowOf } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { COLORED_COLUMNS } from "./layout";
 
@@ -49,6 +56,8 @@ export interface SegmentsModel {
   readonly token: ReadonlySignal<number>;
   readonly hover: Signal<Spot | null>;
   readonly matrix: ReadonlySignal<Rest | null>;
+  /** Whether a row of it has its numbers, and not only their colors. */
+  isExact(row: number): boolean;
   /** The rows of the matrix that are not set aside. */
   readonly rows: ReadonlySignal<readonly number[]>;
   /** The asking segment as a whole. */
@@ -79,7 +88,11 @@ export function segmentsModel(ui: Ui): SegmentsModel {
     return left.value.columns.includes(at) ? at : -1;
   });
   const second = signal(-1);
-  const matrix = computed(() => mass.value && restOf(mass.value.matrix, left.value, { own: "each" }));
+  const hover = signal<Spot | null>(null);
+  const masses = exactWherePointed(ui, mass, hover);
+  const matrix = computed(() =>
+    masses.value.matrix ? restOf(masses.value.matrix, left.value, { own: "each" }) : null,
+  );
   const tokens = tokenRows(ui, mass, left);
   const sizesOf = () => mass.value?.keySizes ?? [];
   const read = ({ rest, row }: RestRow, column: number) => readingAt(rest, sizesOf(), row, column, measure.value);
@@ -91,7 +104,8 @@ export function segmentsModel(ui: Ui): SegmentsModel {
       const at = store.query.value;
       return at === null ? -1 : (mass.value?.positions.indexOf(at) ?? -1);
     }),
-    hover: signal<Spot | null>(null),
+    hover,
+    isExact: (row) => mass.value?.exact === true || masses.value.rows.has(row),
     rows: computed(() => {
       const now = mass.value;
       if (now === null) return [];
@@ -102,6 +116,33 @@ export function segmentsModel(ui: Ui): SegmentsModel {
     reading: read,
     even: ({ rest, row }, column) => evenAt(rest, sizesOf(), row, column, measure.value),
   };
+}
+
+/** The matrix; where it came rounded, with exact numbers in the asking segment's row and in those that were pointed at. */
+function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: ReadonlySignal<Spot | null>) {
+  const found = signal<{ readonly of: Mass | null; readonly rows: ReadonlySet<number> }>({ of: null, rows: new Set() });
+  const masses = computed(() => {
+    const now = mass.value;
+    const rows = found.value.of === now ? found.value.rows : new Set([now?.row ?? -1]);
+    return { matrix: now?.matrix, rows };
+  });
+  const pointed = computed(() => (hover.value?.part === "matrix" ? (hover.value.row ?? -1) : -1));
+  const end = effect(() => {
+    const [now, row] = [mass.value, pointed.value];
+    if (now === null || now.exact || row < 0 || masses.peek().rows.has(row) || isAway(ui.kernel.state.value)) return;
+    const current = new AbortController();
+    askRow(ui.kernel, now, row, current.signal).then(
+      (exact) => {
+        if (current.signal.aborted) return;
+        putRow(now.matrix, row, exact);
+        found.value = { of: now, rows: new Set([...masses.peek().rows, row]) };
+      },
+      () => {}, // the kernel's state says why
+    );
+    return () => current.abort();
+  });
+  ui.stop.addEventListener("abort", end, { once: true });
+  return masses;
 }
 
 /** The masses of the answer's tokens: the first were sent, the others are asked for as they come into view. */

@@ -1,14 +1,18 @@
 /** What a click pins, and where the next one leads: to the segments inside, or to the cells, and back. */
 
+import type { Mass } from "../../data/segment-data";
 import { type Piece, piecesBelow } from "../../data/segments";
 import type { Ui } from "../../state/ui";
 import type { SegmentsModel } from "./model";
+
+/** Whether another level was asked for since: what is drawn until it comes can be neither pinned nor opened. */
+const isOutdated = ({ store }: Ui, { path }: Mass) => path.join("\n") !== (store.segment_path.value ?? []).join("\n");
 
 /** Pin a column, with `add` on top of the first; what is pinned already leads down. */
 export function pinColumn(ui: Ui, model: SegmentsModel, column: number, add = false): void {
   const now = model.mass.value;
   const name = now?.keys[column];
-  if (now === null || name === undefined || !model.left.value.columns.includes(column)) return;
+  if (now === null || name === undefined || !model.left.value.columns.includes(column) || isOutdated(ui, now)) return;
   if (add && model.pinned.value >= 0) {
     model.second.value = model.second.value === column || column === model.pinned.value ? -1 : column;
   } else if (column === model.pinned.value) goDown(ui, model, column);
@@ -44,14 +48,15 @@ export function pinStack(ui: Ui, model: SegmentsModel, at: number, column: numbe
 
 /** Look at the attention of another segment. */
 export function ask({ store }: Ui, name: string): void {
-  if (store.mass.value?.asking !== name) store.show({ asking: name });
+  if ((store.asking.value ?? store.mass.value?.asking) !== name) store.show({ asking: name });
 }
 
 /** Pin a row and a column; where both are pinned it leads down. */
 export function pinCell(ui: Ui, model: SegmentsModel, row: number, column: number, add = false): void {
   const now = model.mass.value;
   if (now === null) return;
-  if (row !== now.row) ask(ui, now.rows[row]!);
+  const name = now.rows[row]!;
+  if (name !== (ui.store.asking.value ?? now.asking)) ask(ui, name);
   else if (column === model.pinned.value) {
     goDown(ui, model, column);
     return;
@@ -75,7 +80,7 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const now = model.mass.value;
   const name = now?.keys[column];
   const inKeys = store.keySegments.value ?? store.segments.value;
-  if (now === null || name === undefined || inKeys === null) return;
+  if (now === null || name === undefined || inKeys === null || isOutdated(ui, now)) return;
   const path = [...now.path, name];
   if (piecesBelow(inKeys, path).length > 0) {
     store.select({ segment: null });
@@ -103,11 +108,11 @@ function spanOf(pieces: readonly Piece[]) {
 /** Go up one level; on the outermost free what is pinned: the second segment, the token, the segment. */
 export function goUp(ui: Ui, model: SegmentsModel): void {
   const { store } = ui;
-  const path = model.mass.value?.path ?? [];
+  const path = store.segment_path.value ?? [];
   if (path.length > 0) {
     store.show({ segment_path: path.slice(0, -1) });
     store.select({ segment: path.at(-1) ?? null });
   } else if (model.second.value >= 0) model.second.value = -1;
   else if (model.token.value >= 0) store.select({ query: null, key: null });
-  else if (model.pinned.value >= 0) store.select({ segment: null });
+  else if (store.segment.value !== null) store.select({ segment: null });
 }

@@ -5,6 +5,8 @@ import type { ComponentChildren } from "preact";
 import { Token } from "../../components/dom";
 import { dragScale } from "../../components/what-if";
 import { BLOCKED, NAN } from "../../contract/decode";
+import { legendOf, wordOf } from "../../contract/stages";
+import type { Carried } from "../../contract/values";
 import { type ExplainedPair, type Numbers, waterfall } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, percent } from "../../text/format";
@@ -45,6 +47,7 @@ export function PairSteps({ ui, pair, stale, largestFirst }: PairStepsProps) {
       {pair.masked !== null && <Mask {...step} />}
       <Softmax {...step} />
       {pair.value !== null && pair.output !== null && <Value {...step} />}
+      <CarriedRows {...step} />
     </div>
   );
 }
@@ -557,6 +560,28 @@ function keepApart(order: number[], own: number, pitch: number, least: number): 
 
 const shareOf = ({ share, contribution }: Numbers) =>
   share ? percent(share, share < 0.001 ? 3 : 1) : share === 0 || contribution === 0 ? "0" : "NaN";
+
+const CARRIED: Readonly<Record<Carried, readonly [string, string]>> = {
+  value_norm: ["Value norm", "weight × ‖v W_O‖"],
+  logit: ["Logit", "weight × (v W_O · d) / s"],
+  saliency: ["Saliency", "weight × (∂L/∂O · v)"],
+};
+
+/** What the weight carries on, where that is known: a line for each stage. */
+function CarriedRows({ ui: { store }, pair }: StepProps) {
+  return (
+    <>
+      {pair.carried.map(([stage, all, each]) => (
+        <Row key={stage} name={CARRIED[stage][0]} formula={CARRIED[stage][1]} result={score(all)} unit={wordOf(stage)}>
+          <p>
+            {weight(pair.weight)} × {score(each)}
+            {stage === "logit" && `: ${legendOf(stage, store.facts.value, pair.batch)}`}
+          </p>
+        </Row>
+      ))}
+    </>
+  );
+}
 
 /** What the key adds to the query's output, number by number, over the whole output. */
 function Value({ ui, pair, wide }: StepProps) {

@@ -248,7 +248,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         ) : (
           <>
             <span>
-              {legendOf(stage)}
+              {legendOf(stage, ui.store.facts.value, ui.store.batch.value)}
               {mapper.log ? ", log" : ""}
             </span>
             <Ramp

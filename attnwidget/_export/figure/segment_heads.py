@@ -1,0 +1,134 @@
+"""Which heads read a segment, drawn: a row for each head, a bar in the column of each segment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._messages import decoding
+from ..._messages.segment_reading import aside_columns, read
+from .. import colors
+from .sheet import FigureContext
+
+ROW, MOST_ROWS = 20, 10
+NAME, NUMBER = 44, 40  # pixels of a head's name, and what the sorted column has more, for its numbers
+LEAST, LARGEST = 34, 64  # pixels from one column to the next
+GAP = 7
+HEADER = 18
+
+
+def draw(context: FigureContext, top: float) -> float:
+    """Draw the heads that read a segment most; return where they end. Nothing of a single head."""
+    sent = context.traits.head_mass
+    if sent is None or sent["error"] is not None or sum(sent["heads"]) < 2:
+        return top
+    places = [(layer, head) for layer, count in enumerate(sent["heads"]) for head in range(count)]
+    values, names, shades = _masses(context, sent)
+    kept = [column for column in range(len(names)) if np.isfinite(values[:, column]).any()]
+    if not kept:
+        return top
+    pinned = context.traits.segment
+    by = names.index(pinned) if pinned in names and names.index(pinned) in kept else _strongest(values, kept)
+    canvas, look = context.canvas, context.look
+    title = canvas.shorten(f"Which heads read {names[by]}", context.right - context.left, 13, True)
+    canvas.text(context.left, top + 6, title, size=13, bold=True)
+    shown, pitch = _fitting(context, kept, by)
+    lefts = _lefts(context, shown, by, pitch)
+    y = top + 22
+    for column, x in zip(shown, lefts, strict=True):
+        is_by = column == by
+        room = pitch - GAP + (NUMBER if is_by else 0)
+        text = canvas.shorten(names[column] + (" ▾" if is_by else ""), room, 10.5, is_by)
+        canvas.text(x, y + 6, text, size=10.5, bold=is_by, color=look.ink if is_by else look.ink2)
+    y += HEADER
+    order = np.argsort(-np.nan_to_num(values[:, by], nan=-1.0), kind="stable")
+    high = float(np.nanmax(values[:, kept])) or 1.0
+    for place in order[:MOST_ROWS].tolist():
+        _row(context, places[place], values[place], (shown, lefts, by), shades, (y, pitch - GAP, high))
+        y += ROW
+    rest = order[MOST_ROWS:]
+    if len(rest):
+        words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}, at most {number(float(values[rest[0], by]), 2)}"
+        y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
+    if sent["share"] < 1:
+        words = f"from {round(100 * sent['share'])} % of the layers so far"
+        y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
+    return y
+
+
+def _masses(context: FigureContext, sent: dict[str, Any]) -> tuple[colors.Array, list[str], list[str]]:
+    """Return the measure of each segment in all heads, (heads, segments), their names and their colors."""
+    traits, names = context.traits, sent["keys"]
+    parts = {name: decoding.decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
+    sums = {
+        name: decoding.decode_cells(sent["sums"][name], None)[0] - part.sum(1, keepdims=True)
+        for name, part in parts.items()
+    }
+    columns = {name: np.concatenate([parts[name], sums[name]], 1) for name in parts}  # those that were not sent, as one
+    known = (
+        dict(
+            zip(traits.mass["keys"], zip(traits.mass["key_sizes"], traits.mass["key_colors"], strict=True), strict=True)
+        )
+        if traits.mass and traits.mass["error"] is None
+        else {}
+    )
+    sizes = [*(known.get(name, (0, -1))[0] for name in names), 0]
+    values = read(columns, [*names, ""], sizes, traits.aside, traits.measure)[0][:, :-1]
+    values[:, aside_columns(names, traits.aside)] = np.nan
+    return values, names, [colors.segment_color(known.get(name, (0, -1))[1], context.theme) for name in names]
+
+
+def _strongest(values: colors.Array, kept: list[int]) -> int:
+    means = np.nan_to_num(values[:, kept]).mean(0)
+    return kept[int(means.argmax())]
+
+
+def _fitting(context: FigureContext, kept: list[int], by: int) -> tuple[list[int], float]:
+    """Return as many columns as fit, that by which heads are sorted among them, and how far apart they are."""
+    room = context.right - context.left - NAME - NUMBER
+    most = max(1, int(room // LEAST))
+    shown = kept[:most] if by in kept[:most] else [*kept[: most - 1], by]
+    return shown, min(float(LARGEST), room / len(shown))
+
+
+def _lefts(context: FigureContext, shown: list[int], by: int, pitch: float) -> list[float]:
+    found, x = [], context.left + NAME
+    for column in shown:
+        found.append(x)
+        x += pitch + (NUMBER if column == by else 0)
+    return found
+
+
+def _row(
+    context: FigureContext,
+    place: tuple[int, int],
+    values: colors.Array,
+    columns: tuple[list[int], list[float], int],
+    shades: list[str],
+    size: tuple[float, float, float],
+) -> None:
+    """Draw the name of a head, and a bar in each column."""
+    canvas, look, traits = context.canvas, context.look, context.traits
+    (shown, lefts, by), (y, wide, high) = columns, size
+    is_own = place == (traits.layer, traits.head)
+    name = f"{place[0]}·{place[1]}" if len(traits.facts["layers"]) > 1 else f"{place[1]}"
+    canvas.text(context.left, y + 7, name, size=11, bold=is_own, color=look.ink if is_own else look.ink2)
+    for column, x in zip(shown, lefts, strict=True):
+        value = float(values[column])
+        if not np.isfinite(value):
+            continue
+        bar = max(0.5, wide * min(1.0, value / high))
+        paler = 0.45 if look.dark else 0.58
+        shade = shades[column] if column == by else colors.mixed(shades[column], look.page, paler)
+        canvas.boxes([(x, y + 3, bar, 8)], [shade], 1)
+        if column == by:
+            canvas.text(x + wide + NUMBER - 2, y + 7, number(value, 3), size=11, bold=True, align="right")
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return `.5276`, `1.00`, `12.3`."""
+    if not np.isfinite(value):
+        return "–"
+    text = f"{value:.{digits}f}" if abs(value) < 10 else f"{value:.1f}"
+    return text.removeprefix("0") if text.startswith("0.") else text

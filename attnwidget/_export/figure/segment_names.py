@@ -1,0 +1,177 @@
+"""Segments along the axes of a heatmap: names, brackets around what holds others, colors, and lines at borders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..._messages import decoding
+from ..._messages.decoding import DecodedMatrix
+from .. import colors
+from ..view import SavedHead
+from .sheet import FigureContext
+
+NAME = 11  # pixels of its letters
+APART = 12  # from one name to the next
+SLANTED = 16
+LEAST = 1.5  # pixels of a piece that has a name
+MOST = 120  # pixels of a name, and of the figure's width at most a share
+MOST_SHARE = 0.18
+BRACKETS_FROM = 240  # pixels of the figure
+STRIP, BESIDE = 3, 3  # of a color, and from the picture
+BRACKET = 5  # of its ends
+
+
+class Piece(NamedTuple):
+    """One contiguous piece of a segment, in positions."""
+
+    name: str
+    start: int
+    stop: int
+    color: str
+
+
+class SegmentAxis(NamedTuple):
+    """The segments of one side: outermost ones, and those that have others inside, with these."""
+
+    pieces: list[Piece]
+    inner: list[Piece]
+
+    def named(self, cell: float) -> tuple[list[Piece], list[Piece]]:
+        """Return which pieces have names, and which brackets: what is inside, where it has room, and what holds it."""
+        fits = self.inner and all((one.stop - one.start) * cell >= APART for one in self.inner)
+        if not fits:
+            return self.pieces, []
+        held = [one for one in self.pieces if any(one.start <= piece.start < one.stop for piece in self.inner)]
+        alone = [one for one in self.pieces if one not in held]
+        return sorted([*self.inner, *alone], key=lambda one: one.start), held
+
+
+def segment_axes(context: FigureContext) -> tuple[SegmentAxis, SegmentAxis] | None:
+    """Return the segments of queries and keys; None where there are none, or none that fit."""
+    traits = context.traits
+    at = SavedHead(traits.layer, traits.batch, traits.head)
+    queries, keys = (context.view.segments(side, at, traits.asking) for side in ("query", "key"))
+    keys = queries if keys is None else keys
+    if queries is None or keys is None or "error" in queries or "error" in keys:
+        return None
+    return _axis(context, queries), _axis(context, keys)
+
+
+def _axis(context: FigureContext, sent: dict[str, Any]) -> SegmentAxis:
+    starts, stops, levels = (decoding.decode(sent[name]).tolist() for name in ("starts", "stops", "levels"))
+    shades = dict(zip(sent["distinct"], sent["colors"], strict=True))
+    pieces: list[Piece] = []
+    inner: list[Piece] = []
+    for name, start, stop, level in zip(sent["names"], starts, stops, levels, strict=True):
+        if level == 0:
+            pieces.append(Piece(name, start, stop, colors.segment_color(shades.get(name, -1), context.theme)))
+        elif level == 1:
+            inner.append(Piece(name, start, stop, pieces[-1].color))
+    return SegmentAxis(pieces, inner if context.right - context.left >= BRACKETS_FROM else [])
+
+
+def rooms(
+    context: FigureContext, axes: tuple[SegmentAxis, SegmentAxis], cells: tuple[float, float]
+) -> tuple[float, float]:
+    """Return what the names take left of the picture, and above it: pixels.
+
+    Args:
+        context: of the figure.
+        axes: of queries and keys.
+        cells: pixels of a query, and of a key.
+    """
+    found = []
+    for axis, cell, slope in zip(axes, cells, (1.0, 0.7071), strict=True):
+        named, held = axis.named(cell)
+        long = max((_width(context, one.name) for one in named), default=0.0)
+        outer = max((_width(context, one.name) for one in held), default=0.0) if slope == 1 else 14.0
+        found.append(BESIDE + STRIP + 6 + (long + NAME) * slope + (outer + BRACKET + 8 if held else 0))
+    return found[0], found[1]
+
+
+def _width(context: FigureContext, name: str) -> float:
+    return min(_most(context), context.canvas.measure(name, NAME, True))
+
+
+def _most(context: FigureContext) -> float:
+    return min(MOST, MOST_SHARE * (context.right - context.left))
+
+
+def lines(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis, SegmentAxis], place: Any) -> None:
+    """Draw lines at the borders of segments, and their colors beside the picture."""
+    canvas, look = context.canvas, context.look
+    queries, keys = (place.cell / matrix.query_bin, place.cell / matrix.key_bin)
+    edges = [
+        [(place.x, place.y + one.start * queries), (place.x + place.width, place.y + one.start * queries)]
+        for one in axes[0].pieces[1:]
+    ] + [
+        [(place.x + one.start * keys, place.y), (place.x + one.start * keys, place.y + place.height)]
+        for one in axes[1].pieces[1:]
+    ]
+    if edges:
+        canvas.lines(edges, 0.75, look.ink, 0.28)
+    out = BESIDE + STRIP
+    for one in axes[0].pieces:
+        tall = max(0.75, (one.stop - one.start) * queries - 0.75)
+        canvas.boxes([(place.x - out, place.y + one.start * queries, STRIP, tall)], [one.color], 1)
+    for one in axes[1].pieces:
+        wide = max(0.75, (one.stop - one.start) * keys - 0.75)
+        canvas.boxes([(place.x + one.start * keys, place.y - out, wide, STRIP)], [one.color], 1)
+
+
+def names(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis, SegmentAxis], place: Any) -> None:
+    """Draw the names of segments along both axes instead of positions, and brackets around those with others inside."""
+    canvas, look, traits = context.canvas, context.look, context.traits
+    cell, out = place.cell / matrix.query_bin, BESIDE + STRIP + 4
+    named, held = axes[0].named(cell)
+    for one, y in _spread(named, lambda at: place.y + at * cell, APART, traits.asking):
+        text, bold = (
+            canvas.shorten(one.name, _most(context), NAME, one.name == traits.asking),
+            one.name == traits.asking,
+        )
+        canvas.text(place.x - out, y, text, size=NAME, color=look.ink2, align="right", bold=bold)
+    x = place.x - out - max((_width(context, one.name) for one in named), default=0.0) - 4
+    for one in held:
+        low, high = place.y + one.start * cell + 1, place.y + one.stop * cell - 1
+        canvas.lines([[(x, low), (x - BRACKET, low), (x - BRACKET, high), (x, high)]], 1, look.ink3)
+        text = canvas.shorten(one.name, _most(context), NAME)
+        canvas.text(x - BRACKET - 4, (low + high) / 2, text, size=NAME, color=look.ink3, align="right")
+    cell = place.cell / matrix.key_bin
+    named, held = axes[1].named(cell)
+    for one, x in _spread(named, lambda at: place.x + at * cell, SLANTED, traits.segment):
+        text, bold = (
+            canvas.shorten(one.name, _most(context), NAME, one.name == traits.segment),
+            one.name == traits.segment,
+        )
+        canvas.text(x, place.y - out - 2, text, size=NAME, color=look.ink2, rotation=45, bold=bold, baseline="baseline")
+    y = place.y - out - (max((_width(context, one.name) for one in named), default=0.0) + NAME) * 0.7071 - 4
+    for one in held:
+        low, high = place.x + one.start * cell + 1, place.x + one.stop * cell - 1
+        canvas.lines([[(low, y), (low, y - BRACKET), (high, y - BRACKET), (high, y)]], 1, look.ink3)
+        text = canvas.shorten(one.name, max(high - low, 24), NAME)
+        canvas.text((low + high) / 2, y - BRACKET - 8, text, size=NAME, color=look.ink3, align="center")
+
+
+def _spread(
+    pieces: list[Piece], place_of: Callable[[float], float], apart: float, always: str | None
+) -> list[tuple[Piece, float]]:
+    """Return the pieces that have room for a name, the longest first, and the middle of each."""
+    found: list[tuple[Piece, float]] = []
+    for one in sorted(pieces, key=lambda one: (one.name != always, one.start - one.stop)):
+        if one.name != always and place_of(one.stop) - place_of(one.start) < LEAST:
+            continue
+        middle = place_of((one.start + one.stop) / 2)
+        if all(abs(middle - other) >= apart for _, other in found):
+            found.append((one, middle))
+    return found
+
+
+def overhang(context: FigureContext, axis: SegmentAxis, cell: float, count: int) -> float:
+    """Return how far the last slanting names reach beyond the picture."""
+    named, _ = axis.named(cell)
+    out = 0.0
+    for one in named[-ceil(MOST / APART) :]:
+        out = max(out, _width(context, one.name) * 0.7071 + NAME - (count - (one.start + one.stop) / 2) * cell)
+    return out
