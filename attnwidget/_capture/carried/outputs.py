@@ -221,7 +221,7 @@ class OutputWatcher:
 
         def note(output: Any) -> None:
             if not isinstance(output, Tensor) or output.ndim != 4:
-                facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0), DROPPED)
+                facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0, device="cpu"), DROPPED)
                 return
             known = self._projections.get(key)
             if known is not None and self._structure is not None:  # as in the forward pass before
