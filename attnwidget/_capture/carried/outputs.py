@@ -154,7 +154,9 @@ class OutputWatcher:
                     self._hooks[id(module)] = module.register_forward_hook(note)
 
     def _note_for(self, module: nn.Module) -> Callable[..., None] | None:
-        """Return the hook of a module; None where it needs none."""
+        """Return the hook of a module; None where it needs none, or takes none."""
+        if isinstance(module, torch.jit.ScriptModule):
+            return None
         if isinstance(module, nn.MultiheadAttention):
             return _hook(self._multi_head)
         if is_linear(module):
