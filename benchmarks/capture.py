@@ -32,6 +32,7 @@ from wire import Peak, machine
 from attnwidget import Capture, capture
 from attnwidget._capture.recorder import Recorder
 from attnwidget._capture.records import Record
+from attnwidget._capture.repeated_steps import NotedCall
 
 SHORT, LONG, NEW, PROMPT = 512, 2048, 20, 64
 VOCABULARY = 50_257
@@ -82,7 +83,7 @@ def own_share(act: Callable[[], Any], runs: int) -> list[float]:
     """Of an act with capture the time of all over that of what is not the recorder's: noise of the machine cancels."""
     parts: tuple[tuple[type, str], ...] = ((Recorder, "begin"), (Recorder, "end"))
     parts += ((Recorder, "record_call"), (Recorder, "record_interface_call"))
-    parts += ((Record, "add_output"), (Record, "_keep_output"))
+    parts += ((Record, "add_output"), (Record, "_keep_output"), (NotedCall, "take_output"))
     spent, depth = 0.0, 0
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:

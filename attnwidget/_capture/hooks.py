@@ -216,7 +216,7 @@ def _with_edits(
         if others and isinstance(others[0], Tensor) and others[0].shape[:3] == arguments[0].shape[:3]:
             weights = others[0] = others[0].clone()
         for edit in edits:
-            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights)
+            output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights, keep=len(_listeners) > 1)
     return (output, *others) if isinstance(result, tuple) else output
 
 
@@ -257,7 +257,7 @@ def _reporting_errors() -> contextlib.AbstractContextManager[None]:
 def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
     """Report the output of a call; return it with what an intervention writes into it: see `with_edit`."""
     if isinstance(callback, OutputEdit):
-        return with_edit(output, callback, seen, view)
+        return with_edit(output, callback, seen, view, keep=len(_listeners) > 1)
     with _reporting_errors():
         if isinstance(seen, Tensor):
             _keep_gradient(output, view, callback)

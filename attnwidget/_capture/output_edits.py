@@ -55,7 +55,13 @@ def kernel_output(output: Any, seen: Any) -> Any:
 
 
 def with_edit(
-    output: Tensor, edit: OutputEdit, seen: Any, view: Callable[[Tensor], Tensor], weights: Tensor | None = None
+    output: Tensor,
+    edit: OutputEdit,
+    seen: Any,
+    view: Callable[[Tensor], Tensor],
+    weights: Tensor | None = None,
+    *,
+    keep: bool,
 ) -> Tensor:
     """Return a copy of a call's output into which an edit is written.
 
@@ -65,6 +71,7 @@ def with_edit(
         seen: the same as `OutputEdit.write` takes it, if nothing was written into it before.
         view: returns a tensor like `output` as (B, H, Q, Dv).
         weights: as `OutputEdit.write` takes them.
+        keep: whether others will ask for the output as it was.
     """
     found = _edited.get(output) or Edited(seen, ())
     copied = output.clone()
@@ -77,7 +84,8 @@ def with_edit(
             "written into it: leave this layer out"
         )
     edit.write(found.kernel, written, found.edits, weights)
-    _edited[copied] = Edited(found.kernel, (*found.edits, edit))
+    if keep:
+        _edited[copied] = Edited(found.kernel, (*found.edits, edit))
     return copied
 
 

@@ -171,7 +171,7 @@ class Record:
     @property
     def last_step(self) -> ModelCall:
         """Return the model's call that it had last."""
-        return self._lineage.last
+        return self._noted[-1].step.recorded.step if self._noted else self._lineage.last
 
     @property
     def size(self) -> int:

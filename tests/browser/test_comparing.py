@@ -223,8 +223,8 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
     widget = compare({"head 7": one, "head 2": other})
     shown = show(offline_page, widget, host=host, width=width)
     read = int(bank.mask[1].sum())  # padding, which is hatched, is not listed
-    weights = [side.attention[5].block(batch=1, head=side.head).numpy()[:read] for side in (one, other)]
-    change = weights[1] - weights[0]
+    layer = Attention(bank.q[5], bank.k[5], bank.v[5], mask=bank.mask)
+    change = (layer.block(batch=1, head=2) - layer.block(batch=1, head=7)).numpy()[:read]
     rows = shown.page.locator(".aw-change-pairs button")
     assert rows.count() == (8 if width == 320 else 11)
     strongest = np.argsort(-np.abs(change), axis=None)[: rows.count()]
@@ -242,12 +242,14 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
 
 
 @pytest.mark.parametrize("width", [320, 900])
-def test_without_a_kernel_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
+def test_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)
     if width == 320:
         shown.menu("View")
     shown.page.get_by_role("menuitemradio" if width == 320 else "tab", name="Compare").click()
-    said = shown.page.get_by_text("The comparison was not saved: a notebook that is saved with this view open keeps it.")
+    said = shown.page.get_by_text(
+        "The comparison was not saved: a notebook that is saved with this view open keeps it."
+    )
     said.wait_for()
     assert shown.page.locator(".aw-compare").bounding_box()["height"] < 40  # type: ignore[index]
     assert shown.faults == []

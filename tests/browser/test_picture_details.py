@@ -277,7 +277,8 @@ def test_repeated_tokens_have_their_numbers_under_the_softmax(gallery: Show) -> 
 def test_the_budget_of_a_cache_is_a_slider_with_a_track(gallery: Show, width: int, view: str) -> None:
     keep = {"keep": {"policy": "heavy_hitters", "budget": 8}}
     q, k, v = torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(0))
-    widget = AttentionWidget(q, k, v, is_causal=True, view=view, query=20, key=3, what_if=keep)
+    widget = AttentionWidget(q, k, v, is_causal=True, query=20, key=3, what_if=keep)
+    widget.view = view
     shown = gallery(widget, host="jupyter-dark", width=width)
     if view == "stages":
         shown.page.get_by_role("button", name="What if").first.click()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import intervene
+from attnwidget._capture.interventions.edits import PerSample
 
 transformers = pytest.importorskip("transformers")
 EDIT = {(1, (0, 2)): {"drop_keys": [1, 3]}}
@@ -53,6 +54,48 @@ def test_autocast(implementation: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         theirs = copies.run(copy.deepcopy(eager), inputs, SAME).logits
     assert_as_near(ours, theirs, copies.run_in_float64(eager, inputs, SAME).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch runs it uncompiled: what its compiler makes needs a C++ compiler."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from transformers import masking_utils
+    from transformers.integrations import flex_attention as of_transformers
+
+    def block_mask(*args: Any, _compile: bool, **how: Any) -> Any:
+        return create_block_mask(*args, **how)
+
+    monkeypatch.setattr(of_transformers, "WrappedFlexAttention", lambda training: lambda: flex_attention)
+    monkeypatch.setattr(masking_utils, "create_block_mask", block_mask)
+    eager = copies.sharpened(build(DECODERS["Llama"], "eager"))
+    ours = logits(copies.sharpened(build(DECODERS["Llama"], "flex_attention")), batch())
+    theirs = copies.run(copy.deepcopy(eager), batch(), SAME).logits
+    assert_as_near(ours, theirs, copies.run_in_float64(eager, batch(), SAME).logits)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_layers_of_torchs_own_encoder(padded: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = padded
+    how: dict[str, Any] = {"src_key_padding_mask": padding} if padded else {}
+    seen: list[Tensor] = []
+    model.layers[1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        with intervene(model, {(1, 2): {"drop_keys": [6]}}) as run:
+            edited = model(text(), **how)
+        assert run.edited == {"layers.1.self_attn": (2,)}
+        with intervene(model, {(0, 0): PerSample([None, None]), (1, 2): PerSample(["zero", None])}):
+            one = model(text(), **how)
+    assert torch.equal(seen[0], seen[1])
+    same = (one[1] - edited[1]).abs().max() < 1e-5
+    assert bool(same) is padded  # there, the key that is dropped is padding
+    assert not torch.equal(one[0], edited[0])
 
 
 def test_inference_mode() -> None:

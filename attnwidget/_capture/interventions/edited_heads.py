@@ -63,15 +63,16 @@ class EditedHeads:
         applied = self._output_edit()
         if applied is not None:
             return self._given_output(applied)
-        needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (self._q, self._k, self._v))
-        rows_of_blocks, blocks = list(self._rows_of_blocks()), []
-        for rows in rows_of_blocks:
-            if needs_grad and len(rows_of_blocks) > 1:
-                found = checkpoint(self._block, rows, use_reentrant=False, preserve_rng_state=False)
-            else:
-                found = self._block(rows)
-            blocks.append(found)
-        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
+        rows_of_blocks = list(self._rows_of_blocks())
+        if len(rows_of_blocks) == 1:
+            return self._block(rows_of_blocks[0])
+        if torch.is_grad_enabled():
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+            return torch.cat([checkpoint(self._block, rows, **how) for rows in rows_of_blocks], 2)
+        found = self._v.new_empty(*self._q.shape[:3], self._v.shape[3])
+        for rows in rows_of_blocks:  # written at once: small tensors that stay would scatter the memory
+            found[:, :, rows.start : rows.stop] = self._block(rows)
+        return found
 
     def write_output(self, output: Tensor) -> None:
         """Write their outputs into that of the call, (B, H, Q, Dv)."""
