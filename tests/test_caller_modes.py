@@ -108,6 +108,11 @@ def of_one(name: str, x: Tensors) -> Iterator[Any]:
     if att.v is not None:
         yield att.output(**at), att.gradients(**at), att.gradients(x.grad, **at)
         yield att.explain(7, 3, w_o=x.w_o[at["head"]], **at)
+    if att.v is not None:
+        w_o, gradient = x.w_o[: att.shape.H], x.q[: att.shape.B, : att.shape.H]
+        carrying = att.carrying(w_o=w_o, direction=x.w_o[0, 0], grad_output=gradient)
+        for stage in ("value_norm", "logit", "saliency"):
+            yield carrying.block(stage, **at), carrying.overview(stage=stage, size=5, **at).values
     for made in (att.combine(how="mean"), att.combine([0], "max")):
         yield made.block(batch=at.get("batch", 0)), made.overview(size=5).values
     words = att.merge([0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9])
@@ -407,8 +412,11 @@ OF_ENGINE = {
     "as_part",
     "as_read",
     "check_stage",
+    "as_carrying",
+    "why_not",
 }  # what the package asks of its own attentions
 NOTHING_COMPUTED = {"count", "index", "open", "close", "set_state", "as_strings"}  # in a way of its own
+OF_LOGITS = {"backward", "with_target"}  # of models that have them: see `test_logits_of_a_captured_model`
 
 
 def test_every_public_function_is_among_the_questions() -> None:
@@ -419,8 +427,48 @@ def test_every_public_function_is_among_the_questions() -> None:
             found = inspect.getattr_static(one, name)
             function = getattr(found, "__func__", found)
             ours = inspect.isfunction(function) and function.__module__.startswith("attnwidget")
-            if ours and not name.startswith("_") and name not in OF_ENGINE | NOTHING_COMPUTED:
+            if ours and not name.startswith("_") and name not in OF_ENGINE | NOTHING_COMPUTED | OF_LOGITS:
                 assert f".{name}(" in source, f"{one.__name__}.{name}"
+
+
+class WithLogits(torch.nn.Module):
+    """One layer before a final norm and an unembedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm, self.unembedding = torch.nn.LayerNorm(8), torch.nn.Linear(8, 20, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        added, _ = self.attention(x, x, x, need_weights=False)
+        logits: Tensor = self.unembedding(self.norm(x + added))
+        return logits
+
+
+def test_logits_of_a_captured_model() -> None:
+    torch.manual_seed(0)
+    model, x = WithLogits().eval(), torch.randn(2, 5, 8)
+
+    def logits() -> list[Tensor]:
+        with torch.no_grad(), capture(model) as cap:
+            model(x)
+        att = cap.attention[0]
+        return [one.block("logit", batch=1, head=1) for one in (att, att.with_target(7))]
+
+    expected = logits()
+    assert not torch.equal(*expected)
+    with torch.inference_mode():
+        found = logits()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with torch.device("meta"):
+        found = logits()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with torch.device("meta"):
+        cap = capture(model, gradients=True).run(x)
+        cap.backward(target=7)
+        saliency = cap.attention[0].block("saliency", batch=1)
+    assert saliency.device.type == "cpu"
+    assert saliency.abs().max() > 0
 
 
 def tensors_made() -> Iterator[tuple[str, ast.Call]]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..limit import MemoryLimit
 from .projections import HeadOutputs, Projection, is_linear
-from .readout import FinalNorm, Readout, Unembedding, read_norm
-from .stream import Product, StreamWatcher, Terms
+from .readout import FinalNorm, LogitReadout, Unembedding, read_norm
+from .stream import LinearMap, StreamWatcher, Terms
 
 CHOICES = 8  # tokens, of those that are most likely next
 MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
@@ -45,7 +45,7 @@ class CallFacts:
 
     outputs: dict[str, HeadOutputs] = field(default_factory=dict)
     gradients: dict[str, Tensor | str] = field(default_factory=dict)
-    readout: Readout | str = NOT_WHOLE
+    readout: LogitReadout | str = NOT_WHOLE
     terms: Terms = field(default_factory=dict)
     scale: Tensor | None = None
     likely: Tensor | None = None
@@ -86,7 +86,7 @@ class FollowedCall:
         output.register_hook(lambda gradient: keep(to_heads(gradient.detach())))
 
 
-class _Running(threading.local):
+class _RunningPass(threading.local):
     def __init__(self) -> None:
         self.pending: list[tuple[HeadOutputs, Any]] = []  # what was not read yet, the last first; by whom it was
         self.facts: CallFacts | None = None
@@ -98,7 +98,7 @@ class _Running(threading.local):
 class _Structure:
     """What is the same in each forward pass of a model."""
 
-    readout: Readout
+    readout: LogitReadout
     norm: nn.Module
     terms: Terms
 
@@ -117,7 +117,7 @@ class OutputWatcher:
         self, *, gradients: bool, memory: MemoryLimit, device: torch.device | None, dtype: torch.dtype | None
     ) -> None:
         self._gradients, self._memory, self._device, self._dtype = gradients, memory, device, dtype
-        self._running = _Running()
+        self._running = _RunningPass()
         self._names: Mapping[int, str] = {}
         self._structure: _Structure | None = None
         self._model: nn.Module | None = None
@@ -326,7 +326,7 @@ class OutputWatcher:
         if norm is None and not facts.terms:
             facts.readout = NO_NORM
             return
-        facts.readout = Readout.of(norm, self._unembedding(product))
+        facts.readout = LogitReadout.of(norm, self._unembedding(product))
         facts.scale = None if norm is None else _by_sample(norm.scale(given))
         if norm is not None and module is not None:
             self._structure = _Structure(facts.readout, module, facts.terms)
@@ -337,7 +337,7 @@ class OutputWatcher:
             return None
         return read_norm(module, self._names.get(id(module), "?"), x, y)
 
-    def _unembedding(self, product: Product) -> Unembedding:
+    def _unembedding(self, product: LinearMap) -> Unembedding:
         name = self._weights.get(product.weight.data_ptr(), "a tensor of its own")
         factor = 1.0 if product.softcap else product.factor
         return Unembedding(name, product.weight, factor, product.softcap)

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from ..._analysis.output_path import OutputPath
 from ..._engine.sources import CARRIED
 from ...attention import Attention
-from .readout import Readout
+from .readout import LogitReadout
 
 
 def path_of(attentions: Mapping[str, Attention]) -> OutputPath:
     """Return where the outputs of some attentions go, by name."""
     projections: dict[str, str] = {}
     refusals: dict[str, dict[str, str]] = {}
-    readout: Readout | None = None
+    readout: LogitReadout | None = None
     factors: set[float] = set()
     for name, att in attentions.items():
         carries = att.carries
         if carries is not None and carries.projection is not None:
             projections[name] = carries.projection
-        if carries is not None and isinstance(carries.readout, Readout):
+        if carries is not None and isinstance(carries.readout, LogitReadout):
             readout = carries.readout
             factors.add(carries.factor)
         whys = {stage: why for stage in CARRIED if (why := att.why_not(stage)) is not None}

@@ -118,13 +118,13 @@ def _weight_of(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
     if not isinstance(weight, Tensor):
         return None
     some = slice(None, None, max(1, y.shape[-1] // COMPARED))  # of its outputs: all would take as long as the product
-    added = bias.detach()[some].double() if isinstance(bias, Tensor) else 0.0
+    added: Tensor | float = bias.detach()[some].double() if isinstance(bias, Tensor) else 0.0
     for found in (weight.detach().mT, weight.detach()):
         if found.shape != (x.shape[-1], y.shape[-1]):
             continue
         columns, given = found[:, some].double(), x.double()
         again = given @ columns + added
-        size = given.abs() @ columns.abs() + abs(added)
+        size = given.abs() @ columns.abs() + torch.as_tensor(added, device=x.device).abs()
         bound = LEAST * coarsest(x.dtype, y.dtype, found.dtype) * found.shape[0] ** 0.5 * size
         if bool(((again - y[..., some].double()).abs() <= bound).all()):
             return found

@@ -67,7 +67,11 @@ def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> FinalNorm |
         centered = rows - rows.mean(-1, keepdim=True) if found.centered else rows
         scale = centered.square().mean(-1, keepdim=True).add(found.eps).sqrt()
         again = centered / scale * found.gain() + added
-        bound = LEAST * coarsest(x.dtype, y.dtype) * (rows.abs().amax() / scale * torch.as_tensor(found.gain()).abs())
+        bound = (
+            LEAST
+            * coarsest(x.dtype, y.dtype)
+            * (rows.abs().amax() / scale * torch.as_tensor(found.gain(), device=x.device).abs())
+        )
         if bool(((again - wanted).abs() <= bound + 1e-30).all()):
             return found
     return None
@@ -100,7 +104,7 @@ class Unembedding:
 
 
 @dataclass(frozen=True, eq=False)
-class Readout:
+class LogitReadout:
     """Final norm and unembedding of a model, as they were when it ran."""
 
     norm: FinalNorm | None
@@ -108,7 +112,7 @@ class Readout:
     versions: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, norm: FinalNorm | None, unembedding: Unembedding) -> Readout:
+    def of(cls, norm: FinalNorm | None, unembedding: Unembedding) -> LogitReadout:
         """Return what a model reads, from now on watched for changes."""
         found = cls(norm, unembedding)
         return cls(norm, unembedding, found._now())

@@ -13,7 +13,7 @@ from ...attention import Attention
 from ..lineage import ENDED, RecordedCall
 from .outputs import NO_GRADIENT, NOT_WHOLE, CallFacts
 from .projections import NOT_SEEN, Projection
-from .readout import Readout
+from .readout import LogitReadout
 
 NO_LIKELY = (
     "which token is most likely after the last that is no padding was not kept, of so many logits: choose one, "
@@ -78,7 +78,7 @@ def carrying_of(
     return made if targets is None else made.with_targets(targets)
 
 
-def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | str) -> Readout | str:
+def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | str) -> LogitReadout | str:
     """Return what the model reads in the end, where what an attention adds is in that; in words, why not."""
     last = facts[-1].readout
     failed = next((one.readout for one in facts if isinstance(one.readout, str)), None)
@@ -94,7 +94,7 @@ def _logit_of(
     name: str,
     calls: Sequence[RecordedCall],
     facts: Sequence[CallFacts],
-    readout: Readout,
+    readout: LogitReadout,
     positions: Sequence[int] | None,
     real: Tensor | None,
 ) -> dict[str, Any]:

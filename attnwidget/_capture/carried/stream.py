@@ -38,7 +38,7 @@ Terms = dict[str, float]  # of each attention, with which factor what it adds is
 
 
 @dataclass(frozen=True)
-class Product:
+class LinearMap:
     """What a linear map gave.
 
     given: what it was given.
@@ -63,7 +63,7 @@ class Known(NamedTuple):
 
     terms: Terms | None = None
     norm: Any = None
-    product: Product | None = None
+    product: LinearMap | None = None
 
 
 NOTHING = Known()
@@ -167,12 +167,12 @@ class StreamWatcher(WatchingMode):
     def _linear(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         if args and isinstance(weight, Tensor) and weight.ndim == 2:
-            self._set(result, Known(product=Product(args[0], weight.detach())))
+            self._set(result, Known(product=LinearMap(args[0], weight.detach())))
 
     def _product(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         other = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
         if args and isinstance(other, Tensor) and other.ndim == 2:
-            self._set(result, Known(product=Product(args[0], other.detach().mT)))
+            self._set(result, Known(product=LinearMap(args[0], other.detach().mT)))
 
 
 def _number(x: Any) -> float | None:

@@ -31,7 +31,7 @@ from ..transformers import read_call
 from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
 from .edited_heads import Chain, EditedHeads, together
-from .edits import ByHead, Plan
+from .edits import ByHead, EditPlan
 from .seen_call import SeenCall
 
 NOT_UNDERSTOOD = (
@@ -63,7 +63,7 @@ class Editor(ModelCalls):
         forward_count: how often the model was called.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, plan: EditPlan) -> None:
         super().__init__(model, ToldCross())
         self.plan = plan
         self.skipped: dict[str, str] = {}

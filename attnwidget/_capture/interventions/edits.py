@@ -40,7 +40,7 @@ REMOVED = {
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockedKeys:
     """Keys that some queries are kept from."""
 
     queries: Places
@@ -66,7 +66,7 @@ class HeadEdit:
     text: str
     changes: dict[str, Any] = field(default_factory=dict)
     dropped: Places | None = None
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BlockedKeys, ...] = ()
     even: bool = False
     weights: Tensor | Callable[[Any], Tensor] | OtherRun | None = None
     output: float | Tensor | OtherRun | None = None
@@ -117,11 +117,11 @@ class Applied(NamedTuple):
 
     edit: HeadEdit
     heads: tuple[int, ...]
-    rule: Rule
+    rule: EditRule
 
 
 @dataclass(eq=False)
-class Rule:
+class EditRule:
     """One entry of `edits`.
 
     Attributes:
@@ -169,7 +169,7 @@ class Rule:
 ByHead = dict[int, list[Applied | None]]  # of each head that is edited, of each sample
 
 
-class Plan(Mapping[Any, str]):
+class EditPlan(Mapping[Any, str]):
     """All edits of an intervention: a mapping of their keys, as they were given, to what is done, in words.
 
     Args:
@@ -240,7 +240,7 @@ class Plan(Mapping[Any, str]):
         if self.cross is not None and cross != self.cross:
             return {}
         counted = number if cross == bool(self.cross) else None
-        chosen: dict[int, tuple[Rule, tuple[int, ...]]] = {}
+        chosen: dict[int, tuple[EditRule, tuple[int, ...]]] = {}
         for rule in self.rules:
             named = rule.heads_of(name, heads) if rule.names(name, counted) else ()
             for head in named:
@@ -255,14 +255,14 @@ class Plan(Mapping[Any, str]):
         return {head: _of_samples(*chosen[head], samples) for head in sorted(chosen)}
 
 
-def _of_samples(rule: Rule, named: tuple[int, ...], samples: int) -> list[Applied | None]:
+def _of_samples(rule: EditRule, named: tuple[int, ...], samples: int) -> list[Applied | None]:
     if rule.per_sample and len(rule.edits) != samples:
         raise EditRefused(f"{rule.key!r} has edits of {len(rule.edits)} samples, and the batch has {samples}")
     edits = rule.edits if rule.per_sample else rule.edits * samples
     return [None if edit is None else Applied(edit, named, rule) for edit in edits]
 
 
-def _text_of(rule: Rule) -> str:
+def _text_of(rule: EditRule) -> str:
     texts = ["None" if edit is None else edit.text for edit in rule.edits]
     return f"PerSample([{', '.join(texts)}])" if rule.per_sample else texts[0]
 
@@ -270,12 +270,12 @@ def _text_of(rule: Rule) -> str:
 # Reading.
 
 
-def _read_rule(key: Any, value: Any, segments: Segments | None) -> Rule:
+def _read_rule(key: Any, value: Any, segments: Segments | None) -> EditRule:
     layer, heads = _read_key(key)
     if isinstance(value, PerSample):
         edits = [None if one is None else read_edit(one, segments) for one in value]
-        return Rule(key, layer, heads, edits, per_sample=True)
-    return Rule(key, layer, heads, [read_edit(value, segments)])
+        return EditRule(key, layer, heads, edits, per_sample=True)
+    return EditRule(key, layer, heads, [read_edit(value, segments)])
 
 
 def _read_key(key: Any) -> tuple[Any, tuple[int, ...] | None]:
@@ -377,7 +377,7 @@ def _keys(given: Any) -> Any:
     return given
 
 
-def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tuple[Block, ...]:
+def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tuple[BlockedKeys, ...]:
     if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(f"block is {told(given)}: give (queries, keys), each positions or names of segments")
     if not isinstance(renormalize, bool):
@@ -385,7 +385,7 @@ def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tupl
     queries, keys = (
         Places(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
     )
-    return (Block(queries, keys, renormalize),)
+    return (BlockedKeys(queries, keys, renormalize),)
 
 
 def _read_from(given: Mapping[str, Any]) -> HeadEdit:

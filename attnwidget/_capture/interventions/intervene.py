@@ -17,7 +17,7 @@ from ..._utils.validation import told
 from ..model_calls import module_of
 from .comparing import TargetLike, effect_of_run, words_of_edits
 from .editor import Editor
-from .edits import HeadEdit, Plan, Rule
+from .edits import EditPlan, EditRule, HeadEdit
 from .model_call import call_again
 from .other_runs import OtherRun
 from .refusals import refuse
@@ -96,7 +96,7 @@ def intervene(
     module = module_of(model) if is_known else None
     if module is None:
         raise TypeError(f"model is {'a function' if callable(model) else told(model)}: give an nn.Module")
-    return Run(module, Plan(edits, segments, cross), getattr(model, "tokenizer", None))
+    return Run(module, EditPlan(edits, segments, cross), getattr(model, "tokenizer", None))
 
 
 class Run:
@@ -108,7 +108,7 @@ class Run:
         output: what it returned then; None before.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, tokenizer: Any = None) -> None:
+    def __init__(self, model: nn.Module, plan: EditPlan, tokenizer: Any = None) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.output: Any = None
@@ -238,7 +238,7 @@ class Run:
         return f"{name} was not edited: {why}"
 
 
-def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
+def _why_unmet(rule: EditRule, editor: Editor, model: nn.Module) -> str | None:
     """Return why an entry has edited nothing, or another layer than it names; None if all is well."""
     there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
     if isinstance(rule.layer, int) and rule.layer < 0 and rule.number != len(there) + rule.layer and there:
@@ -260,7 +260,7 @@ def _why_unmet(rule: Rule, editor: Editor, model: nn.Module) -> str | None:
     return f"{rule.key!r} has edited nothing: the layers that ran are {listed or 'none'}{unseen}"
 
 
-def _why_no_change(rule: Rule, editor: Editor) -> str | None:
+def _why_no_change(rule: EditRule, editor: Editor) -> str | None:
     """Return what of an entry's words changed nothing in any call."""
     found = [edit for edit in rule.edits if edit is not None]
     for edit in found:
@@ -277,7 +277,7 @@ def _why_no_change(rule: Rule, editor: Editor) -> str | None:
     return None
 
 
-def _missing_place(edit: HeadEdit, rule: Rule, editor: Editor) -> str | None:
+def _missing_place(edit: HeadEdit, rule: EditRule, editor: Editor) -> str | None:
     """Return what an edit names that no layer that it has edited has had; None if there is nothing."""
     of_keys = [edit.dropped, *(block.keys for block in edit.blocks)]
     sides = [(one, 1) for one in of_keys if one is not None] + [(block.queries, 0) for block in edit.blocks]

@@ -13,7 +13,7 @@ from ..._utils.choices import matches_name
 from ..coverage import SCRIPTED, is_scripted_attention
 from ..model_calls import module_names
 from ..selection import nearest_name, shown
-from .edits import Plan, Rule
+from .edits import EditPlan, EditRule
 
 COMPILED = (
     "{} is compiled, and inside compiled code nothing can be edited: give the model that was compiled "
@@ -22,7 +22,7 @@ COMPILED = (
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
 
-def refuse(model: nn.Module, plan: Plan) -> None:
+def refuse(model: nn.Module, plan: EditPlan) -> None:
     """Refuse what cannot be edited.
 
     Raises:
@@ -40,7 +40,7 @@ def refuse(model: nn.Module, plan: Plan) -> None:
     _refuse_numbers(getattr(model, "config", None), plan)
 
 
-def _refuse_unknown_names(model: nn.Module, plan: Plan, names: list[str]) -> None:
+def _refuse_unknown_names(model: nn.Module, plan: EditPlan, names: list[str]) -> None:
     for rule in plan.rules:
         if not isinstance(rule.layer, str | re.Pattern):
             continue
@@ -52,7 +52,7 @@ def _refuse_unknown_names(model: nn.Module, plan: Plan, names: list[str]) -> Non
             )
 
 
-def _refuse_numbers(config: Any, plan: Plan) -> None:
+def _refuse_numbers(config: Any, plan: EditPlan) -> None:
     """Refuse heads and layers that no layer of the model has, where its config tells how many there are."""
     counts = [n for one in _configs(config) for name in HEADS_OF_CONFIG if isinstance(n := _of(one, name), int)]
     layers = (
@@ -71,7 +71,7 @@ def _refuse_numbers(config: Any, plan: Plan) -> None:
             )
 
 
-def _from_the_end(rule: Rule, layers: Any) -> int:
+def _from_the_end(rule: EditRule, layers: Any) -> int:
     """Return the number of a layer that is counted from the end."""
     assert isinstance(rule.layer, int)
     if not isinstance(layers, int):

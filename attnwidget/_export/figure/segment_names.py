@@ -23,7 +23,7 @@ STRIP, BESIDE = 3, 3  # of a color, and from the picture
 BRACKET = 5  # of its ends
 
 
-class Piece(NamedTuple):
+class SegmentPiece(NamedTuple):
     """One contiguous piece of a segment, in positions."""
 
     name: str
@@ -35,10 +35,10 @@ class Piece(NamedTuple):
 class SegmentAxis(NamedTuple):
     """The segments of one side: outermost ones, and those that have others inside, with these."""
 
-    pieces: list[Piece]
-    inner: list[Piece]
+    pieces: list[SegmentPiece]
+    inner: list[SegmentPiece]
 
-    def named(self, cell: float) -> tuple[list[Piece], list[Piece]]:
+    def named(self, cell: float) -> tuple[list[SegmentPiece], list[SegmentPiece]]:
         """Return which pieces have names, and which brackets: what is inside, where it has room, and what holds it."""
         fits = self.inner and all((one.stop - one.start) * cell >= APART for one in self.inner)
         if not fits:
@@ -62,13 +62,13 @@ def segment_axes(context: FigureContext) -> tuple[SegmentAxis, SegmentAxis] | No
 def _axis(context: FigureContext, sent: dict[str, Any]) -> SegmentAxis:
     starts, stops, levels = (decoding.decode(sent[name]).tolist() for name in ("starts", "stops", "levels"))
     shades = dict(zip(sent["distinct"], sent["colors"], strict=True))
-    pieces: list[Piece] = []
-    inner: list[Piece] = []
+    pieces: list[SegmentPiece] = []
+    inner: list[SegmentPiece] = []
     for name, start, stop, level in zip(sent["names"], starts, stops, levels, strict=True):
         if level == 0:
-            pieces.append(Piece(name, start, stop, colors.segment_color(shades.get(name, -1), context.theme)))
+            pieces.append(SegmentPiece(name, start, stop, colors.segment_color(shades.get(name, -1), context.theme)))
         elif level == 1:
-            inner.append(Piece(name, start, stop, pieces[-1].color))
+            inner.append(SegmentPiece(name, start, stop, pieces[-1].color))
     return SegmentAxis(pieces, inner if context.right - context.left >= BRACKETS_FROM else [])
 
 
@@ -155,10 +155,10 @@ def names(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis
 
 
 def _spread(
-    pieces: list[Piece], place_of: Callable[[float], float], apart: float, always: str | None
-) -> list[tuple[Piece, float]]:
+    pieces: list[SegmentPiece], place_of: Callable[[float], float], apart: float, always: str | None
+) -> list[tuple[SegmentPiece, float]]:
     """Return the pieces that have room for a name, the longest first, and the middle of each."""
-    found: list[tuple[Piece, float]] = []
+    found: list[tuple[SegmentPiece, float]] = []
     for one in sorted(pieces, key=lambda one: (one.name != always, one.start - one.stop)):
         if one.name != always and place_of(one.stop) - place_of(one.start) < LEAST:
             continue
