@@ -144,6 +144,7 @@ class Recorder(ModelCalls):
 
     def end(self) -> None:
         """Stop recording, and verify the records when the outermost block ends."""
+        self._outputs.end()  # where the model was interrupted, which runs no hooks
         self._open.pop().close()
         if not self._open:
             self.matcher.settle()

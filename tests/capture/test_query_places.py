@@ -12,6 +12,7 @@ from tolerance import rounding
 from torch import Tensor
 
 from attnwidget import Attention, Capture, capture
+from attnwidget._engine.base import Part
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,7 +64,7 @@ def test_keys_elsewhere_are_no_queries_places() -> None:
     model = build(SEQUENCES["BART"], "sdpa")
     with torch.no_grad(), capture(model) as cap:
         model(input_ids=IDS, decoder_input_ids=IDS[:, :9])
-    assert cap.cross[0].part is None
+    assert cap.cross[0].part == Part(elsewhere=True)
     assert cap.cross[0].metrics(head=0).previous_token is None
     assert Attention(torch.randn(3, 4), torch.randn(5, 4)).metrics().previous_token is None
 

@@ -301,6 +301,24 @@ def test_who_calls_torch_itself_is_watched_and_others_no_longer_than_needed(
     assert torch.overrides._get_current_function_mode() is None
 
 
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_nothing_is_watched_after_a_model_that_was_interrupted(error: type[BaseException]) -> None:
+    class Interrupted(Caller):
+        """Ends within a pass."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            super().forward(x)
+            raise error
+
+    def run() -> None:
+        with torch.no_grad(), capture(Interrupted()) as cap:
+            cap._model(torch.randn(1, 2, 5, 8))
+
+    with pytest.raises(error):
+        run()
+    assert torch.overrides._get_current_function_mode() is None
+
+
 def test_attention_of_gpt_2_that_is_written_out_is_watched() -> None:
     config = transformers.GPT2Config(**DECODERS["GPT-2"].config.to_diff_dict() | {"reorder_and_upcast_attn": True})
     model, inputs = build(Kind(transformers.GPT2LMHeadModel, config), "eager"), batch()

@@ -148,6 +148,12 @@ class Desk:
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         pass
 
+    def ask_effect(self, of: Any) -> None:
+        raise ValueError("no model")
+
+    def steer_effects(self, action: Any) -> None:
+        raise ValueError("no model")
+
     def check(self, layer: int, batch: int, head: int) -> None:
         self.checked.append((layer, batch, head))
 
