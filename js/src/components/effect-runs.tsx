@@ -1,6 +1,5 @@
 /** Runs of the model without each segment and each head: how far they have come. */
 
-import { isAway } from "../kernel/kernel";
 import { askRuns } from "../state/effects";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
@@ -29,7 +28,7 @@ export function EffectRuns({ ui }: { ui: Ui }) {
   const now = effects.value;
   if (!now) return null;
   const { done, total, seconds_left, run_seconds } = now;
-  const away = isAway(ui.kernel.state.value) || Boolean(facts.value.saved);
+  const away = ui.kernel.away.value || Boolean(facts.value.saved);
   const state = away && now.state === "running" ? "stopped" : now.state; // nobody runs what was saved
   const { key, text } = ui.effectProblem.value ?? { key: "", text: "" };
   const problem = now.error ?? (key in { run: 0, stop: 0, resume: 0 } ? text : "");

@@ -3,7 +3,6 @@
 import { BLOCKED, type Picture } from "../contract/decode";
 import type { Bin } from "../data/matrix";
 import { cellOf, cellsInView, startOf } from "../geometry/cell-grid";
-import { isAway } from "../kernel/kernel";
 import { paddedRows } from "../state/padding";
 import type { Box, Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
@@ -123,7 +122,7 @@ export function WholeHead({ plot, reset }: { plot: Plot; reset: () => void }) {
 
 /** Whether what is sampled is about to become exact. */
 function computing({ store, kernel }: Ui): boolean {
-  return !store.facts.value.saved && !isAway(kernel.state.value) && store.progress.value?.state !== "stopped";
+  return !store.facts.value.saved && !kernel.away.value && store.progress.value?.state !== "stopped";
 }
 
 /** Draw the lower edge of the rows that are exact already, while the others stand for several each. */

@@ -7,7 +7,7 @@
  * page has none at all, sending does nothing. A kernel that answers later is there again.
  */
 
-import { type ReadonlySignal, signal as state } from "@preact/signals-core";
+import { computed, type ReadonlySignal, signal as state } from "@preact/signals-core";
 import type { Bytes } from "../contract/messages";
 import type { Reply, RequestKind } from "../contract/requests";
 import type { MessageListener, Model } from "../contract/traits";
@@ -19,6 +19,11 @@ export const isAway = (state: KernelState): boolean => state === "gone" || state
 
 export interface Kernel {
   readonly state: ReadonlySignal<KernelState>;
+  /**
+   * Whether nobody computes anything now. What asks a question depends on this and not on `state`: that changes while
+   * an answer is slow, and a question that is put anew then is never answered.
+   */
+  readonly away: ReadonlySignal<boolean>;
   /** Rejects with `KernelError` (Python's sentence), `KernelGone` or an `AbortError`. */
   request<K extends RequestKind>(
     kind: K,
@@ -77,6 +82,7 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
   const exchange = new Exchange(model, signal);
   return {
     state: exchange.state,
+    away: computed(() => isAway(exchange.state.value)),
     request: (kind, body = {}, options = {}) => exchange.request(kind, body, options.signal),
     expect: () => exchange.expect(),
     tell: (content) => void exchange.send(content),

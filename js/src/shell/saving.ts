@@ -2,7 +2,7 @@
 
 import type { Section } from "../components/menu";
 import type { Bytes } from "../contract/messages";
-import { isAway, KernelError } from "../kernel/kernel";
+import { KernelError } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { pictureOfPage } from "./page-picture";
 import { pythonOf } from "./python-call";
@@ -60,7 +60,7 @@ async function save(ui: Ui, format: Format): Promise<void> {
 
 /** Python's file; a PNG that it cannot draw, as without a kernel or matplotlib, is one of the page. */
 async function fileOf(ui: Ui, format: Format): Promise<{ name: string; blob: Blob }> {
-  const there = !isAway(ui.kernel.state.peek()) && ui.store.facts.peek().saved === undefined;
+  const there = !ui.kernel.away.peek() && ui.store.facts.peek().saved === undefined;
   try {
     if (there || format !== "png") return await fetchFile(ui, format);
   } catch (error) {

@@ -11,7 +11,7 @@ import { hasLinksOf, linksOfPicture } from "../data/links";
 import type { Segments } from "../data/segment-data";
 import { type Stages, stagesOfPicture } from "../data/stage-data";
 import { type Survey, surveyOfLayer } from "../data/survey";
-import { isAway, type Kernel } from "../kernel/kernel";
+import type { Kernel } from "../kernel/kernel";
 
 /** Links of each token that a graph draws, at least. */
 const LINKS = 3;
@@ -64,14 +64,14 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   const survey = computed(() => {
     const small = known.thumbnails.value;
     const own =
-      sent.survey.value !== null || small === null || !isAway(kernel.state.value)
+      sent.survey.value !== null || small === null || !kernel.away.value
         ? sent.survey.value
         : surveyOfLayer(small, facts.value);
     return own && withEffect(own, known.effects.value);
   });
   const stages = computed(() => {
     const picture = known.picture.value;
-    if (isOfHead(sent.stages.value, known) || picture === null || !isAway(kernel.state.value)) return sent.stages.value;
+    if (isOfHead(sent.stages.value, known) || picture === null || !kernel.away.value) return sent.stages.value;
     const made = stagesOfPicture(picture);
     return isOfHead(made, known) ? made : sent.stages.value;
   });

@@ -4,7 +4,7 @@ import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { decodeTokens } from "../contract/decode";
 import type { Bytes, Envelope, Facts, GridMessage, TokensMessage } from "../contract/messages";
 import type { Side } from "../contract/values";
-import { isAway, type Kernel } from "../kernel/kernel";
+import type { Kernel } from "../kernel/kernel";
 import { type Labels, labels, withPatches } from "../text/labels";
 import type { TokenStyle } from "../text/tokens";
 import { pagedLabels } from "./token-pages";
@@ -54,7 +54,7 @@ export function labelsOfSide(
     }
     const of = { layer: layer.peek(), batch: batch.value, side };
     const ask = async (start: number, end: number) => {
-      if (isAway(kernel.state.peek())) return null;
+      if (kernel.away.peek()) return null;
       const { text, ends, buffers } = await kernel.request("tokens", { ...of, start, stop: end });
       return decodeTokens(tokensIn(text, ends, buffers));
     };

@@ -24,7 +24,7 @@ import {
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
 import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../data/stage-data";
 import { decodeSurvey, type Survey } from "../data/survey";
-import { isAway, type Kernel } from "../kernel/kernel";
+import type { Kernel } from "../kernel/kernel";
 import type { Labels } from "../text/labels";
 import { createRecovery, type Recovery } from "./recovery";
 import { storeAbsent } from "./store-absent";
@@ -178,7 +178,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
 
   function write(change: Partial<Pick<Traits, Plain>>) {
     refused.value = null;
-    const can = !isAway(kernel.state.peek()) || kernel.probe();
+    const can = !kernel.away.peek() || kernel.probe();
     const names = Object.keys(change) as Plain[];
     if (!can) return save(Object.fromEntries(names.filter(isFree).map((name) => [name, change[name]])));
     for (const name of names) {
@@ -189,7 +189,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
 
   /** Nobody computes what was chosen: it goes back to what is drawn. A kernel that was only busy hears of that too. */
   const end = effect(() => {
-    if (!isAway(kernel.state.value) || before.size === 0) return;
+    if (!kernel.away.value || before.size === 0) return;
     const drawn = Object.fromEntries(before) as Partial<Pick<Traits, Plain>>;
     before.clear();
     if (kernel.state.peek() === "silent") save(drawn);

@@ -5,7 +5,7 @@ import { decodeTile, type Picture, TILE, type Tile } from "../contract/decode";
 import type { Bytes, Facts, TileAddress, TileMessage } from "../contract/messages";
 import { type Axis, type CellGrid, cellsInView } from "../geometry/cell-grid";
 import type { Span } from "../geometry/viewport";
-import { isAway, type Kernel, KernelGone } from "../kernel/kernel";
+import { type Kernel, KernelGone } from "../kernel/kernel";
 
 /** Bytes of tiles that are kept for all views of a widget. */
 export const BUDGET = 24 * 1024 * 1024;
@@ -190,7 +190,7 @@ export function tileSource(
 
   const finish = effect(() => {
     const now = isCurrent() ? wanted.value : null; // of a head that was left nothing more is asked
-    const gone = isAway(kernel.state.value);
+    const gone = kernel.away.value;
     if (current !== null && now?.of !== current.of) {
       current.end.abort();
       current = null;

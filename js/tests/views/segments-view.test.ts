@@ -37,6 +37,33 @@ async function draw(changes: Partial<Traits> = {}, options: HostOptions = { answ
   return { ...shown, set: () => Object.assign({}, ...shown.host.saved) as Partial<Traits> };
 }
 
+const PINNED = { query: 7, segment: "doc 1" };
+
+/** Rows of the matrix as they are, without what is set aside: a half of .5 and .5, and .5 of .75. */
+const ROWS = [1, 1, 2].map((row) => ({
+  mass: floats(MATRIX[row]!, [1, 4]),
+  even: floats([0.18, 0.55, 0.27, 0], [1, 4]),
+  self: floats([0, 0, 0, 0], [1, 4]),
+  self_even: floats([0, 0, 0, 0], [1, 4]),
+}));
+
+/** With a matrix that came rounded; `row` answers what is asked of a row of it. */
+function drawRounded(row: (request: HostRequest) => unknown, more: HostOptions = {}, changes: Partial<Traits> = {}) {
+  const own = { mass: floats(MATRIX[3]!, [1, 4]), even: floats([0.13, 0.4, 0.27, 0.2], [1, 4]) };
+  const asking_row = { ...own, self: floats([0, 0, 0, 0.125], [1, 4]), self_even: floats([0, 0, 0, 0.02], [1, 4]) };
+  const numbers = MATRIX.flat().map((one) => one * 0.987);
+  const mass = massOf({ mass: codes(numbers, [4, 4], { kind: "log", high: 1, octaves: 10 }), asking_row });
+  const column = floats([0.125, 0.125, 0.25, 0.5], [4, 1]);
+  const heads = { mass: column, even: column, self: column, self_even: column };
+  const asks = (request: HostRequest) =>
+    (request.kind === "segment_row"
+      ? row(request)
+      : request.kind === "segment_heads"
+        ? heads
+        : answer(request)) as never;
+  return draw({ mass, ...changes }, { answer: asks, ...more });
+}
+
 /** A point of the first line: in a token's stack so high, or on its word. */
 function stack(view: View, token: number, share: number) {
   const word = view.all(".aw-seg-word")[token]!;
@@ -139,22 +166,14 @@ describe("where the answer looked", () => {
   });
 
   test("where the matrix came rounded numbers are about so much, until the row pointed at has come", async () => {
-    const scale = { kind: "log", high: 1, octaves: 10 } as const;
-    const rounded = (numbers: readonly number[]) => codes(numbers, [4, 4], scale);
-    const own = { mass: floats([0.125, 0.5, 0.125, 0.25], [1, 4]), even: floats([0.13, 0.4, 0.27, 0.2], [1, 4]) };
-    const none = { self: floats([0, 0, 0, 0.125], [1, 4]), self_even: floats([0, 0, 0, 0.02], [1, 4]) };
-    const changes = { mass: rounded(MATRIX.flat().map((one) => one * 0.987)), asking_row: { ...own, ...none } };
-    const row = { mass: floats([0.25, 0.5, 0.25, 0], [1, 4]), even: floats([0.18, 0.55, 0.27, 0], [1, 4]), ...none };
     let release = () => {};
     const released = new Promise<void>((resolve) => {
       release = resolve;
     });
-    const slow = async (request: HostRequest) => {
-      if (request.kind !== "segment_row") return answer(request);
+    const { view, host } = await drawRounded(async (request) => {
       await released;
-      return row as never;
-    };
-    const { view, host } = await draw({ mass: massOf(changes) }, { answer: slow });
+      return ROWS[request.row as number];
+    });
     expect(view.text("button.aw-seg-row")).toContain(".5714"); // of the answer: .5 of .875, as it is
     await pressOn(view.find("[data-aw=segment-matrix]"), "ArrowUp"); // the question
     await settle();
@@ -162,6 +181,59 @@ describe("where the answer looked", () => {
     release();
     await settle(400);
     expect(asked(host.sent, "segment_row")).toEqual([expect.objectContaining({ of: 1, row: 2 })]);
+    expect(view.status).toContain("mass 0.666667");
+  });
+
+  test("of a kernel that takes longer than one waits for without a word, each answer comes at once", async () => {
+    const some = [...new Array(4)].flatMap(() => [0.125, 0.5, 0.25]); // without the question: that is asked for
+    const part = Object.fromEntries(["mass", "even", "self", "self_even"].map((name) => [name, floats(some, [4, 3])]));
+    const head_mass = headMassOf({ keys: ["first token", "doc 1", "answer"], ...part });
+    const more = { ...PINNED, head_mass };
+    const { view, host } = await drawRounded(({ row }) => ROWS[row as number], { delay: 600 }, more);
+    await settle(2000);
+    expect(asked(host.sent, "segment_heads")).toHaveLength(1);
+    expect(view.text(".aw-seg-heads")).toContain("question");
+    expect(asked(host.sent, "segment_keys")).toHaveLength(1);
+    expect(view.text(".aw-seg-key")).toMatch(/nail ?3 .2286/);
+    await pressOn(view.find("[data-aw=segment-matrix]"), "ArrowUp");
+    await settle(500);
+    expect(view.status).toMatch(/question → doc 1 ?mass about \.6[67]/);
+    await settle(1500);
+    expect(asked(host.sent, "segment_row")).toHaveLength(1);
+    expect(view.status).toContain("mass 0.666667");
+  });
+
+  test("a row that fails to come is asked for again when it is pointed at again", async () => {
+    let fails = true;
+    const { view, host } = await drawRounded(({ row }) => {
+      if (fails) throw new Error("other segments are shown by now: ask again");
+      return ROWS[row as number];
+    });
+    const matrix = view.find("[data-aw=segment-matrix]");
+    await pressOn(matrix, "ArrowUp");
+    await settle(400);
+    expect(view.status).toMatch(/question → doc 1 ?mass about \.6[67]/);
+    fails = false;
+    await pressOn(matrix, "ArrowDown"); // the answer, which is exact
+    await settle(400);
+    await pressOn(matrix, "ArrowUp");
+    await settle(400);
+    expect(asked(host.sent, "segment_row").map(({ row }) => row)).toEqual([2, 2]);
+    expect(view.status).toContain("mass 0.666667");
+  });
+
+  test("of two rows pointed at one after the other the last one ends exact", async () => {
+    const { view, host } = await drawRounded(({ row }) => ROWS[row as number], { delay: 200 });
+    const matrix = view.find("[data-aw=segment-matrix]");
+    await pressOn(matrix, "ArrowUp");
+    await settle(100); // on its way, and not here
+    expect(asked(host.sent, "segment_row")).toHaveLength(1);
+    await pressOn(matrix, "ArrowUp");
+    await settle(1000);
+    expect(asked(host.sent, "segment_row").map(({ row }) => row)).toEqual([2, 1]);
+    expect(view.status).toMatch(/doc 1 → doc 1 ?mass 1\.000000/);
+    await pressOn(matrix, "ArrowDown"); // its answer came when another was pointed at, and is asked for anew
+    await settle(1000);
     expect(view.status).toContain("mass 0.666667");
   });
 

@@ -11,7 +11,6 @@ import type { Picture } from "../../contract/decode";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import type { Bin } from "../../data/matrix";
 import { paint } from "../../draw/cells";
-import { isAway } from "../../kernel/kernel";
 import { createPlot, isRoomFor, type Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count, listNumber, signed } from "../../text/format";
@@ -78,7 +77,7 @@ export function compare(outer: Ui): View {
     effect(() => place(ui, plot, figure, pictures, single.value)),
     effect(() => {
       // Of what was not saved nothing comes where no kernel answers.
-      const none = comparison.value === null && (ui.store.comparison.value !== null || isAway(ui.kernel.state.value));
+      const none = comparison.value === null && (ui.store.comparison.value !== null || ui.kernel.away.value);
       for (const view of [figure, legend.node, list.node]) view.hidden = none;
     }),
     effect(() => draw()),

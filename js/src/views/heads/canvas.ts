@@ -5,7 +5,6 @@ import type { Grid } from "../../contract/decode";
 import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
-import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 
 /** Small pictures as they are painted, kept while they and the colors are the same. */
@@ -198,7 +197,7 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
   async function ask(): Promise<void> {
     asking?.abort();
     const [at, survey] = [layout.peek(), store.survey.peek()];
-    if (at === null || survey === null || !survey.complete || isAway(kernel.state.peek())) return;
+    if (at === null || survey === null || !survey.complete || kernel.away.peek()) return;
     asking = new AbortController();
     const { signal } = asking;
     const wanted = spansIn(

@@ -13,7 +13,6 @@ import {
   nameOf,
   type Survey,
 } from "../../data/survey";
-import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
@@ -195,7 +194,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
   if (survey === null) {
-    return isAway(ui.kernel.state.value) ? null : <>The kernel computes all heads when this view opens.</>;
+    return ui.kernel.away.value ? null : <>The kernel computes all heads when this view opens.</>;
   }
   const order = store.order.value;
   const known = survey.metrics.some(({ name }) => name === order);

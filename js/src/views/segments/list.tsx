@@ -4,7 +4,7 @@ import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, Token, type View } from "../../components/dom";
 import { byLargest, largest, meanOf, rankAmong } from "../../data/segments";
 import { segmentStyle } from "../../draw/segment-colors";
-import { isAway, KernelError } from "../../kernel/kernel";
+import { KernelError } from "../../kernel/kernel";
 import { stableComputed } from "../../state/queries";
 import { askKeys, type SegmentKeys } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
@@ -36,7 +36,7 @@ export function listPart(ui: Ui, model: SegmentsModel): View {
   });
   const end = effect(() => {
     const of = wanted.value;
-    if (of === null || isAway(ui.kernel.state.value)) return;
+    if (of === null || ui.kernel.away.value) return;
     const current = new AbortController();
     const mass = model.mass.peek()!;
     askKeys(ui.kernel, mass, { query: of.query, column: of.column, count: MOST_KEYS }, current.signal).then(

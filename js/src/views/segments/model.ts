@@ -12,7 +12,6 @@ import {
 } from "../../data/segment-data";
 import { byLargest, evenAt, type Left, leftOf, type Rest, readingAt, restOf } from "../../data/segments";
 import type { HeadOf } from "../../data/survey";
-import { isAway } from "../../kernel/kernel";
 import { askColumns, askHeads, askRow, windowOf } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { COLORED_COLUMNS } from "./layout";
@@ -129,7 +128,7 @@ function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: Rea
   const pointed = computed(() => (hover.value?.part === "matrix" ? (hover.value.row ?? -1) : -1));
   const end = effect(() => {
     const [now, row] = [mass.value, pointed.value];
-    if (now === null || now.exact || row < 0 || masses.peek().rows.has(row) || isAway(ui.kernel.state.value)) return;
+    if (now === null || now.exact || row < 0 || masses.peek().rows.has(row) || ui.kernel.away.value) return;
     const current = new AbortController();
     askRow(ui.kernel, now, row, current.signal).then(
       (exact) => {
@@ -182,7 +181,7 @@ function tokenRows(ui: Ui, mass: ReadonlySignal<Mass | null>, left: ReadonlySign
     },
     wantTokens(start: number, stop: number): void {
       const now = mass.peek();
-      if (now === null || isAway(ui.kernel.state.peek())) return;
+      if (now === null || ui.kernel.away.peek()) return;
       const many = windowOf(now);
       const from = Math.max(start, now.first.rows);
       for (let window = Math.floor(from / many); window * many < Math.min(stop, now.total); window++) {
@@ -220,7 +219,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
   const more = signal<{ of: HeadMass; columns: readonly number[]; masses: Masses } | null>(null);
   const end = effect(() => {
     const [now, heads] = [mass.value, sent.value];
-    if (now === null || heads === null || isAway(kernel.state.value)) return;
+    if (now === null || heads === null || kernel.away.value) return;
     const there = new Set(heads.keys);
     const wanted = [...new Set([...headColumns.value, ...left.value.without])];
     const missing = wanted.filter((column) => !there.has(now.keys[column]!)).slice(0, MOST_ASKED);

@@ -4,7 +4,6 @@ import { computed, effect, signal } from "@preact/signals-core";
 import { part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import { largest, roundUp } from "../../data/segments";
-import { isAway } from "../../kernel/kernel";
 import { askLine, type MassLine } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
@@ -28,7 +27,7 @@ export function overview(ui: Ui, model: SegmentsModel, state: TokensState, scrol
       const [now, at, measure] = [model.mass.value, column.value, model.measure.value];
       const aside = ui.store.aside.value ?? [];
       line.value = null;
-      if (now === null || at < 0 || !state.scrolls.value || isAway(ui.kernel.state.value)) return;
+      if (now === null || at < 0 || !state.scrolls.value || ui.kernel.away.value) return;
       const current = new AbortController();
       askLine(ui.kernel, now, { column: at, measure, aside }, current.signal).then(
         (found) => {

@@ -3,7 +3,6 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
 import { picturesOf } from "../../data/survey";
-import { isAway } from "../../kernel/kernel";
 import type { Ui } from "../../state/ui";
 import type { SegmentsModel } from "./model";
 
@@ -52,7 +51,7 @@ export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySign
   };
   const end = effect(() => {
     forget();
-    if (isAway(kernel.state.value)) return;
+    if (kernel.away.value) return;
     for (const layer of wanted.value) {
       if (!asked.has(layer) && !layers.has(layer) && known(layer, 0) === null) void ask(layer);
     }

@@ -13,7 +13,6 @@ import type { Stage } from "../../contract/values";
 import type { Bin } from "../../data/matrix";
 import type { ExplainedPair, SmallPicture, Stages } from "../../data/stage-data";
 import type { Paints } from "../../draw/color-mapper";
-import { isAway } from "../../kernel/kernel";
 import { isPinnedPair } from "../../state/pinned-pair";
 import type { KeyLine, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
@@ -47,7 +46,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const found = store.stages.value;
   const paints = ui.paints.value;
-  if (found === null && isAway(ui.kernel.state.value)) return null; // what is missing is said below
+  if (found === null && ui.kernel.away.value) return null; // what is missing is said below
   if (found === null || paints === null) return <div class="aw-steps-waiting" />;
   const { pair, stale } = shownPair(ui);
   const pictures = found.pictures.length + (found.output === null ? 0 : 1);
@@ -129,7 +128,7 @@ function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: 
   const pair = store.pair.value;
   if (pair === null || isPinnedPair(store, pair)) return { pair, stale: false };
   const isPinned = store.query.value !== null && store.key.value !== null;
-  const isDue = isPinned && !store.facts.value.saved && !isAway(kernel.state.value);
+  const isDue = isPinned && !store.facts.value.saved && !kernel.away.value;
   return isDue ? { pair, stale: true } : { pair: null, stale: false };
 }
 
@@ -138,8 +137,7 @@ function prompt({ store, kernel }: Ui): string {
   const { saved } = store.facts.value;
   const pinned = store.query.value !== null && store.key.value !== null;
   if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
-  if (isAway(kernel.state.value))
-    return "The steps of a pair come from the kernel: run this widget's cell to see them.";
+  if (kernel.away.value) return "The steps of a pair come from the kernel: run this widget's cell to see them.";
   return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
 }
 
