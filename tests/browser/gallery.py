@@ -1,7 +1,8 @@
 """Widgets on a plain page, without Jupyter: the real front-end on states that the real `AttentionWidget` made.
 
 The page's kernel is this process: requests are answered and traits taken by the widget itself, through Playwright. The
-kernel can be made to wait (`hold`, `release`) and to end (`end_kernel`).
+kernel can be made to wait (`hold`, `release`) and to end (`end_kernel`). It answers only: what a widget goes on to
+compute by itself, as the masses of long texts, reaches the page with the answer to a trait, or by `finish`.
 """
 
 from __future__ import annotations
@@ -192,6 +193,15 @@ class Gallery:
         """Wait until all that the view has asked the kernel for has arrived and is drawn."""
         self.shown.rest()
         self.settle()
+
+    def finish(self) -> None:
+        """Have computed and shown what comes later of Python's own accord: the page hears of it by this alone."""
+        for index, shown in enumerate(self.widgets):
+            shown.finish()
+            self.page.evaluate(
+                "([index, state]) => window.mounted[index].host.fromPython(attnwidgetHost.reviveState(state))",
+                [index, portable(state_of(shown))],
+            )
 
     def pixels(self, index: int = 0) -> str:
         """The picture as a data URL: equal for equal pictures."""

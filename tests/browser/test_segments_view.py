@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,7 +86,8 @@ def closed() -> Iterator[None]:
 
 
 def ready(shown: Gallery) -> None:
-    """Wait until all heads are known."""
+    """Have all segments and heads computed and shown."""
+    shown.finish()
     shown.page.wait_for_function("() => !/so far/.test(document.querySelector('.aw-seg-foot')?.textContent ?? '')")
     shown.wait_for_lines()
 
@@ -373,6 +375,38 @@ def test_each_of_many_quick_keys_is_a_step(gallery: Show) -> None:
         page.keyboard.press(key)
     shown.wait_for_lines()
     assert [w.layer, w.head] == [0, 3]
+
+
+def test_of_200_segments_the_numbers_pointed_at_are_those_of_float64(gallery: Show) -> None:
+    w = long_story(answer=300)
+    shown = gallery(w, width=900)
+    ready(shown)
+    generator = torch.Generator().manual_seed(2)
+    torch.randint(10, (1300,), generator=generator)
+    q, k = torch.randn(2, 1, 2, 1301, 16, generator=generator).double()[:, 0, 0]
+    scores = (q @ k.T / 4).masked_fill(torch.ones(1301, 1301).triu(1) > 0, -torch.inf)
+    weights = scores.softmax(-1)[:, 1:]  # without the first token
+    matrix = shown.page.locator(".aw-seg-matrix canvas").first
+    box = matrix.bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + box["width"] * 0.305, box["y"] + box["height"] * 0.605)
+    shown.page.wait_for_function(
+        "() => / → passage [0-9]+ ?mass [0-9.]/.test(document.querySelector('[data-aw=status]').textContent)"
+    )
+    said = text(shown, "[data-aw=status]")
+    found = re.search(r"passage (\d+) → passage (\d+) ?mass ([\d.]+) ?weight ([\d.]+)", said)
+    assert found is not None, said
+    row, column = int(found[1]), int(found[2])
+    given = weights[1 + 5 * row : 6 + 5 * row]
+    raw = given[:, 5 * column : 5 * column + 5].sum(-1).mean()
+    assert 40 < column < row < 140
+    assert float(found[4]) == pytest.approx(float(raw), rel=1e-4)
+    assert float(found[3]) == pytest.approx(float(raw / given.sum(-1).mean()), rel=1e-4)
+    first = shown.page.locator("button.aw-seg-row").first
+    name, share = first.get_attribute("title"), float(first.locator(".aw-number").inner_text())
+    at = slice(1000, 1300) if name == "answer" else slice(5 * int(name[8:]), 5 * int(name[8:]) + 5)  # type: ignore[index]
+    answer = weights[1001:]
+    assert share == pytest.approx(float(answer[:, at].sum(-1).mean() / answer.sum(-1).mean()), abs=5.1e-5)
 
 
 @pytest.mark.parametrize("width", [320, 900])
