@@ -58,6 +58,11 @@ def check_drawn(widget: Locator, where: str) -> None:
     pictures = widget.locator("[data-aw=picture]")
     pictures.first.wait_for()
     for picture in pictures.all():
+        rows = picture.locator("[data-at]")
+        if not picture.locator("canvas").count() and rows.count():  # bars, which are no canvas
+            widths = rows.evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().width)")
+            assert min(widths) > 100, f"{where}: a row is not drawn"
+            continue
         colors = picture.evaluate(COUNT_COLOURS)
         assert colors, f"{where}: nothing is drawn"
         assert min(colors) >= 2, f"{where}: a picture is blank"

@@ -57,8 +57,11 @@ export class Menu extends Component<Props, { open: boolean }> {
     };
     const options = { signal: this.listening.signal, capture: true };
     document.addEventListener("pointerdown", outside, options);
+    const height = () => this.node.current?.getBoundingClientRect().y;
+    const before = height();
     const moved = (event: Event) => {
-      if (!event.composedPath().includes(this.popup.current as EventTarget)) this.close();
+      const inside = event.composedPath().includes(this.popup.current as EventTarget);
+      if (!inside && (event.type === "resize" || height() !== before)) this.close(); // told late of what was before
     };
     document.addEventListener("scroll", moved, options);
     window.addEventListener("resize", moved, options);
