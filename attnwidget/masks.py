@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ._utils.indexing import Block, hull
-from ._utils.validation import as_size, told
+from ._utils.validation import as_size, kind_of, told
 
 __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "sliding_window"]
 
@@ -447,5 +447,5 @@ def _parts(masks: tuple[MaskFunction, ...], name: str) -> tuple[Mask, ...]:
         raise ValueError(f"{name} is given nothing: give one mask function or more")
     for mask in masks:
         if not callable(mask) or isinstance(mask, Tensor):
-            raise TypeError(f"{name} is given a {type(mask).__name__}: give functions f(b, h, q_idx, kv_idx) -> bool")
+            raise TypeError(f"{name} is given {kind_of(mask)}: give functions f(b, h, q_idx, kv_idx) -> bool")
     return tuple(as_mask(mask) for mask in masks)

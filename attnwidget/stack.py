@@ -20,7 +20,7 @@ from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
 from ._utils.choices import is_glob, matches_name
 from ._utils.indexing import as_index
-from ._utils.validation import as_choice, as_size, as_tensor, closest
+from ._utils.validation import as_choice, as_size, as_tensor, closest, kind_of
 from .attention import Attention
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class AttentionStack(Sequence[Attention]):
         layers = tuple(layers)
         for i, layer in enumerate(layers):
             if not isinstance(layer, Attention):
-                raise TypeError(f"layer {i} is a {type(layer).__name__}: give an Attention for each layer")
+                raise TypeError(f"layer {i} is {kind_of(layer)}: give an Attention for each layer")
         if not layers:
             raise ValueError("a stack of no layers has nothing to show: give one Attention or more")
         names = _check_names(names, len(layers))
@@ -90,7 +90,7 @@ class AttentionStack(Sequence[Attention]):
         (('model.layers.0', 'model.layers.1'), 8, 2)
         """
         if not isinstance(arrays, Mapping):
-            raise TypeError(f"arrays is a {type(arrays).__name__}: give a mapping of names to {LAYER_EXAMPLE}")
+            raise TypeError(f"arrays is {kind_of(arrays)}: give a mapping of names to {LAYER_EXAMPLE}")
         shared = {"dims": dims, **keywords}
         return cls([_layer_of(name, one, shared) for name, one in arrays.items()], arrays)
 
@@ -476,7 +476,7 @@ def is_missing(weights: Any) -> bool:
 def _layer_of(name: str, arrays: Any, keywords: Mapping[str, Any]) -> Attention:
     """Make one layer of arrays by name: see `AttentionStack.from_arrays`."""
     if not isinstance(arrays, Mapping):
-        raise TypeError(f"layer {name!r} is a {type(arrays).__name__}: give {LAYER_EXAMPLE}")
+        raise TypeError(f"layer {name!r} is {kind_of(arrays)}: give {LAYER_EXAMPLE}")
     missing = [part for part in ("q", "k") if arrays.get(part) is None]
     if missing:
         there = ", ".join(map(repr, arrays)) or "nothing"

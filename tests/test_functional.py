@@ -218,5 +218,5 @@ def test_what_cannot_be_read_is_refused(
     x = np.ones((2, 4))
     with pytest.raises(error, match=match):
         scaled_dot_product_attention(q, x, x, **keywords)
-    with pytest.raises(TypeError, match="v is a NoneType: give a torch tensor or a numpy array"):
+    with pytest.raises(TypeError, match="v is None: give a torch tensor or a numpy array"):
         scaled_dot_product_attention(x, x, None)

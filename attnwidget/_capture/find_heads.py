@@ -25,7 +25,7 @@ from .._segments.chat import is_chat
 from .._segments.reading import segments as segments_of
 from .._segments.segments import Segments
 from .._tokens.inputs import check_tokens
-from .._utils.validation import as_number, as_size, told
+from .._utils.validation import as_number, as_size, kind_of, told
 from ..attention import Attention
 from ..stack import AttentionStack
 from .capture import Capture, Forward, capture
@@ -345,7 +345,7 @@ def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
     """Run a model on each text, one after the other, and yield its samples."""
     module = module_of(model)
     if module is None:
-        raise TypeError(f"a {type(model).__name__} is neither a model nor a capture: give an nn.Module, or a capture")
+        raise TypeError(f"{kind_of(model)} is neither a model nor a capture: give an nn.Module, or a capture")
     if texts is None:
         raise ValueError("a model is run on texts, and there are none: give a list of strings, or of ids")
     if isinstance(texts, str | Mapping | Tensor) or not isinstance(texts, Iterable):

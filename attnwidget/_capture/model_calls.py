@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._utils.validation import kind_of
 from . import hooks
 from .advice import why_no_model
 from .module_walk import named_modules
@@ -124,10 +125,10 @@ def module_of(model: Any) -> nn.Module | None:
         raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
     why = why_no_model(model)
     if why is not None:
-        raise TypeError(f"model is a {type(model).__name__}: {why}")
+        raise TypeError(f"model is {kind_of(model)}: {why}")
     if callable(model):
         return None
-    raise TypeError(f"model is a {type(model).__name__}: give an nn.Module, or None for all calls in the block")
+    raise TypeError(f"model is {kind_of(model)}: give an nn.Module, or None for all calls in the block")
 
 
 # Names of modules, and of who calls.

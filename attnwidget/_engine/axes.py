@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._utils.validation import as_tensor, check_floats
+from .._utils.validation import as_tensor, check_floats, kind_of
 
 LETTERS = {"b": "batch", "h": "head", "q": "position", "d": "head size"}
 MATRIX = {"b": "batch", "h": "head", "q": "query", "k": "key"}
@@ -118,7 +118,12 @@ def _check_rank(x: Tensor, name: str, dims: str | None, letters: dict[str, str])
     if x.ndim == 5 and (dims is None or len(dims) == 4):
         raise ValueError(f"{name} has shape {shape}, 5 axes: select one layer, or make a stack of layers of it")
     if dims is None and x.ndim not in known:
-        raise ValueError(f"{name} has shape {shape}: give 2 to 4 axes, {', '.join(map(repr, known.values()))}")
+        readings = ", ".join(f"{names!r} for {count}" for count, names in known.items())
+        other = "".join(letters)[1:]  # heads, and no samples
+        raise ValueError(
+            f"{name} has shape {shape}: give 2 to 4 axes ({readings}; name others, such as dims={other!r}), "
+            "or 5 for a stack of layers"
+        )
     if dims is not None:
         _check_dims(dims, letters)
         if x.ndim != len(dims):
@@ -136,7 +141,7 @@ def _check_dims(dims: str, letters: dict[str, str]) -> None:
     known = ", ".join(f"{letter} ({word})" for letter, word in letters.items())
     needed = list(letters)[2:]
     if not isinstance(dims, str):
-        raise TypeError(f"dims is a {type(dims).__name__}: give a string such as {''.join(letters)!r}")
+        raise TypeError(f"dims is {kind_of(dims)}: give a string such as {''.join(letters)!r}")
     for letter in dims:
         if letter not in letters:
             raise ValueError(f"dims {dims!r} has the letter {letter!r}: use {known}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .validation import kind_of
+
 MAX_DEPTH = 8  # lists in lists
 MAX_ITEMS = 65_536  # of all lists and dicts together
 MAX_TEXT = 10_000  # characters
@@ -53,7 +55,7 @@ class _Reader:
             return self._text(value)
         if isinstance(value, list | tuple | dict):
             return self._held(value, depth)
-        raise TypeError(f"{self._name} holds a {type(value).__name__}: give numbers, strings, lists or a dict")
+        raise TypeError(f"{self._name} holds {kind_of(value)}: give numbers, strings, lists or a dict")
 
     def _whole(self, value: int) -> int:
         if abs(value) > MAX_WHOLE:

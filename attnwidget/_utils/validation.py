@@ -45,7 +45,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
     if not isinstance(x, Tensor) and hasattr(x, "__array__"):
         x = _from_numpy(np.asanyarray(x), name)
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}: give a torch tensor or a numpy array")
+        raise TypeError(f"{name} is {kind_of(x)}: give a torch tensor or a numpy array")
     _refuse_without_numbers(x, name)
     if hasattr(x, "full_tensor"):
         raise TypeError(f"{name} is spread over several devices: give {name}.full_tensor()")
@@ -114,7 +114,19 @@ def told(value: Any) -> str:
     try:
         return reprlib.repr(value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists in lists in lists
-        return f"a {type(value).__name__} too large to be written"
+        return f"{kind_of(value)} too large to be written"
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of a value as an error tells it, with its article.
+
+    >>> kind_of(3), kind_of("text"), kind_of(None)
+    ('an int', 'a str', 'None')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def as_choice(value: Any, options: Sequence[str], name: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._tokens.inputs import is_encoding, is_tokens
-from .._utils.validation import FLOATS, as_tensor
+from .._utils.validation import FLOATS, as_tensor, kind_of
 from ..attention import Attention
 from ..stack import AttentionStack, attention_from_weights, attention_of, is_missing
 from .keywords import TensorsLike
@@ -81,7 +81,7 @@ def read_weights(weights: Any, v: Any, dims: str | None, show: Mapping[str, Any]
     """Return weights that are known to be weights; tokens may stand in the place of v."""
     tokens, v = (v, None) if is_tokens(v) else (None, v)
     if isinstance(weights, Attention | AttentionStack):
-        raise TypeError(f"weights is an {type(weights).__name__}: call AttentionWidget.from_attention(weights)")
+        raise TypeError(f"weights is {kind_of(weights)}: call AttentionWidget.from_attention(weights)")
     _refuse_what_is_no_tensor(weights)
     return Arguments(
         _of_output(weights, v, dims) or attention_from_weights(weights, v, dims), _with_tokens(tokens, show)
@@ -101,10 +101,18 @@ def _of_three(q: Any, k: Any, v: Any, rules: Mapping[str, Any]) -> Attention | A
     try:
         return attention_of(q, k, v, rules)
     except ValueError as error:
-        if isinstance(q, Tensor | np.ndarray) and why_not_weights(as_tensor(q, "q")) is None:
+        if _reads_as_weights(q, k, rules.get("dims")):
             hint = "the rows of q sum to 1, so if it holds weights, give AttentionWidget.from_weights(q, v)"
             raise ValueError(f"{error}; {hint}") from None
         raise
+
+
+def _reads_as_weights(q: Any, k: Any, dims: str | None) -> bool:
+    """Return whether q could be weights of the values k: rows that sum to 1, a weight for each position of k."""
+    if not isinstance(q, Tensor | np.ndarray) or not hasattr(k, "shape") or len(k.shape) < 2:
+        return False
+    at = dims.find("q") if dims else -2
+    return tuple(q.shape)[-1:] == tuple(k.shape)[at : at + 1 or None] and why_not_weights(as_tensor(q, "q")) is None
 
 
 # One argument alone.
@@ -139,12 +147,12 @@ def _refuse_what_is_no_tensor(given: Any) -> None:
         load = f"model = transformers.AutoModel.from_pretrained({given!r:.60}); {CAPTURE}"
         raise TypeError(f"{given!r:.60} is text, and no model is loaded by its name: {load}")
     if is_encoding(given):
-        raise TypeError(f"a {type(given).__name__} holds what a model reads, and no attention: {CAPTURE}")
+        raise TypeError(f"{kind_of(given)} holds what a model reads, and no attention: {CAPTURE}")
     if callable(getattr(given, "widget", None)):
-        raise TypeError(f"a {type(given).__name__} was given: call its widget(), such as cap.widget()")
+        raise TypeError(f"{kind_of(given)} was given: call its widget(), such as cap.widget()")
     if isinstance(given, Mapping) and not any(hasattr(given, name) for name in (*ATTENTIONS, *TOWERS)):
         advice = "give one of them, or AttentionWidget.from_attention({'encoder': Attention.from_weights(…), …})"
-        raise TypeError(f"a {type(given).__name__} of {', '.join(map(repr, given)):.80} was given: {advice}")
+        raise TypeError(f"{kind_of(given)} of {', '.join(map(repr, given)):.80} was given: {advice}")
 
 
 # What a model returned.

@@ -117,7 +117,7 @@ def test_what_is_no_module_is_named(package: str, words: str | None) -> None:
 
 def test_an_exported_program_is_refused_with_the_way_on() -> None:
     program = torch.export.export(Model(Sdpa()), (X,))
-    with pytest.raises(TypeError, match=r"model is a ExportedProgram: .*capture the Python model"):
+    with pytest.raises(TypeError, match=r"model is an ExportedProgram: .*capture the Python model"):
         capture(program)
     module: Any = program.module()
     with pytest.raises(ValueError, match="capture the Python model"), capture(module):

@@ -239,6 +239,13 @@ def test_weights_and_values_without_their_name_are_told_apart_from_q_and_k(weigh
         AttentionWidget(weights, torch.randn(2, 4, N, 8))
 
 
+def test_queries_that_only_sum_to_1_are_not_taken_for_weights() -> None:
+    q, mask = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), torch.tril(torch.ones(3, 3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="mask_means=") as refused:  # 3 keys, and rows of 2 numbers
+        AttentionWidget(q, torch.randn(3, 2), torch.randn(3, 2), mask=mask)
+    assert "from_weights" not in str(refused.value)
+
+
 def test_tokens_that_are_given_twice_are_refused(weights: Tensor) -> None:
     with pytest.raises(TypeError, match="tokens are given twice"):
         AttentionWidget(weights, WORDS, tokens=WORDS)

@@ -18,6 +18,7 @@ from ..ranges import with_range
 from . import segment_names
 from .canvas import LEAST
 from .legend import clipped_cells, legend
+from .padding import padded_rows, veil
 from .sheet import SINK, FigureContext
 
 LARGEST = 44  # pixels of a cell
@@ -65,7 +66,8 @@ def draw(context: FigureContext, top: float) -> float:
     each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # token has its label
     if axes is not None and not each:
         place = _placed_with_segments(context, matrix, axes, top)
-    cells(context, matrix, place, traits.color_scale, traits.color_range)
+    padded = padded_rows(context, matrix)
+    cells(context, matrix, place, traits.color_scale, traits.color_range, padded=padded)
     if axes is not None:
         segment_names.lines(context, matrix, axes, place)
     if matrix.sink is not None:
@@ -76,7 +78,7 @@ def draw(context: FigureContext, top: float) -> float:
     else:
         labels(context, matrix, place)
     pins(context, matrix, place)
-    return legend(context, matrix, place.x, place.y + place.height + 14)
+    return legend(context, matrix, place.x, place.y + place.height + 14, has_padding=bool(padded))
 
 
 def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
@@ -167,8 +169,14 @@ def cells(
     color_range: Any,
     *,
     index: colors.Array | None = None,
+    padded: Sequence[range] = (),
 ) -> None:
-    """Draw a tile for every number, none for what is masked; `index` is which of the table's colors each cell has."""
+    """Draw a tile for every number, none for what is masked.
+
+    Args:
+        index: which of the table's colors each cell has.
+        padded: the rows of queries that are padding, which a veil is drawn over.
+    """
     table, look = context.table(matrix.kind), context.look
     index = colors.entries(matrix, color_scale, color_range) if index is None else index
     painted = table[index]
@@ -188,9 +196,12 @@ def cells(
     _marks(context, matrix, place)
     if place.cell >= ROUND_FROM and color_range != "row":
         _cut_corners(context, clipped_cells(matrix, color_scale, color_range), place)
+    for rows in padded:
+        height = len(rows) * place.cell
+        veil(context, (place.x, place.y + rows.start * place.cell, place.width, height))
     size = number_size(place.cell, matrix.kind == "diverging", context.canvas.measure)
     if size is not None:
-        _numbers(context, matrix, place, table[index], size)
+        _numbers(context, matrix, place, table[index], size, padded)
 
 
 def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
@@ -227,7 +238,14 @@ def number_size(cell: float, signed: bool, measure: Callable[[str, float], float
     return size if cell >= NUMBERS_FROM and measure(widest, size) <= cell - 2 else None
 
 
-def _numbers(context: FigureContext, matrix: DecodedMatrix, place: Place, painted: colors.Array, size: float) -> None:
+def _numbers(
+    context: FigureContext,
+    matrix: DecodedMatrix,
+    place: Place,
+    painted: colors.Array,
+    size: float,
+    padded: Sequence[range],
+) -> None:
     most = max(abs(matrix.low or 0), abs(matrix.high or 0)) or 1
     for row, column in np.argwhere(matrix.kinds == NUMBER):
         value = float(matrix.values[row, column])
@@ -235,7 +253,8 @@ def _numbers(context: FigureContext, matrix: DecodedMatrix, place: Place, painte
         if text == "" or context.canvas.measure(text, size) > place.cell - 2:
             continue
         x, y = place.x + (column + 0.5) * place.cell, place.y + (row + 0.5) * place.cell
-        ink = colors.ink_on(colors.hex_of(painted[row, column]))
+        is_veiled = any(row in rows for rows in padded)
+        ink = context.look.ink3 if is_veiled else colors.ink_on(colors.hex_of(painted[row, column]))
         faint = 0.6 if abs(value) < 0.04 * most else 1.0
         context.canvas.text(x, y, text, size=size, color=ink, align="center", alpha=faint)
 

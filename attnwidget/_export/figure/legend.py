@@ -12,15 +12,17 @@ from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, Dec
 from .. import colors
 from ..numbers import legend_name, legend_ticks
 from ..ranges import range_words
+from .padding import veil
 from .sheet import FigureContext
 
 RAMP = 218
 LEAST_RAMP = 96  # pixels; where there are fewer beside its name, it stands below
 TICK_GAP = 0.2  # of a ramp, between two of its labels
+PADDED = "padded"
 ABOVE, BELOW = "above", "below"  # kinds of cells that a range of one's own cuts off
 
 
-def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float) -> float:
+def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, *, has_padding: bool = False) -> float:
     """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
     x = x if context.right - x >= RAMP else context.left
     log = context.traits.color_scale == "log" and matrix.kind == "sequential"
@@ -29,6 +31,8 @@ def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float) ->
         context, matrix.kind, legend_name(matrix.stage, target_text(context)) + (", log" if log else ""), ticks, (x, y)
     )
     words = kind_texts(context, matrix)
+    if has_padding:
+        words.insert(sum(kind == BLOCKED for kind, _ in words), (PADDED, "rows of padding"))
     widths = [context.canvas.measure(text, 11) + (18 if kind else 0) + 16 for kind, text in words]
     fits = right + 20 + sum(widths) - 16 <= context.right
     at, line = (right + 20, y - 20) if fits else (x, y + 14)
@@ -161,6 +165,9 @@ def _swatch(context: FigureContext, kind: int | str, x: float, y: float, table: 
     if kind == BLOCKED:
         canvas.frame(box, 1, look.line, 2.5)
         canvas.lines([[(x + 3.5, y + 8.5), (x + 8.5, y + 3.5)]], 0.9, look.ink3)
+    elif kind == PADDED:
+        veil(context, box)
+        canvas.frame(box, 1, look.line, 2.5)
     elif kind == NAN:
         canvas.boxes([box], [colors.mixed(look.page, look.bad, 0.16)], 2.5)
         cross = [[(x + 3, y + 3), (x + 9, y + 9)], [(x + 3, y + 9), (x + 9, y + 3)]]
