@@ -59,7 +59,7 @@ class HeadOutputs:
     def of(cls, name: str, output: Tensor) -> HeadOutputs:
         """Keep some rows of an output, (B, H, Q, Dv)."""
         B, H, Q, Dv = output.shape
-        rows = output.detach()[[0, B - 1]][:, :, [0, Q - 1]].transpose(1, 2).flatten(2).clone()
+        rows = output.detach()[:, :, [0, Q - 1]][[0, B - 1]].transpose(1, 2).flatten(2).clone()  # few rows first
         return cls(name, (B, H, Q, Dv), rows)
 
     def rows_of(self, x: Any, *, sequence_first: bool = False) -> Tensor | None:
@@ -68,7 +68,7 @@ class HeadOutputs:
         if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[:-1].numel() != B * Q:
             return None
         whole = x.detach().reshape(Q, B, -1).transpose(0, 1) if sequence_first else x.detach().reshape(B, Q, -1)
-        return whole[[0, B - 1]][:, [0, Q - 1]]
+        return whole[:, [0, Q - 1]][[0, B - 1]]
 
     def are_read_as(self, x: Any) -> bool:
         """Return whether a tensor has the outputs of the heads side by side."""
