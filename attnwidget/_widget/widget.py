@@ -471,11 +471,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
 
         All views, pins, zoom and both themes work there. Up to 512 tokens every number is in the file, and up to 1,024
-        cells of a head every step of every pair; of longer heads the picture is, and what is pinned. What else a reader
-        asks for is said to be in the notebook.
+        cells of a head every step of every pair; of longer heads the picture and what is pinned. For anything
+        else the page says that the notebook has it.
 
         Args:
-            path: of the file; one that is there is written over.
+            path: of the file; an existing one is replaced.
             title: a line above the picture, in the place of the widget's own.
             layers, heads, samples: which a reader can switch to: "selected", "all", or a list of numbers; what is
                 selected is always among them. Where layers or heads are None: all, or as many as take 4 MiB at most.

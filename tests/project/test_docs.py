@@ -94,3 +94,37 @@ def test_the_contract_has_every_trait_and_every_request() -> None:
     assert {name for name, role in roles.items() if role == "derived"} <= details
     kinds = re.findall(r"^\| `(\w+)` \| .*\|.*\|$", messages, re.M)
     assert sorted(kinds) == sorted(ANSWERS)
+
+
+# What users read.
+
+RIDDLES = ("by and by", "is said to be in the notebook", "is written over", "first token aside", "below it stands")
+BRITISH = ("colour", "grey", "behaviour", "centre", "recognise")
+OTHER_WORDS = re.compile(rf"{'|'.join([*RIDDLES, 'strongest at induction'])}|\b({'|'.join(BRITISH)})", re.IGNORECASE)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield all that users read, as it is written: documents, notebooks, errors and docstrings, the page's words."""
+    kinds = {"docs": ("*.md",), "examples": ("*.ipynb",), "attnwidget": ("*.py",), "js/src": ("*.ts", "*.tsx")}
+    paths = [path for folder, names in kinds.items() for name in names for path in (ROOT / folder).rglob(name)]
+    for path in [ROOT / "README.md", *paths]:
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_riddles_and_second_spellings_stay_away() -> None:
+    found = [(name, one.group(0)) for name, text in texts() for one in OTHER_WORDS.finditer(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("Error displaying widget: model not found", "Save Widget State Automatically"),
+        ("VS Code asks to download widget scripts", "restart the kernel"),
+        ("nbconvert --execute", "--ExecutePreprocessor.store_widget_state=False"),
+    ],
+)
+def test_what_a_front_end_says_stands_beside_what_to_do(words: str, remedy: str) -> None:
+    (row,) = [line for line in read("README.md").splitlines() if line.startswith("|") and words in line]
+    assert remedy in row
+    assert remedy.lower() in read("docs/frontends.md").lower()
