@@ -189,3 +189,31 @@ def join_pieces(pieces: Iterable[str]) -> str:
     """
     first, *others = pieces
     return first + "".join(piece.removeprefix("##") for piece in others)
+
+
+def ids_of_text(text: str, tokenizer: Any) -> list[int]:
+    """Return the ids of a text within a text: a space before it may be written by the mark of a word.
+
+    None of them where the tokenizer writes a part of it as its unknown token.
+    """
+    found = _encoded(text, tokenizer)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is not None and unknown in found:
+        return []
+    if len(found) > 1 and text[:1] == " ":
+        alone = _encoded(text[1:], tokenizer)
+        if len(alone) < len(found) and spell(alone[:1], tokenizer, "ids")[0].startswith("▁"):
+            return alone
+    return found
+
+
+def _encoded(text: str, tokenizer: Any) -> list[int]:
+    if callable(getattr(tokenizer, "encode", None)):
+        try:
+            found = tokenizer.encode(text, add_special_tokens=False)
+        except TypeError:  # of tiktoken, and others that add none
+            found = tokenizer.encode(text)
+        return [int(one) for one in getattr(found, "ids", found)]
+    if callable(tokenizer):
+        return [int(one) for one in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    raise TypeError(f"tokenizer is {type(tokenizer).__name__}, which encodes no text: give the token's id")

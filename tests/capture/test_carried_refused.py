@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, Capture, capture
+from attnwidget._capture.carried.targets import token_of
 
 IDS = {"input_ids": batch()["input_ids"]}
 
@@ -296,3 +297,21 @@ def test_multi_head_attention_and_its_slow_path() -> None:
         assert att.stages[-2:] == ("value_norm", "saliency")
         weights, written = att.block(head=1), att.v[0, 1] @ model.out_proj.weight.detach().mT[4:]
         assert_close(att.block("value_norm", head=1), weights * written.norm(dim=1), **rounding(att)["contribution"])
+
+
+def test_a_text_that_a_tokenizer_does_not_know_is_no_target() -> None:
+    class Words:
+        """Knows two words; its unknown token is 0."""
+
+        unk_token_id = 0
+
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            return [{"nail": 1, "hook": 2}.get(word, 0) for word in text.split()]
+
+        def convert_ids_to_tokens(self, one: int) -> str:
+            return ("[UNK]", "nail", "hook")[one]
+
+    assert token_of("nail", Words(), 3) == 1
+    for text in ("peg", "nail peg"):
+        with pytest.raises(ValueError, match="no token of it: give an id"):
+            token_of(text, Words(), 3)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._tokens.display import Style, spaced_text
-from ..._tokens.tokenizers import spell, spelling_of
+from ..._tokens.tokenizers import ids_of_text, spell, spelling_of
 from ..._utils.indexing import as_index
 from ..._utils.validation import told
 from ...stack import AttentionStack
@@ -31,10 +31,10 @@ def token_of(target: Any, tokenizer: Any, vocabulary: int, name: str = "target")
         return as_index(target, vocabulary, "token", "tokens")
     if not can_spell(tokenizer) or isinstance(tokenizer, SavedWords):
         raise ValueError(f"{name} is a text, {target!r}, and no tokenizer is there: set cap.tokenizer, or give its id")
-    pieces = _pieces_of(target, tokenizer)
+    pieces = ids_of_text(target, tokenizer)
     if len(pieces) != 1:
         words = [f"{word!r} ({one})" for word, one in zip(spell(pieces, tokenizer, "ids"), pieces, strict=True)]
-        what = f"{len(pieces)} tokens, {', '.join(words)}: give one of them" if pieces else "no token: give its id"
+        what = f"{len(pieces)} tokens, {', '.join(words)}: give one of them" if pieces else "no token of it: give an id"
         raise ValueError(f"{name} is {target!r}, which is {what}")
     return as_index(pieces[0], vocabulary, "token", "tokens")
 
@@ -57,23 +57,3 @@ def with_words(stack: AttentionStack, tokenizer: Any) -> AttentionStack:
         for att, carries in zip(stack, known, strict=True)
     ]
     return AttentionStack(layers, stack.names)
-
-
-def _pieces_of(text: str, tokenizer: Any) -> list[int]:
-    """Return the ids of a text within a text: a space before it may be written by the mark of a word."""
-    found = _encoded(text, tokenizer)
-    if len(found) > 1 and text[:1] == " ":
-        alone = _encoded(text[1:], tokenizer)
-        if len(alone) < len(found) and spell(alone[:1], tokenizer, "ids")[0].startswith("▁"):
-            return alone
-    return found
-
-
-def _encoded(text: str, tokenizer: Any) -> list[int]:
-    if not callable(getattr(tokenizer, "encode", None)):
-        raise TypeError(f"tokenizer is {type(tokenizer).__name__}, which encodes no text: give the token's id")
-    try:
-        found = tokenizer.encode(text, add_special_tokens=False)
-    except TypeError:  # of tiktoken, and others that add none
-        found = tokenizer.encode(text)
-    return [int(one) for one in getattr(found, "ids", found)]

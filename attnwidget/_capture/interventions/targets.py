@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..._tokens import running
 from ..._tokens.display import Style, spaced_text
-from ..._tokens.tokenizers import spell, spelling_of
+from ..._tokens.tokenizers import ids_of_text, spell, spelling_of
 from ..._utils.validation import told
 from ..labels import SavedWords, can_spell
 from .model_call import RepeatableCall
@@ -186,9 +186,8 @@ def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, nam
         raise ValueError(f"{name} is a text, but the output has {size:,} classes, not a vocabulary: give a number")
     if not can_spell(call.tokenizer) or isinstance(call.tokenizer, SavedWords):
         raise ValueError(f"{name} is a text, {text!r}, and no tokenizer is there: give tokenizer=, or the token's id")
-    pieces = pieces_of(text, call.tokenizer)
-    unknown = getattr(call.tokenizer, "unk_token_id", None)
-    if not pieces or (unknown is not None and unknown in pieces):
+    pieces = ids_of_text(text, call.tokenizer)
+    if not pieces:
         raise ValueError(f"{name} is {text!r}, for which the tokenizer has no token")
     if len(pieces) > 1 and not first_piece:
         words = [f"{word!r} ({one})" for word, one in zip(texts_of(pieces, call, size), pieces, strict=True)]
@@ -199,28 +198,6 @@ def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, nam
     if not 0 <= pieces[0] < size:
         raise ValueError(f"{name} is {text!r}, token {pieces[0]} of the tokenizer, but the output has {size:,} tokens")
     return pieces[0]
-
-
-def pieces_of(text: str, tokenizer: Any) -> list[int]:
-    """Return the ids of a text within a text: a space before it may be written by the mark of a word."""
-    found = _encoded(text, tokenizer)
-    if len(found) > 1 and text[:1] == " ":
-        alone = _encoded(text[1:], tokenizer)
-        if len(alone) < len(found) and spell(alone[:1], tokenizer, "ids")[0].startswith("▁"):
-            return alone
-    return found
-
-
-def _encoded(text: str, tokenizer: Any) -> list[int]:
-    if callable(getattr(tokenizer, "encode", None)):
-        try:
-            found = tokenizer.encode(text, add_special_tokens=False)
-        except TypeError:  # of tiktoken, and others that add none
-            found = tokenizer.encode(text)
-        return [int(one) for one in getattr(found, "ids", found)]
-    if callable(tokenizer):
-        return [int(one) for one in tokenizer(text, add_special_tokens=False)["input_ids"]]
-    raise TypeError(f"tokenizer is {type(tokenizer).__name__}, which encodes no text: give the token's id")
 
 
 def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str]:
