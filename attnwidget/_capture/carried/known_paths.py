@@ -105,12 +105,17 @@ def state_of(model: nn.Module) -> tuple[Any, ...] | None:
     Hooks of captures, which change nothing, do not count.
     """
     try:
+        return _state_of_modules(model)
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError):  # of tensors without memory, as in vmap
+        return None
+
+
+def _state_of_modules(model: nn.Module) -> tuple[Any, ...]:
+    with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
         config = getattr(model, "config", None)
         whole = tuple(_state_of_module(module) for module in modules(model))
         settings = tuple(x for x in vars(config).values() if type(x) in PLAIN) if hasattr(config, "__dict__") else ()
         everywhere = _others(chain(*(getattr(torch_module, f"_global{name}", {}).items() for name in HOOKS)))
-    except (RuntimeError, AttributeError, NotImplementedError, TypeError):  # of tensors without memory, as in vmap
-        return None
     return whole, settings, everywhere
 
 
@@ -200,7 +205,7 @@ class RecalledPath:
             weight, bias = every[one.holds].weight, getattr(every[one.holds], "bias", None)
             assert isinstance(weight, Tensor)
             whole = weight.detach().mT if one.is_transposed else weight.detach()
-            self.projections[key] = whole, bias if isinstance(bias, Tensor) else None, one.name
+            self.projections[key] = whole, bias.detach() if isinstance(bias, Tensor) else None, one.name
         self.readout = path.readout
         self.norm = None if path.readout is None else every[path.readout.norm]
 
@@ -229,7 +234,7 @@ class RowsOfProjections:
         waits = self._waiting.get(id(called))
         if waits is not None:
             self.unlike.add(waits[0])
-        self._waiting[id(called)] = key, output.detach()[-1, :, -1].reshape(-1).clone()
+        self._waiting[id(called)] = key, output.select(0, -1).select(1, -1).clone()
 
     def called(self, module: nn.Module, output: Any) -> None:
         """Note what a module gave."""
@@ -240,9 +245,11 @@ class RowsOfProjections:
         if not isinstance(given, Tensor) or given.shape[-1] != self._path.projections[key][0].shape[1]:
             self.unlike.add(key)
             return
-        first = COLUMNS * len(self._seen) % max(1, given.shape[-1] - COLUMNS + 1)
-        last = given.detach().reshape(-1, given.shape[-1])[-1, first : first + COLUMNS]
-        self._seen[key] = row, last.clone(), first
+        size = given.shape[-1]
+        first = COLUMNS * len(self._seen) % max(1, size - COLUMNS + 1)
+        for _ in range(given.ndim - 1):
+            given = given.select(0, -1)
+        self._seen[key] = row, given.narrow(0, first, min(COLUMNS, size)).clone(), first
 
     def compare(self) -> None:
         """Compare all that was noted: what is unlike is in `unlike`."""
@@ -257,7 +264,7 @@ class RowsOfProjections:
         self._waiting, self._seen = {}, {}
 
     def _are_same(self, keys: Sequence[str]) -> list[bool]:
-        rows = torch.stack([self._seen[key][0] for key in keys]).double()
+        rows = torch.stack([self._seen[key][0] for key in keys]).flatten(1).double()
         given = torch.stack([self._seen[key][1] for key in keys]).double()
         parts: list[Tensor] = []
         added: list[Tensor] = []
@@ -265,10 +272,11 @@ class RowsOfProjections:
         for key in keys:
             weight, bias, _ = self._path.projections[key]
             own = slice(self._seen[key][2], self._seen[key][2] + given.shape[1])
-            parts.append(weight.detach()[:, own])
-            added.append(torch.zeros_like(given[0]) if bias is None else bias.detach()[own].double())
-            least = max(least, coarsest(weight.dtype))
-        columns, bias_of = torch.stack(parts).double(), torch.stack(added)
+            parts.append(weight[:, own])
+            added.append(bias[own] if bias is not None else given[0])
+        least = max(least, coarsest(parts[0].dtype))
+        columns = torch.stack(parts).double()
+        bias_of = torch.zeros_like(given) if bias is None else torch.stack(added).double()
         again = (rows[:, None] @ columns)[:, 0] + bias_of
         size = (rows.abs()[:, None] @ columns.abs())[:, 0] + bias_of.abs()
         bound = LEAST * least * rows.shape[1] ** 0.5 * size

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..limit import MemoryLimit
-from ..module_walk import modules
+from ..module_walk import modules, own_parameters
 from .known_paths import RecalledPath, RowsOfProjections, hooks_so_far, path_of_model, recall, remember, state_of
 from .projections import HeadOutputs, Projection, is_linear
 from .readout import FinalNorm, LogitReadout, Unembedding, read_norm
@@ -143,14 +143,12 @@ class OutputWatcher:
         self._shows_all: bool | None = None  # whether forward passes of the model have shown all; None: there was none
         self._passes = 0  # of the model that are running, in all threads
         self._lock = threading.Lock()  # of the four before
-        self._weights: dict[int, str] = {}
         self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
         """Watch a model, whose modules have these names by identity, inside the block."""
         self._model, self._names = model, names
-        self._weights = {p.data_ptr(): name for name, p in model.named_parameters()}
         ended = model.register_forward_hook(_hook(self._model_ended))
         path = recall(model)
         self._shows_all, self._state = None, state_of(model) if path is None else None
@@ -177,6 +175,10 @@ class OutputWatcher:
         remember(model, path_of_model(model, state, whole, readout))
 
     # The way of an earlier capture.
+
+    def is_ready(self) -> None:
+        """Take hooks that were put on modules until now for those of this capture, which needs no look at the model."""
+        self._hooks_then = hooks_so_far()
 
     def _expect(self, path: RecalledPath) -> None:
         """Watch no more modules than show whether the way of the outputs is that of an earlier capture."""
@@ -468,7 +470,8 @@ class OutputWatcher:
         return read_norm(module, self._names.get(id(module), "?"), x, y)
 
     def _unembedding(self, product: LinearMap) -> Unembedding:
-        name = self._weights.get(product.weight.data_ptr(), "a tensor of its own")
+        names = {} if self._model is None else {p.data_ptr(): name for name, p in self._model.named_parameters()}
+        name = names.get(product.weight.data_ptr(), "a tensor of its own")
         factor = 1.0 if product.softcap else product.factor
         return Unembedding(name, product.weight, factor, product.softcap)
 
@@ -502,7 +505,7 @@ def _may_be_norm(module: nn.Module) -> bool:
     """Return whether a module may be a norm: nothing but one number or two for each feature, or a name that says so."""
     if next(module.children(), None) is not None:
         return False
-    own = list(module.parameters(recurse=False))
+    own = own_parameters(module).values()
     if any(p.ndim != 1 for p in own):
         return False
     return bool(own) or "norm" in type(module).__name__.lower()
